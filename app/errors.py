@@ -178,12 +178,13 @@ KINDS: dict[type[Exception], Kind] = {
 }
 
 HTTP_KINDS = {
-    400: Kind(400, "malformed-request", "The request is malformed"),
-    404: Kind(404, "not-found", "Not found"),
+    KINDS[error].status: KINDS[error]
+    for error in (MalformedRequestError, NotFoundError, BodyTooLargeError, TooCostlyError)
+} | {
     405: Kind(405, "method-not-allowed", "Method not allowed"),
-    413: Kind(413, "upload-too-large", "The request body is too large"),
-    429: Kind(429, "rate-limited", "Too many requests"),
 }
+"""Kinds of the errors of werkzeug and Flask, by status."""
+
 INTERNAL = Kind(500, "internal", "Internal server error")
 CLIENT_GONE = "client-gone"
 """The code, in metrics and logs, of a request whose client disconnected."""

@@ -9,6 +9,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, DirectoryPath, Field, FilePath
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from seewhy.explainers.execution.choices import ACCELERATOR_NAMES
+from seewhy.explainers.imaging.limits import MAX_PIXELS, PIXEL_BYTES
+
 PREFIX = "SEEWHY_"
 
 
@@ -68,7 +71,7 @@ class Settings(BaseSettings):
     )
     accelerator: str = Field(
         "auto",
-        pattern=r"^(auto|eager|onnxruntime|compile)$",
+        pattern=rf"^({'|'.join(ACCELERATOR_NAMES)})$",
         description="Runtime for the parts of a model that need no hooks: auto (onnxruntime on a CPU where it is "
         "installed, else eager), onnxruntime, eager (PyTorch) or compile (torch.compile, which needs a C++ compiler; "
         "with CUDA graphs on a GPU).",
@@ -88,8 +91,8 @@ class Settings(BaseSettings):
     max_models: Count = Field(4, description="Models kept in memory; the least recently used idle one leaves first.")
     max_upload_bytes: Count = Field(32 * 2**20, description="Largest request body, in bytes.")
     max_pixels: Count = Field(
-        64_000_000,
-        description="Largest picture, in pixels (width times height). Decoding takes 16 bytes per pixel.",
+        MAX_PIXELS,
+        description=f"Largest picture, in pixels (width times height). Decoding takes {PIXEL_BYTES} bytes per pixel.",
     )
     max_side: int = Field(2048, ge=16, le=16_000, description="Longest side of a drawn answer, in pixels.")
     max_targets: Count = Field(16, description="Maximum number of classes in one request.")

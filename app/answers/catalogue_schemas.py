@@ -4,8 +4,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from seewhy.app.answers.schemas import HeadName
 from seewhy.explainers.methods.catalogue import Paper
-from seewhy.explainers.tasks.heads import Head
 
 
 class WeightsAnswer(BaseModel):
@@ -24,9 +24,7 @@ class ModelAnswer(BaseModel):
     licence: str
     input_size: tuple[int, int] = Field(description="Height and width.")
     classes: int
-    head: Head = Field(
-        description="Logits under a `softmax`, or under a `sigmoid` each, a `value` each, or what else its outputs are."
-    )
+    head: HeadName
     default_layers: list[str] | None = Field(description="Null in the list of models for those not loaded.")
     weights: WeightsAnswer
     loaded: bool

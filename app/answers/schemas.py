@@ -1,12 +1,13 @@
 """Schemas of answers about pictures, of progress and of errors, which also make the OpenAPI document."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.detect import DetectedBox
 from seewhy.explainers.hooks.kinds import Kind
+from seewhy.explainers.imaging.geometry import Box
 from seewhy.explainers.inspection.editor import EditEffect
 from seewhy.explainers.inspection.edits import AnyEdit
 from seewhy.explainers.inspection.statistics import Statistics
@@ -16,8 +17,20 @@ from seewhy.explainers.tasks.box_target import Attribute
 from seewhy.explainers.tasks.heads import Head
 from seewhy.explainers.tasks.values import Direction
 
-Box = tuple[float, float, float, float]
-"""Left, top, right, bottom, in pixels of an upload."""
+HeadName = Annotated[
+    Head,
+    Field(
+        description="Logits under a `softmax`, or under a `sigmoid` each, a `value` each, or what else its outputs are."
+    ),
+]
+
+InputBox = Annotated[
+    Box,
+    Field(
+        description="Left, top, right, bottom of the part that the model saw, in the upload's pixels; beyond the "
+        "upload if the model's input is padded."
+    ),
+]
 
 
 class FieldProblem(BaseModel):
@@ -80,9 +93,7 @@ class ModelIdentity(BaseModel):
     name: str
     weights: str | None
     sha256: str | None = Field(description="SHA-256 of the weights file.")
-    head: Head = Field(
-        description="Logits under a `softmax`, or under a `sigmoid` each, a `value` each, or what else its outputs are."
-    )
+    head: HeadName
 
 
 class PredictAnswer(BaseModel):
@@ -151,10 +162,7 @@ class ExplainedHeatmapAnswer(HeatmapAnswer):
     """The heatmap of one class, its position in the upload, and its raw map."""
 
     signed: bool = Field(description="Whether negative values are evidence against the class.")
-    box: tuple[float, float, float, float] = Field(
-        description="Left, top, right, bottom of the part that the model saw, in the upload's pixels; beyond the "
-        "upload if the model's input is padded."
-    )
+    box: InputBox
     map: list[list[float]] | None = Field(
         None, description="Rows of the method's raw map over `box`, in the method's own units; with values=map."
     )
@@ -224,10 +232,7 @@ class PatchMapAnswer(BaseModel):
     min: float = Field(description="Smallest value of the map, laid onto the upload.")
     max: float = Field(description="Largest value of the map, laid onto the upload.")
     signed: bool = Field(description="Whether either picture has places that speak against the likeness.")
-    box: Box = Field(
-        description="Left, top, right, bottom of the part that the model saw, in the upload's pixels; beyond the "
-        "upload if the model's input is padded."
-    )
+    box: InputBox
     map: list[list[float]] = Field(description="Rows of the layer's cells over `box`: what each adds to the score.")
 
 

@@ -23,7 +23,6 @@ from seewhy.app.cli.options import (
 from seewhy.app.pipeline.choices import (
     CAPTURE_FORMATS,
     INTERVENE_FORMATS,
-    RANKS,
     TRACE_FORMATS,
     CaptureFormat,
     InterveneFormat,
@@ -31,6 +30,7 @@ from seewhy.app.pipeline.choices import (
 )
 from seewhy.app.pipeline.option_table import CAPTURE, HEATMAP, INTERVENE, METHOD, TRACE
 from seewhy.explainers.hooks.kinds import KINDS
+from seewhy.explainers.imaging.choices import RANKS
 
 _EXAMPLE = '{"op": "zero", "layer": "bn2"}'
 SweepFormat = InterveneFormat | Literal["csv"]

@@ -12,6 +12,9 @@ from seewhy.app.http.declaration import BINARY, Declaration, Protocol, Schema
 PICTURE: Schema = {**BINARY, "minLength": 1}
 BYTES = "application/octet-stream"
 
+VERSION = "1"
+"""The only version of each model."""
+
 EXPLAIN = "those of POST /explain except `model` and `format`, and `range`."
 """Description of the options of explanations."""
 
@@ -30,7 +33,7 @@ _protocol = partial(
     asking=tuple(_ERRORS),
     parts={
         "name": "A name of GET /models.",
-        "version": "Each model has version 1; TorchServe's routes also accept 1.0.",
+        "version": f"Each model has version {VERSION}; TorchServe's routes also accept {VERSION}.0.",
     },
 )
 

@@ -12,7 +12,7 @@ from flask import Blueprint, Response, request
 from seewhy.app.answers.documents import drawing
 from seewhy.app.answers.schemas import HealthAnswer
 from seewhy.app.answers.stream import json_parts, respond
-from seewhy.app.compatible.declarations import BYTES, EXPLAIN, PICTURE, TorchServe
+from seewhy.app.compatible.declarations import BYTES, EXPLAIN, PICTURE, VERSION, TorchServe
 from seewhy.app.compatible.instances import Numbers, Range
 from seewhy.app.compatible.routes import answer, options_of, picture_reader, status_of
 from seewhy.app.compatible.schemas import ClassifyOptions, ExplainParameters, TorchServeError
@@ -42,7 +42,7 @@ from seewhy.models.spec import ModelSpec
 
 blueprint = Blueprint("torchserve", __name__)
 
-VERSIONS = ("1.0", "1")
+VERSIONS = (f"{VERSION}.0", VERSION)
 """Names of the only version of each model."""
 
 METHOD = {"method": "integrated-gradients", "steps": "15", "scale": "robust"}

@@ -8,7 +8,7 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from seewhy.app.answers.stream import respond
-from seewhy.app.compatible.declarations import BYTES, EXPLAIN, KServe, json_request
+from seewhy.app.compatible.declarations import BYTES, EXPLAIN, VERSION, KServe, json_request
 from seewhy.app.compatible.inference import InferRequest, read_request, write_answer
 from seewhy.app.compatible.instances import Range
 from seewhy.app.compatible.outputs import DRAWN, explained_names, explained_tensors, predicted_names, predicted_tensors
@@ -44,9 +44,6 @@ from seewhy.app.pipeline.parse import parse
 from seewhy.models.spec import ModelSpec
 
 blueprint = Blueprint("v2", __name__, url_prefix="/v2")
-
-VERSION = "1"
-"""The only version of each model."""
 
 _IGNORED = {"binary_data_output", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers"}
 """Ignored parameters of clients; the service sets the deadline."""

@@ -1,4 +1,4 @@
-"""Formats and ranks that a request can choose from.
+"""Formats that a request can choose from.
 
 Imports neither PyTorch nor pydantic: the help and completion of commands use them.
 """
@@ -10,11 +10,9 @@ Format = Literal["png", "jpeg", "webp", "json", "npz"]
 TraceFormat = Literal["json", "svg", "png"]
 CaptureFormat = Literal["json", "npz", "safetensors", "png", "jpeg", "webp"]
 InterveneFormat = Literal["json", "png", "jpeg", "webp"]
-Rank = Literal["activation", "effect"]
 
 DRAWINGS: tuple[Drawing, ...] = get_args(Drawing)
 FORMATS: tuple[Format, ...] = get_args(Format)
 TRACE_FORMATS: tuple[TraceFormat, ...] = get_args(TraceFormat)
 CAPTURE_FORMATS: tuple[CaptureFormat, ...] = get_args(CaptureFormat)
 INTERVENE_FORMATS: tuple[InterveneFormat, ...] = get_args(InterveneFormat)
-RANKS: tuple[Rank, ...] = get_args(Rank)

@@ -17,7 +17,8 @@ from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.timings import Timings
 from seewhy.app.system.processors import processors
 from seewhy.explainers.errors import PictureError
-from seewhy.explainers.imaging.decode import PIXEL_BYTES, Probe, Size
+from seewhy.explainers.imaging.decode import Probe, Size
+from seewhy.explainers.imaging.limits import PIXEL_BYTES
 from seewhy.explainers.imaging.render import fit, fitted
 from seewhy.explainers.tasks.regions import Mask
 from seewhy.explainers.view import View, view_of

@@ -24,13 +24,13 @@ from seewhy.explainers.core.task import located, named_ask
 from seewhy.explainers.errors import EditError, PictureError
 from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.hooks.kinds import Kind
-from seewhy.explainers.hooks.selection import match_paths, module_paths
+from seewhy.explainers.hooks.selection import is_leaf, match_paths, module_paths
 from seewhy.explainers.inspection.capture import Capture, capture_images
 from seewhy.explainers.inspection.editor import check_layers, must_swap
 from seewhy.explainers.inspection.edits import Edit
 from seewhy.explainers.inspection.intervene import Intervention, edit_images
 from seewhy.explainers.inspection.sweep import Sweep, passes_of_sweep, sweep_images
-from seewhy.explainers.inspection.trace import Trace, is_leaf, trace_images
+from seewhy.explainers.inspection.trace import Trace, trace_images
 from seewhy.explainers.results.explanation import explanations
 from seewhy.explainers.view import View
 from seewhy.models import LoadedModel

@@ -24,7 +24,6 @@ from seewhy.app.pipeline.choices import (
     CaptureFormat,
     Format,
     InterveneFormat,
-    Rank,
     TraceFormat,
 )
 from seewhy.app.pipeline.option_table import (
@@ -43,7 +42,7 @@ from seewhy.app.pipeline.option_table import (
 )
 from seewhy.app.pipeline.strict_json import RepeatedMemberError, loads
 from seewhy.explainers.hooks.kinds import Kind
-from seewhy.explainers.imaging.choices import Scale, SegmentView, View
+from seewhy.explainers.imaging.choices import Rank, Scale, SegmentView, View
 from seewhy.explainers.inspection.edits import MAX_EDITS, AnyEdits
 from seewhy.explainers.tasks.choices import Part
 from seewhy.models.sources import Source

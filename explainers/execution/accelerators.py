@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.optimization import fuse
 
 from seewhy.explainers.errors import OptionError
+from seewhy.explainers.execution.choices import ACCELERATOR_NAMES
 from seewhy.explainers.hooks.attention import DefinedAttention
 from seewhy.explainers.process_wide import exclusive, silenced
 
@@ -181,7 +182,7 @@ def compiled(part: fx.GraphModule, image: Tensor) -> Run:
     return run
 
 
-ACCELERATORS: dict[str, Compile] = {"eager": eager, "onnxruntime": onnxruntime, "compile": compiled}
+ACCELERATORS: dict[str, Compile] = dict(zip(ACCELERATOR_NAMES[1:], (eager, onnxruntime, compiled), strict=True))
 
 
 def choose(name: str, device: torch.device) -> str:
@@ -196,7 +197,7 @@ def choose(name: str, device: torch.device) -> str:
             _log.warning("%s are not all installed; models run on PyTorch, several times slower.", ", ".join(PACKAGES))
         return "onnxruntime" if device.type == "cpu" and installed else "eager"
     if name not in ACCELERATORS:
-        raise OptionError(f"No accelerator {name!r}; choose from auto, {', '.join(ACCELERATORS)}.", "accelerator")
+        raise OptionError(f"No accelerator {name!r}; choose from {', '.join(ACCELERATOR_NAMES)}.", "accelerator")
     if name == "onnxruntime" and device.type != "cpu":
         raise OptionError("onnxruntime runs on the processor here; choose eager or auto.", "accelerator")
     if name == "onnxruntime" and not installed:

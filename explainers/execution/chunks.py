@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from seewhy.explainers.execution.deferred_checks import settle
 from seewhy.explainers.execution.progress import Progress
+from seewhy.explainers.hooks.selection import is_leaf
 from seewhy.explainers.hooks.session import HookSession
 
 MEMORY = 2**30
@@ -88,6 +89,6 @@ def _count(module: nn.Module, image: Tensor) -> tuple[int, int]:
         sizes.append(sum(leaf.nbytes for leaf in tree_leaves(output) if isinstance(leaf, Tensor)))
 
     with torch.no_grad(), HookSession(module) as hooks:
-        hooks.after_forward(note, lambda part: next(part.children(), None) is None)
+        hooks.after_forward(note, is_leaf)
         module(image.clone())
     return sum(sizes), max(sizes)

@@ -10,6 +10,11 @@ from torch import Tensor, nn
 from seewhy.explainers.errors import LayerError, UnsupportedModuleError, near_matches
 
 
+def is_leaf(module: nn.Module) -> bool:
+    """Whether a module has no submodules."""
+    return next(module.children(), None) is None
+
+
 def as_module(model: Any) -> nn.Module:
     """Return the `nn.Module` of a module or of anything that carries one as ``.module``.
 

@@ -9,6 +9,10 @@ SegmentView = Literal["overlay", "mask", "side-by-side"]
 SEGMENT_VIEWS: tuple[SegmentView, ...] = get_args(SegmentView)
 """Classes over the picture, their indices as a grey picture, or both pictures."""
 
+Rank = Literal["activation", "effect"]
+RANKS: tuple[Rank, ...] = get_args(Rank)
+"""How the maps of a contact sheet are ordered."""
+
 Scale = tuple[float, float] | Literal["robust"] | None
 
 SEQUENTIAL = ("inferno", "magma", "plasma", "viridis", "cividis", "batlow", "lipari")

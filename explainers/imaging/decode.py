@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageCms, ImageOps, UnidentifiedImageError
 
 from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
+from seewhy.explainers.imaging.geometry import Box
+from seewhy.explainers.imaging.limits import MAX_PIXELS
 from seewhy.explainers.imaging.upload_checks import (
     check_compression,
     check_directory,
@@ -25,17 +27,9 @@ from seewhy.explainers.imaging.upload_checks import (
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 """The only formats that are tried."""
 
-MAX_PIXELS = 64_000_000
-"""Default of the most pixels of a picture: 64 megapixels."""
-
 PictureSource: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | NDArray[np.generic]
 
 Size: TypeAlias = tuple[int, int]
-
-Box: TypeAlias = tuple[float, float, float, float]
-
-PIXEL_BYTES = 16
-"""Most bytes of memory per pixel while decoding: those of WebP, with 8 in its decoder."""
 
 _SRGB = ImageCms.createProfile("sRGB")
 

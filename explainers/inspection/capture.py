@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from PIL import Image
@@ -19,6 +19,7 @@ from seewhy.explainers.hooks.gradient_tap import is_differentiable
 from seewhy.explainers.hooks.kinds import GRADIENTS, Kind
 from seewhy.explainers.hooks.selection import ModuleSelector
 from seewhy.explainers.hooks.session import HookSession
+from seewhy.explainers.imaging.choices import Rank
 from seewhy.explainers.imaging.decode import PictureSource
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.render import Style
@@ -30,8 +31,6 @@ from seewhy.explainers.results.array_files import ArrayFile, ArrayForm
 from seewhy.explainers.results.display import Canvas, Result, must_show, picture_of
 from seewhy.explainers.tasks.pose import task_of
 from seewhy.explainers.view import prepare
-
-Rank = Literal["activation", "effect"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ it does (`op`). It is plain data: it can be written as JSON, and holds no code.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -285,6 +285,9 @@ AnyEdit = Annotated[
     Zero | Scale | Add | Set | Clamp | Noise | Negate | PermuteChannels | Mean | Normalize | Swap,
     Field(discriminator="op"),
 ]
+OPS: Mapping[str, type[Edit]] = {kind.model_fields["op"].default: kind for kind in get_args(get_args(AnyEdit)[0])}
+_OPS_HINT = f"Choose from {', '.join(OPS)}."
+
 AnyEdits = Annotated[tuple[AnyEdit, ...], Field(min_length=1, max_length=MAX_EDITS)]
 EDITS: TypeAdapter[tuple[Edit, ...]] = TypeAdapter(AnyEdits)
 
@@ -361,13 +364,6 @@ def _fault_message(fault: Any) -> str:
 def _no_list(value: Any) -> str:
     hint = "; put the one edit in [ ]" if isinstance(value, Mapping | Edit) else ""
     return f"It must be a list of 1 to {MAX_EDITS} edits{hint}."
-
-
-OPS: Mapping[str, type[Edit]] = {
-    kind.model_fields["op"].default: kind
-    for kind in (Zero, Scale, Add, Set, Clamp, Noise, Negate, PermuteChannels, Mean, Normalize, Swap)
-}
-_OPS_HINT = f"Choose from {', '.join(OPS)}."
 
 
 def not_finite(subject: str, index: int, edit: Edit) -> EditError:

@@ -19,7 +19,7 @@ from seewhy.explainers.core.question import ready
 from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import LayerError, OptionError, never_runs
 from seewhy.explainers.execution.progress import SILENT, Progress
-from seewhy.explainers.hooks.selection import ModuleSelector, first_names
+from seewhy.explainers.hooks.selection import ModuleSelector, first_names, is_leaf
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.decode import PictureSource
 from seewhy.explainers.inspection.statistics import Statistics, statistics
@@ -77,11 +77,6 @@ class Trace:
 
     def __repr__(self) -> str:
         return f"Trace({len(self.events)} events; target {self.target})"
-
-
-def is_leaf(module: nn.Module) -> bool:
-    """Whether a module has no submodules."""
-    return next(module.children(), None) is None
 
 
 def trace(

@@ -22,7 +22,8 @@ from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.timings import Timings
 from seewhy.app.settings import Settings
-from seewhy.explainers.imaging.decode import PIXEL_BYTES, Probe
+from seewhy.explainers.imaging.decode import Probe
+from seewhy.explainers.imaging.limits import PIXEL_BYTES
 from tests.app.serving import children, free_port, start
 from tools.hostile import pictures
 

@@ -13,6 +13,7 @@ from seewhy.explainers import trace
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.errors import LayerError, ModelOutputError, OptionError, TargetError
 from seewhy.explainers.execution.progress import Progress
+from seewhy.explainers.hooks.selection import is_leaf
 from seewhy.explainers.inspection.statistics import statistics
 from seewhy.explainers.inspection.trace import (
     EXPLODING,
@@ -21,7 +22,6 @@ from seewhy.explainers.inspection.trace import (
     Event,
     Summary,
     Trace,
-    is_leaf,
     trace_images,
 )
 from seewhy.models import LoadedModel

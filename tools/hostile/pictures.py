@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageCms
 
-from seewhy.explainers.imaging.decode import MAX_PIXELS, Probe
+from seewhy.explainers.imaging.decode import Probe
+from seewhy.explainers.imaging.limits import MAX_PIXELS
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
