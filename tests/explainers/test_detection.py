@@ -23,7 +23,7 @@ from seewhy import (
     trace,
     wrap_model,
 )
-from seewhy.explainers.errors import OptionError, TargetError, UnsuitableModelError
+from seewhy.explainers.errors import LayerError, OptionError, TargetError, UnsuitableModelError
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.tasks.box_target import ATTRIBUTES
 from tests.app.conftest import EXAMPLES
@@ -446,6 +446,12 @@ def test_every_detector_of_torchvision_shows_its_own_boxes(name, images):
     assert np.allclose([box.box for box in boxes], result["boxes"].tolist(), atol=1e-3)
     assert explain(model, images[0], "odam").layers == model.default_layers
     assert len(model.default_layers) == len(set(model.default_layers)) >= 3
+
+
+def test_proposals_have_no_second_derivatives(images):
+    model = wrap_model(detector("Faster R-CNN"), LABELS)
+    with pytest.raises(LayerError, match=r"no second derivatives .* use gradcam"):
+        explain(model, images[0], "shapleycam")
 
 
 def test_nothing_is_left_on_the_detector(kind, module, model, images, untouched):
