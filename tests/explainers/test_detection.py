@@ -263,6 +263,7 @@ def test_a_contrast_is_the_difference_of_two_logits_of_a_candidate(kind, model, 
     ("target", "further", "reason"),
     [
         ("box:99", {}, r"There is no box:99. It shows box:0 \(\w+\), box:1"),
+        ("box:0", {"label": "__background__"}, "leave the label out. It shows box:0"),
         ("box:1,2,3", {}, "four numbers in pixels"),
         ("box:30,1,20,40", {}, "has no area"),
         ("box:900,900,950,950", {}, "sees nothing of box:900,900,950,950: it sees x from 0 to 64"),
