@@ -102,8 +102,8 @@ class DenseDetector(DetectorParts):
     def _levels(maps: list[Tensor], logits: Tensor) -> Tensor:
         """Return the number of each candidate's level, (N, A); each cell has equally many."""
         cells = torch.tensor([values.shape[2] * values.shape[3] for values in maps], device=logits.device)
-        each = logits.shape[1] // sum(values.shape[2] * values.shape[3] for values in maps)
-        levels = torch.arange(len(maps), device=logits.device, dtype=logits.dtype).repeat_interleave(cells * each)
+        per_cell = logits.shape[1] // sum(values.shape[2] * values.shape[3] for values in maps)
+        levels = torch.arange(len(maps), device=logits.device, dtype=logits.dtype).repeat_interleave(cells * per_cell)
         return levels.expand(len(logits), -1)
 
 
@@ -151,12 +151,12 @@ class TwoStageDetector(DetectorParts):
         objectness, offsets = concat_box_prediction_layers(levels, offsets)
         objectness = objectness.reshape(len(anchors), -1)
         boxes = rpn.box_coder.decode(offsets.detach(), anchors).reshape(len(anchors), -1, 4)
-        chosen = [
-            self._proposed(each, scores, counts, size)
-            for each, scores, size in zip(boxes, objectness.detach(), batch.image_sizes, strict=True)
+        picks = [
+            self._proposed(decoded, scores, counts, size)
+            for decoded, scores, size in zip(boxes, objectness.detach(), batch.image_sizes, strict=True)
         ]
-        kept = [row[numbers] for row, (numbers, _) in zip(objectness, chosen, strict=True)]
-        return kept, [proposals for _, proposals in chosen]
+        logits = [row[numbers] for row, (numbers, _) in zip(objectness, picks, strict=True)]
+        return logits, [proposals for _, proposals in picks]
 
     def _proposed(
         self, boxes: Tensor, objectness: Tensor, counts: list[int], size: tuple[int, int]
@@ -169,10 +169,10 @@ class TwoStageDetector(DetectorParts):
         levels = torch.repeat_interleave(torch.tensor([len(part) for part in best])).to(boxes.device)
         numbers = torch.cat(best)
         boxes, scores = clip_boxes_to_image(boxes[numbers], size), objectness[numbers].sigmoid()
-        kept = remove_small_boxes(boxes, rpn.min_size)
-        kept = kept[scores[kept] >= rpn.score_thresh]
-        kept = kept[batched_nms(boxes[kept], scores[kept], levels[kept], rpn.nms_thresh)[: rpn.post_nms_top_n()]]
-        return numbers[kept], boxes[kept]
+        order = remove_small_boxes(boxes, rpn.min_size)
+        order = order[scores[order] >= rpn.score_thresh]
+        order = order[batched_nms(boxes[order], scores[order], levels[order], rpn.nms_thresh)[: rpn.post_nms_top_n()]]
+        return numbers[order], boxes[order]
 
     def _with_masks(self, candidates: Candidates, batch: ImageList, features: Features) -> Candidates:
         """Return the candidates with the mean logits of the masks of those that are shown."""

@@ -248,28 +248,30 @@ def _without_weights(spec: ModelSpec) -> tuple[ModelSpec, nn.Module]:
 
     What a detector proposes depends on values.
     """
+    if spec.head == "detection":
+        return _as_detector(spec, _build(spec))
     meta_device: AbstractContextManager[Any] = torch.device("meta")  # for builders that run the network
     for place in (_EmptyOnMeta(), meta_device):
         with exclusive(), suppress(RuntimeError, NotImplementedError), place:
-            module = spec.build()
-            if detector_parts(module) is None and not hasattr(module, "box_head"):
-                return spec, module.to("meta")
-            break
-    spec, module = _as_detector(spec, _build(spec))  # for builders that read values of parameters, and for detectors
-    return spec, module if spec.box_head else module.to("meta")
+            return _as_detector(spec, spec.build().to("meta"))
+    return _as_detector(spec, _build(spec).to("meta"))  # for builders that read values of parameters
 
 
 def _as_detector(spec: ModelSpec, module: nn.Module) -> tuple[ModelSpec, nn.Module]:
     """Return a detector with what is known of it once it is built: one of torchvision as one that gives candidates."""
     detector = detector_parts(module)
+    if spec.head != "detection":
+        if detector is not None or hasattr(module, "box_head"):
+            raise ModelsFileError(f'[models.{spec.name}], head: the module is a detector; declare head = "detection".')
+        return spec, module
     if detector is None:
         with _blaming(spec):
             box_head = box_head_of(module, spec.preprocess.size)
-        if spec.head == "detection" and box_head is None:
+        if box_head is None:
             raise ModelsFileError(
                 f"[models.{spec.name}], head: the module of a detector has a `box_head`, see BoxHead."
             )
-        return (replace(spec, box_head=box_head) if box_head else spec), module
+        return replace(spec, box_head=box_head), module
     given, preprocess = spec.preprocess, preprocess_of_detector(detector)
     if given != DEFAULT_PREPROCESS:
         preprocess = replace(preprocess, size=given.size, scale_size=given.size)

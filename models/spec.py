@@ -85,7 +85,9 @@ class ModelSpec:
     @cached_property
     def task(self) -> Task:
         """What the model was trained for."""
-        return task_with(self.head, self.labels, self.units, self.box_head)
+        # What a detector is like is known once it is built; which method explains it by default, before.
+        unknown = BoxHead() if self.head == "detection" else None
+        return task_with(self.head, self.labels, self.units, self.box_head or unknown)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -144,8 +144,8 @@ def _preprocess(
         return preprocess
     if replace(preprocess, size=default.size, scale_size=default.scale_size) != default or resize:
         raise ModelError("A detector of torchvision resizes and normalises by itself; give `input_size` alone.")
-    own = preprocess_of_detector(detector)
-    return own if input_size is None else replace(own, size=size, scale_size=size)
+    base = preprocess_of_detector(detector)
+    return base if input_size is None else replace(base, size=size, scale_size=size)
 
 
 def _box_head(

@@ -75,12 +75,12 @@ class Plan:
             return []
         task, outputs = self.model.task, first.result[0].outputs[0]
         if any(ask.is_plural for ask in self.asks):
-            rest = [part for ask in self.asks for part in each_ask(task, outputs, ask)[1:]]
-            return rest[: self.top - len(self.asks)]
+            boxes = [part for ask in self.asks for part in each_ask(task, outputs, ask)[1:]]
+            return boxes[: self.top - len(self.asks)]
         (ask,) = self.asks
         runners_up = task.describe(outputs, top=self.top)[1:]
-        named = [named_target(task, row.name, self.attribute) for row in runners_up if row.index != ask.contrast]
-        return [Ask.single(target, ask.contrast) for target in named]
+        targets = [named_target(task, row.name, self.attribute) for row in runners_up if row.index != ask.contrast]
+        return [Ask.single(target, ask.contrast) for target in targets]
 
 
 def build_explainers(names: Sequence[str], options: HeatmapOptions, settings: Settings) -> Methods:

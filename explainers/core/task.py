@@ -151,10 +151,10 @@ def named_target(
         with blamed("label"):
             task.target(f"label:{label}")
         target = f"{'label' if target is None else target}:{label}"
-    chosen: int | SpatialTarget | None = None if target is None else task.target(target)
+    result: int | SpatialTarget | None = None if target is None else task.target(target)
     if attribute is not None and isinstance(task, BoxTask):
-        chosen = task.with_attribute(chosen, attribute)
-    return chosen
+        result = task.with_attribute(result, attribute)
+    return result
 
 
 @contextmanager

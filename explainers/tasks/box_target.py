@@ -85,8 +85,8 @@ class BoxTarget:
         weights = signs or tuple(int(name == self.attribute) for name in FEATURES)
         if not self.is_mirrored:
             return tuple(map(float, weights))
-        score, x1, y1, x2, *others = weights
-        return tuple(map(float, (score, -x2, y1, -x1, *others)))  # an edge at x lies at 1 - x
+        score, x1, y1, x2, *tail = weights
+        return tuple(map(float, (score, -x2, y1, -x1, *tail)))  # an edge at x lies at 1 - x
 
 
 def parse_target(target: int | str, labels: Sequence[str], attributes: Sequence[str]) -> BoxTarget:
@@ -104,22 +104,22 @@ def parse_target(target: int | str, labels: Sequence[str], attributes: Sequence[
     if not isinstance(target, str):
         return BoxTarget("label", class_index(target, labels), name=f"label:{target}")
     name = target.strip()
-    form, colon, rest = name.partition(":")
+    form, colon, details = name.partition(":")
     if form not in ("box", "region", "label") or not colon or name in labels:
         return _of_class(name, name, labels, attributes)
     if form == "label":
-        return _of_class(rest, name, labels, attributes)
-    place, _, suffix = rest.partition(":")
-    chosen = replace(_suffix(suffix, labels, attributes) if suffix else BoxTarget(), kind="surest", name=name)
+        return _of_class(details, name, labels, attributes)
+    place, _, suffix = details.partition(":")
+    box_target = replace(_suffix(suffix, labels, attributes) if suffix else BoxTarget(), kind="surest", name=name)
     if form == "box" and re.fullmatch(r"\d{1,6}", place):
-        return replace(chosen, kind="box", number=int(place))
+        return replace(box_target, kind="box", number=int(place))
     edges = re.fullmatch(rf"({_NUMBER}),({_NUMBER}),({_NUMBER}),({_NUMBER})", place)
     if edges is None:
         raise TargetError(f"{name!r} names no place; give {_FORMS}, with four numbers in pixels of the picture.")
     x1, y1, x2, y2 = map(float, edges.groups())
     if x1 >= x2 or y1 >= y2:
         raise TargetError(f"{name!r} has no area; give left, top, right, bottom, each edge before its opposite.")
-    return replace(chosen, kind="near" if form == "box" else "region", box=(x1, y1, x2, y2))
+    return replace(box_target, kind="near" if form == "box" else "region", box=(x1, y1, x2, y2))
 
 
 def _of_class(label: str, name: str, labels: Sequence[str], attributes: Sequence[str]) -> BoxTarget:

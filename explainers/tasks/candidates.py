@@ -66,8 +66,8 @@ class Layout:
     @classmethod
     def of(cls, candidates: Candidates) -> "Layout":
         """Return the layout for candidates like these."""
-        boxes, logits, *others = candidates
-        return cls(logits.shape[-1], boxes.ndim > logits.ndim, *(part is not None for part in others))
+        boxes, logits, *optional = candidates
+        return cls(logits.shape[-1], boxes.ndim > logits.ndim, *(part is not None for part in optional))
 
     @property
     def columns(self) -> dict[str, int]:

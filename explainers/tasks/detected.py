@@ -156,9 +156,13 @@ class DetectedPicture:
         return self.shown[0] if self.shown else self._best(self._scores)
 
     def _numbered(self, target: BoxTarget) -> Place:
-        if target.number < len(self.shown):
-            return self.shown[target.number]
-        raise TargetError(f"There is no box:{target.number}. {self._listing}")
+        if target.number >= len(self.shown):
+            raise TargetError(f"There is no box:{target.number}. {self._listing}")
+        place = self.shown[target.number]
+        if target.label not in (None, place.label):
+            label = self._label(place.label)
+            raise TargetError(f"box:{target.number} is {label!r}; leave the label out. {self._listing}")
+        return place
 
     def _near(self, target: BoxTarget) -> Place:
         edges = self._candidates.logits.new_tensor(target.box)
@@ -191,15 +195,15 @@ class DetectedPicture:
         left, top, right, bottom = target.box or (0, 0, 1, 1)
         boxes, logits = self._candidates.boxes, self._candidates.logits
         across, down = ((boxes[..., start] + boxes[..., start + 2]) / 2 for start in (0, 1))
-        there = (across >= left) & (across < right) & (down >= top) & (down < bottom) & (areas_of(boxes) > 0)
+        inside = (across >= left) & (across < right) & (down >= top) & (down < bottom) & (areas_of(boxes) > 0)
         classes = torch.arange(logits.shape[1], device=logits.device)
-        asked = classes != self._detector.background if target.label is None else classes == target.label
-        there = (there if there.ndim == 2 else there[:, None]) & asked
-        if not there.any():
+        eligible = classes != self._detector.background if target.label is None else classes == target.label
+        inside = (inside if inside.ndim == 2 else inside[:, None]) & eligible
+        if not inside.any():
             raise TargetError(
                 f"The detector considers no box whose middle lies in {target.name}; give a larger region."
             )
-        return self._best(torch.where(there, logits, -torch.inf))
+        return self._best(torch.where(inside, logits, -torch.inf))
 
     def _again(self, target: BoxTarget) -> Place:
         label = target.label or 0

@@ -55,8 +55,8 @@ class Detection:
         Raises:
             TargetError: there is no such box, or a class is contrasted with itself.
         """
-        named = ask.targets if isinstance(ask.targets, tuple) else _of_classes(ask.targets, len(outputs))
-        targets = [target if isinstance(target, BoxTarget) else BoxTarget() for target in named]
+        ask_targets = ask.targets if isinstance(ask.targets, tuple) else _of_classes(ask.targets, len(outputs))
+        targets = [target if isinstance(target, BoxTarget) else BoxTarget() for target in ask_targets]
         places = [picture.place(target) for picture, target in zip(self._pictures(outputs), targets, strict=True)]
         candidates = torch.tensor([place.candidate for place in places], device=outputs.device)
         labels = torch.tensor([place.label for place in places], device=outputs.device)
@@ -68,16 +68,16 @@ class Detection:
             same = (against != NO_CONTRAST) & (against == labels)
             require(~same.any(), lambda: TargetError("A class is contrasted with itself; name two classes."))
         rows = torch.arange(len(outputs), device=outputs.device)
-        chosen = self.detector.layout.unpack(outputs.detach()[rows, candidates].float())
+        picks = self.detector.layout.unpack(outputs.detach()[rows, candidates].float())
         return BoxObjective(
             labels,
             against,
             detector=self.detector,
             candidates=candidates,
-            boxes=_boxes_of(chosen, labels),
+            boxes=_boxes_of(picks, labels),
             weights=torch.tensor([target.weights for target in targets], device=outputs.device),
-            likeness=chosen.scores(self.detector.scoring),
-            attributes=torch.tensor([ATTRIBUTES.index(target.attribute) for target in targets]),
+            likeness=picks.scores(self.detector.scoring),
+            attributes=torch.tensor([ATTRIBUTES.index(target.attribute) for target in targets], device=outputs.device),
         )
 
     def target(self, target: Any) -> BoxTarget:
@@ -180,7 +180,7 @@ class BoxObjective(Objective):
         boxes: (N, 4) float32, its box for the target's class, as fractions of the model's input.
         weights: (N, 7) float32, the factors of `FEATURES`.
         likeness: (N, K) float32, the scores of its classes, which `similarity` compares.
-        attributes: (N,) int64 on the processor, in the order of `ATTRIBUTES`.
+        attributes: (N,) int64, places in `ATTRIBUTES`.
     """
 
     detector: Detector
@@ -201,16 +201,16 @@ class BoxObjective(Objective):
 
     def scores(self, outputs: Tensor) -> Tensor:
         """Return (N,) float32: what is explained of each picture's candidate, less that of its contrast."""
-        chosen, rows = self._chosen(outputs)
-        logits = chosen.logits[rows, self.targets]
+        picks, rows = self._picks(outputs)
+        logits = picks.logits[rows, self.targets]
         absent = torch.zeros_like(logits)
-        masks = absent if chosen.masks is None else chosen.masks[rows, self.targets]
-        objectness = absent if chosen.objectness is None else chosen.objectness
-        features = (logits, *_boxes_of(chosen, self.targets).unbind(1), objectness, masks)
+        masks = absent if picks.masks is None else picks.masks[rows, self.targets]
+        objectness = absent if picks.objectness is None else picks.objectness
+        features = (logits, *_boxes_of(picks, self.targets).unbind(1), objectness, masks)
         scores = (torch.stack(features, dim=1) * self.weights).sum(dim=1)
         if self.against is None:
             return scores
-        return scores - torch.where(self.is_contrasted, chosen.logits[rows, self.against.clamp_min(0)], 0)
+        return scores - torch.where(self.is_contrasted, picks.logits[rows, self.against.clamp_min(0)], 0)
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return outputs (N, A, F) with scores in place of the logits."""
@@ -231,8 +231,8 @@ class BoxObjective(Objective):
         Raises:
             TargetError: the model has one class.
         """
-        chosen, _ = self._chosen(outputs)
-        logits = chosen.logits
+        picks, _ = self._picks(outputs)
+        logits = picks.logits
         if logits.shape[1] < 2:
             raise TargetError("The model has one class, and the method compares classes; use gradcam.")
         distances = (logits - logits.gather(1, self.targets[:, None])).detach().abs()
@@ -252,7 +252,7 @@ class BoxObjective(Objective):
             likeness = likeness * candidates.objectness.sigmoid()
         return likeness.amax(dim=1)
 
-    def _chosen(self, outputs: Tensor) -> tuple[Candidates, Tensor]:
+    def _picks(self, outputs: Tensor) -> tuple[Candidates, Tensor]:
         """Return each picture's candidate (N, ...), float32, and the numbers of the rows (N,)."""
         rows = torch.arange(len(outputs), device=outputs.device)
         numbers = self.candidates
@@ -269,12 +269,12 @@ class BoxObjective(Objective):
 
 
 def _of_classes(classes: Tensor | None, count: int) -> tuple[BoxTarget, ...]:
-    """Return the surest boxes of classes (N,), or of any class where none is named."""
+    """Return the surest boxes of classes (N,), or of any class where none is ask_targets."""
     numbers = [MOST_PROBABLE] * count if classes is None else classes.tolist()
     return tuple(BoxTarget() if number == MOST_PROBABLE else BoxTarget("label", number) for number in numbers)
 
 
-def _boxes_of(chosen: Candidates, labels: Tensor) -> Tensor:
+def _boxes_of(picks: Candidates, labels: Tensor) -> Tensor:
     """Return the boxes (N, 4) of single candidates (N, ...) for classes (N,)."""
-    boxes: Tensor = chosen.boxes
+    boxes: Tensor = picks.boxes
     return boxes if boxes.ndim == 2 else boxes[torch.arange(len(labels), device=labels.device), labels]

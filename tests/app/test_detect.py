@@ -40,13 +40,15 @@ def models(tmp_path_factory):
     torch.save(seeded(Net).state_dict(), folder / "tiny.pth")
     (folder / "models.toml").write_text(
         '[models.street]\narchitecture = "tests.app.test_detect:ssd"\nweights = "w.pth"\n'
-        f"labels = {json.dumps(LABELS)}\n"
+        f'head = "detection"\nlabels = {json.dumps(LABELS)}\n'
         '[models.tiny]\narchitecture = "tests.nets:Net"\nweights = "tiny.pth"\ninput_size = 24\n'
         'labels = ["a", "b", "c"]\n'
         '[models.own]\narchitecture = "tests.app.test_detect:windows"\nweights = "own.pth"\ninput_size = 64\n'
         'head = "detection"\nlabels = ["dog", "cup", "tree"]\n'
         '[models.headless]\narchitecture = "tests.nets:Net"\nweights = "tiny.pth"\ninput_size = 24\n'
         'head = "detection"\nlabels = ["a", "b", "c"]\n'
+        '[models.undeclared]\narchitecture = "tests.app.test_detect:ssd"\nweights = "w.pth"\n'
+        f"labels = {json.dumps(LABELS)}\n"
     )
     return folder / "models.toml"
 
@@ -118,6 +120,12 @@ def test_a_region_says_why_there_is_no_box(client, model):
     expected = explain(model, CAT, target="region:200,100,300,200", label="dog")
     assert explanation["target"]["label"] == "dog"
     assert explanation["target"]["logit"] == pytest.approx(expected.target.logit, abs=0.05)
+
+
+def test_the_default_method_is_that_of_boxes(client, model):
+    assert post(client, "/explain").headers["X-SeeWhy-Method"] == "odam"
+    assert explain(model, CAT).method == "odam"
+    assert Registry().spec("fasterrcnn_resnet50_fpn").task.default_method == "odam"
 
 
 def test_arrays_have_the_explained_boxes(client):
@@ -196,3 +204,5 @@ def test_a_declared_detector_of_ones_own(client, models):
     assert answer.headers["X-SeeWhy-Target"] == "box:0:objectness"
     with pytest.raises(ModelError, match="the module of a detector has a `box_head`"):
         Registry(models_file=models).load("headless")
+    with pytest.raises(ModelError, match='declare head = "detection"'):
+        Registry(models_file=models).load("undeclared")

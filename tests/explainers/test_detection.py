@@ -23,7 +23,7 @@ from seewhy import (
     trace,
     wrap_model,
 )
-from seewhy.explainers.errors import OptionError, TargetError, UnsuitableModelError
+from seewhy.explainers.errors import LayerError, OptionError, TargetError, UnsuitableModelError
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.tasks.box_target import ATTRIBUTES
 from tests.app.conftest import EXAMPLES
@@ -263,6 +263,7 @@ def test_a_contrast_is_the_difference_of_two_logits_of_a_candidate(kind, model, 
     ("target", "further", "reason"),
     [
         ("box:99", {}, r"There is no box:99. It shows box:0 \(\w+\), box:1"),
+        ("box:0", {"label": "__background__"}, "leave the label out. It shows box:0"),
         ("box:1,2,3", {}, "four numbers in pixels"),
         ("box:30,1,20,40", {}, "has no area"),
         ("box:900,900,950,950", {}, "sees nothing of box:900,900,950,950: it sees x from 0 to 64"),
@@ -446,6 +447,12 @@ def test_every_detector_of_torchvision_shows_its_own_boxes(name, images):
     assert np.allclose([box.box for box in boxes], result["boxes"].tolist(), atol=1e-3)
     assert explain(model, images[0], "odam").layers == model.default_layers
     assert len(model.default_layers) == len(set(model.default_layers)) >= 3
+
+
+def test_proposals_have_no_second_derivatives(images):
+    model = wrap_model(detector("Faster R-CNN"), LABELS)
+    with pytest.raises(LayerError, match=r"no second derivatives .* use gradcam"):
+        explain(model, images[0], "shapleycam")
 
 
 def test_nothing_is_left_on_the_detector(kind, module, model, images, untouched):

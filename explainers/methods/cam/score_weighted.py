@@ -158,7 +158,7 @@ def _hessian_products(score: Tensor, features: list[Tensor], directions: list[Te
                     gradient, tensor, grad_outputs=direction, retain_graph=True, allow_unused=True
                 )
             except RuntimeError as error:
-                if "not implemented" not in str(error):
+                if "not implemented" not in str(error) and "not supported" not in str(error):
                     raise
                 raise LayerError(
                     f"What follows the layer has no second derivatives ({error}); use gradcam, or a later layer."

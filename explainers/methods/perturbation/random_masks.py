@@ -80,10 +80,12 @@ class Moments:
         share = shown / count
         overall = self.history.mean(dim=1)[:, None, None]
         mean = scored / shown
-        own = (self.squares * torch.stack([mean**2, -2 * mean, torch.ones_like(mean)], dim=1)).sum(dim=1) / share**2
-        both = (scored_twice - (mean + overall) * scored + mean * overall * shown) / share
-        rest = ((self.history - self.history.mean(dim=1, keepdim=True)) ** 2).sum(dim=1)[:, None, None]
-        return (own - 2 * both + rest).clamp_min(0).sqrt() / count
+        shown_spread = (self.squares * torch.stack([mean**2, -2 * mean, torch.ones_like(mean)], dim=1)).sum(
+            dim=1
+        ) / share**2
+        covariance = (scored_twice - (mean + overall) * scored + mean * overall * shown) / share
+        overall_spread = ((self.history - self.history.mean(dim=1, keepdim=True)) ** 2).sum(dim=1)[:, None, None]
+        return (shown_spread - 2 * covariance + overall_spread).clamp_min(0).sqrt() / count
 
 
 @dataclass(frozen=True, kw_only=True)
