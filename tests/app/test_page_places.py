@@ -4,28 +4,16 @@ import re
 
 import pytest
 import torch
-from PIL import Image, ImageDraw
 from playwright.sync_api import expect
 
 from seewhy.app import create_app
 from seewhy.app.settings import Settings
 from tests.app.browsing import accessible, answered, ask, clipboard, explained_anew
-from tests.app.conftest import encoded, opened
+from tests.app.conftest import opened
 from tests.app.serving import declare, live
+from tests.app.shapes import AREAS, HEIGHT, WIDTH, over, saved, shown
 from tests.nets import Colours
 from tests.waiting import GUARD
-
-WIDTH, HEIGHT = 64, 48
-AREAS = {"red": [(4, 4, 19, 19), (40, 28, 59, 43)], "green": [(40, 4, 51, 15)]}
-
-
-def shapes():
-    """Two red rectangles and a green one, on blue."""
-    picture = Image.new("RGB", (WIDTH, HEIGHT), (20, 30, 150))
-    for colour, boxes in AREAS.items():
-        for box in boxes:
-            ImageDraw.Draw(picture).rectangle(box, fill=colour)
-    return picture
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +31,7 @@ def scenes(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def picture(tmp_path_factory):
-    file = tmp_path_factory.mktemp("pictures") / "shapes.png"
-    file.write_bytes(encoded(shapes()))
-    return file
+    return saved(tmp_path_factory.mktemp("pictures"))
 
 
 @pytest.fixture(scope="module")
@@ -56,18 +42,6 @@ def regions(browser, scenes, picture):
         tab.wait_for_selector("body[data-ready]")
         tab.set_input_files("#image", picture)
         yield shown(tab)
-
-
-def shown(page):
-    answered(page)
-    expect(page.locator("#places .borders")).to_have_attribute("d", re.compile("M"))
-    return page
-
-
-def over(page, x, y):
-    """Return where a pixel of the picture lies on the page."""
-    box = page.locator("#stage").bounding_box()
-    return box["x"] + (x + 0.5) / WIDTH * box["width"], box["y"] + (y + 0.5) / HEIGHT * box["height"]
 
 
 def test_a_click_explains_the_region_there(regions, scenes, picture):

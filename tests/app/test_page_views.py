@@ -231,6 +231,10 @@ STATES = {
     "empty": lambda page, url: page,
     "answered": lambda page, url: answered(example(page, url, "&method=lrp&epsilon=0.5&against=281")),
     "compare": lambda page, url: (example(page, url, "&show=compare"), compared(page, 4)),
+    "likeness": lambda page, url: (
+        example(page, url, "&show=likeness&reference=coffee"),
+        expect(page.locator("#pairs button")).to_have_count(5),
+    ),
     "inside": lambda page, url: (
         example(page, url, "&show=inside&off=112"),
         expect(page.locator("#effect-panel")).to_be_visible(),

@@ -30,7 +30,8 @@ export class Boxes {
     return { box };
   }
 
-  outline({ box: [left, top, right, bottom] }) {
+  outline({ box }) {
+    const [left, top, right, bottom] = box.map((edge) => Number(edge.toFixed(2)));
     return `M${left} ${top}H${right}V${bottom}H${left}Z`;
   }
 

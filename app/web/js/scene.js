@@ -22,16 +22,16 @@ const KINDS = {
   detection: {
     path: "/detect",
     read: Boxes.read,
-    about: "Explain",
+    about: "Explain the box’s",
     parts: [
-      ["", "its score"],
-      ["x1", "its left edge"],
-      ["y1", "its top edge"],
-      ["x2", "its right edge"],
-      ["y2", "its bottom edge"],
-      ["box", "its size"],
-      ["objectness", "its objectness"],
-      ["mask", "its mask"],
+      ["", "score"],
+      ["x1", "left edge"],
+      ["y1", "top edge"],
+      ["x2", "right edge"],
+      ["y2", "bottom edge"],
+      ["box", "size"],
+      ["objectness", "objectness"],
+      ["mask", "mask"],
     ],
     help: "Click a box in the picture to explain it.",
     key: "Enter explains the box there",
@@ -50,7 +50,7 @@ function describeRegion({ outside }, place, part) {
 function describeBox({ target }, place, part) {
   const said = place.startsWith("region:") ? ["What comes nearest to a box in the dashed rectangle."] : [];
   const [, name] = kind().parts.find(([key]) => key === part);
-  if (part) said.push(`${name.replace("its ", "").replace(/^./, (letter) => letter.toUpperCase())}: ${number(target.value)}.`);
+  if (part) said.push(`${name.replace(/^./, (letter) => letter.toUpperCase())}: ${number(target.value)}.`);
   return said.join(" ");
 }
 
@@ -82,7 +82,7 @@ async function load() {
   asking = mine;
   const { path, read } = kind();
   try {
-    const response = await post(path, picture.file, [["model", model], ["format", "json"]]);
+    const response = await post(path, picture.file, [["model", model]], { accept: "application/json" });
     const scene = await read(await response.json(), answer.explanations[0].heatmap.shape);
     if (asking === mine && state.picture === picture && state.answer?.model.name === model) change({ scene });
   } finally {

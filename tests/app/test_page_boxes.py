@@ -1,0 +1,178 @@
+"""The page with a detector: boxes in the picture are clicked to be explained, and rectangles without one."""
+
+import pytest
+import torch
+from playwright.sync_api import expect
+from torch import nn
+
+from seewhy.app import create_app
+from seewhy.app.settings import Settings
+from tests.app.browsing import accessible, ask, clipboard, explained_anew
+from tests.app.conftest import opened
+from tests.app.serving import declare, live
+from tests.app.shapes import HEIGHT, WIDTH, over, saved, shown
+from tests.waiting import GUARD
+
+seewhy = pytest.importorskip("seewhy.explainers.detect") and pytest.importorskip("seewhy")
+
+CELL = 16
+
+
+class Cells(nn.Module):
+    """A detector of pictures in [0, 1]: each cell of 16 pixels is red or green, as far as its mean colour is."""
+
+    def __init__(self):
+        super().__init__()
+        self.neck = nn.Conv2d(3, 3, CELL, stride=CELL, bias=False)
+        self.head = nn.Conv2d(3, 2, 1)
+        self.box_head = seewhy.BoxHead(decode)
+        with torch.no_grad():
+            self.neck.weight.copy_(torch.eye(3)[:, :, None, None] / CELL**2)
+            self.head.weight.copy_(torch.tensor([[12.0, -24.0, 0.0], [-24.0, 24.0, 0.0]])[:, :, None, None])
+            self.head.bias.fill_(-3.0)
+
+    def forward(self, images):
+        return self.head(self.neck(images))
+
+
+def decode(raw):
+    rows, columns = raw.shape[2:]
+    y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    corners = CELL * torch.stack([x.flatten(), y.flatten()], dim=1)
+    boxes = torch.cat([corners, corners + CELL], dim=1).to(raw)
+    return seewhy.Candidates(boxes.expand(len(raw), -1, -1), logits=raw.flatten(2).transpose(1, 2))
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    """The address of a service whose default model is a detector."""
+    folder = tmp_path_factory.mktemp("scenes")
+    torch.save(Cells().state_dict(), folder / "w.pth")
+    members = {"labels": ["red", "green"], "input_size": [HEIGHT, WIDTH], "head": "detection"}
+    models = declare(folder, "tests.app.test_page_boxes:Cells", ["cells"], **members, mean=[0, 0, 0], std=[1, 1, 1])
+    app = create_app(Settings(models=models, default_model="cells", deadline=GUARD))
+    with live(app) as url:
+        yield url
+    app.extensions["seewhy"].models.stop()
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory):
+    return saved(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture(scope="module")
+def boxes(scenes, picture):
+    """What the detector shows."""
+    return ask(scenes, "/detect", picture).json()["boxes"]
+
+
+@pytest.fixture(scope="module")
+def street(browser, scenes, picture):
+    """The page with the boxes of the picture, for one question after another."""
+    with opened(browser, scenes) as tab:
+        tab.goto(f"{scenes}/?layer=neck")
+        tab.wait_for_selector("body[data-ready]")
+        tab.set_input_files("#image", picture)
+        yield shown(tab)
+
+
+def path(box):
+    left, top, right, bottom = (f"{round(edge, 2):g}" for edge in box)
+    return f"M{left} {top}H{right}V{bottom}H{left}Z"
+
+
+def middle(box):
+    return (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+
+
+def drag(page, start, stop):
+    page.mouse.move(*over(page, *start))
+    page.mouse.down()
+    page.mouse.move(*over(page, *stop), steps=4)
+    page.mouse.up()
+
+
+def test_a_click_explains_the_box_there(street, boxes):
+    expect(street.locator("#predictions .label")).to_have_text([box["label"] for box in boxes])
+    expect(street.locator("#names span")).to_have_text([box["label"] for box in boxes])
+    assert street.locator("#places .borders").get_attribute("d") == "".join(path(box["box"]) for box in boxes)
+    green = next(box for box in boxes if box["label"] == "green")
+    fields = explained_anew(street, lambda: street.mouse.click(*over(street, *middle(green["box"]))))
+    assert ("target", f"box:{green['index']}") in fields
+    expect(street.locator("#answer-label")).to_have_text("green")
+    expect(street.locator("#answer-probability")).to_have_text(f"{green['score']:.1%}")
+    expect(street.locator("#places .chosen")).to_have_attribute("d", path(green["box"]))
+    accessible(street)
+
+
+def test_the_list_and_the_keyboard_explain_boxes_and_their_edges(street, boxes):
+    rows = street.locator("#predictions .class")
+    rows.nth(1).hover()
+    expect(street.locator("#places .pointed")).to_have_attribute("d", path(boxes[1]["box"]))
+    rows.nth(1).focus()
+    fields = explained_anew(street, lambda: rows.nth(1).press("Enter"))
+    assert ("target", "box:1") in fields
+    expect(rows.nth(1)).to_have_attribute("aria-pressed", "true")
+    expect(rows.nth(0)).to_have_attribute("aria-pressed", "false")
+    fields = explained_anew(street, lambda: street.get_by_label("Explain the box’s").select_option("size"))
+    assert ("target", "box:1:box") in fields
+    left, top, right, bottom = boxes[1]["box"]
+    expect(street.locator("#scope")).to_have_text(f"Size: {right - left + bottom - top:g}.")
+    fields = explained_anew(street, rows.nth(0).click)
+    assert ("target", "box:0:box") in fields
+    street.get_by_label("Explain the box’s").select_option("mask")
+    expect(street.locator("#part-fault")).to_contain_text("This detector has no mask")
+    explained_anew(street, lambda: street.get_by_label("Explain the box’s").select_option("score"))
+    reader = street.locator("#reader")
+    reader.focus()
+    for key in (*["ArrowUp"] * 20, *["ArrowLeft"] * 28):  # from the middle, x 32, y 24
+        reader.press(key)
+    fields = explained_anew(street, lambda: reader.press("Enter"))
+    number = next(box["index"] for box in boxes if max(box["box"][:2]) < 1)
+    assert ("target", f"box:{number}") in fields
+
+
+def test_a_rectangle_asks_why_there_is_no_box(street, browser, scenes, picture):
+    drag(street, (18, 30), (30, 46))
+    edges = street.locator("#edges")
+    expect(edges).to_have_value("18,30,31,47")
+    expect(street.locator("#target")).to_be_focused()  # and the click asked nothing
+    street.keyboard.type("green")
+    fields = explained_anew(street, lambda: street.keyboard.press("Enter"))
+    assert ("target", "region:18,30,31,47:green") in fields
+    expect(street.locator("#places .asked")).to_have_attribute("d", path([18, 30, 31, 47]))
+    expect(street.locator("#places .chosen")).to_have_attribute("d", path([16, 32, 32, 48]))
+    expect(street.locator("#answer-label")).to_have_text("green")
+    expect(street.locator("#diagnostics")).to_contain_text("does not show this box")
+    accessible(street)
+    street.click("#copy-link")
+    with opened(browser, scenes) as visitor:
+        visitor.goto(clipboard(street))
+        visitor.wait_for_selector("body[data-ready]")
+        visitor.set_input_files("#image", picture)
+        shown(visitor)
+        expect(visitor.locator("#edges")).to_have_value("18,30,31,47")
+        expect(visitor.locator("#target")).to_have_value("green")
+        answer = street.locator("#answer-probability").inner_text()
+        expect(visitor.locator("#answer-probability")).to_have_text(answer)
+    edges.fill("18,30,31")
+    edges.press("Enter")
+    expect(street.locator("#target-fault")).to_contain_text("four numbers")
+
+
+@pytest.mark.slow
+def test_without_a_rectangle_the_whole_picture_is_asked_about(street):
+    street.fill("#edges", "")
+    street.fill("#target", "green")
+    fields = explained_anew(street, street.get_by_role("button", name="Ask", exact=True).click)
+    assert ("target", f"region:0,0,{WIDTH},{HEIGHT}:green") in fields
+
+
+@pytest.mark.slow
+def test_the_class_of_a_box_is_contrasted(street, boxes):
+    explained_anew(street, street.locator("#predictions .class").nth(0).click)
+    row = next(box["index"] for box in boxes if box["label"] != boxes[0]["label"])
+    fields = explained_anew(street, street.locator("#predictions .rather").nth(row).click)
+    assert {("target", "box:0"), ("against", boxes[row]["label"])} <= set(fields)
+    expect(street.locator("#contrast")).to_contain_text(f"{boxes[0]['label']} rather than {boxes[row]['label']}")
