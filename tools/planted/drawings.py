@@ -1,0 +1,127 @@
+"""Drawn pictures: a large object that tells nothing, and a small marker whose colour is the class."""
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+SIDE = 64
+"""Height and width of a picture, in pixels."""
+
+MARKER = 8
+"""Height and width of a marker, in pixels."""
+
+COLOURS = torch.tensor([[1.0, -1.0, -1.0], [-1.0, 1.0, -1.0], [-1.0, -1.0, 1.0], [1.0, 1.0, -1.0]])
+"""(K, 3), of the classes: red, green, blue, yellow."""
+
+CLASSES = len(COLOURS)
+
+KINDS = 3
+"""Of objects: striped across, striped down, chequered."""
+
+Place = Literal["inside", "outside"]
+"""Where the marker is: in the middle of the object, or beyond the box around it."""
+
+_CANDIDATES = 64
+"""Places that are tried for a marker outside; the first that is free is taken."""
+
+
+@dataclass(frozen=True, eq=False)
+class Drawings:
+    """Pictures and what is known of them.
+
+    Attributes:
+        images: (N, 3, SIDE, SIDE) float32, about -1 to 1.
+        classes: (N,) int64, of the markers.
+        kinds: (N,) int64, of the objects.
+        objects: (N, SIDE, SIDE) bool, the pixels of the objects, those under a marker included.
+        boxes: (N, 4) float32: left, top, right and bottom of the objects, in pixels.
+        cues: (N, 4) int64: left, top, right and bottom of the markers, in pixels.
+    """
+
+    images: Tensor
+    classes: Tensor
+    kinds: Tensor
+    objects: Tensor
+    boxes: Tensor
+    cues: Tensor
+
+    def part(self, rows: Tensor) -> "Drawings":
+        """Return some of the drawings, by a mask (N,) or by indices."""
+        return Drawings(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def hits(self, maps: Tensor, margin: int = 8) -> Tensor:
+        """Return whether each map (N, SIDE, SIDE) is largest on the marker, or at most `margin` pixels beside it."""
+        places = maps.flatten(1).argmax(dim=1)
+        x, y = places % SIDE, places // SIDE
+        left, top, right, bottom = self.cues.unbind(1)
+        across = (x >= left - margin) & (x < right + margin)
+        return across & (y >= top - margin) & (y < bottom + margin)
+
+
+def draw(count: int, place: Place, generator: torch.Generator, marked: bool = True) -> Drawings:
+    """Draw pictures.
+
+    Args:
+        count: number of pictures.
+        place: of the markers.
+        generator: of everything that is random.
+        marked: whether the markers are drawn; without them nothing tells the class.
+    """
+    kinds = torch.randint(KINDS, (count,), generator=generator)
+    classes = torch.randint(CLASSES, (count,), generator=generator)
+    radius = 11 + 3 * torch.rand(count, generator=generator)
+    x, y = (radius + 2 + (SIDE - 2 * radius - 4) * torch.rand(count, generator=generator) for _ in range(2))
+    objects = _shapes(torch.randint(3, (count,), generator=generator), x, y, radius)
+    images = 0.15 * torch.randn(count, 3, SIDE, SIDE, generator=generator) - 0.4
+    images = torch.where(objects[:, None], images + 0.4 + _patterns()[kinds][:, None], images)
+    boxes = torch.stack([x - radius, y - radius, x + radius, y + radius], dim=1)
+    left, top = _inside(x, y, generator) if place == "inside" else _outside(boxes, generator)
+    cues = torch.stack([left, top, left + MARKER, top + MARKER], dim=1)
+    if marked:
+        images = torch.where(_within(cues)[:, None], 0.6 * COLOURS[classes][:, :, None, None], images)
+    return Drawings(images, classes, kinds, objects, boxes, cues)
+
+
+def _patterns() -> Tensor:
+    """Return the patterns (KINDS, SIDE, SIDE) of objects, stripes and squares of four pixels, -1 or 1."""
+    across = (torch.arange(SIDE)[:, None] // 4 % 2 * 2.0 - 1).expand(SIDE, SIDE)
+    return torch.stack([across, across.T, across * across.T])
+
+
+def _shapes(forms: Tensor, x: Tensor, y: Tensor, radius: Tensor) -> Tensor:
+    """Return the pixels (N, SIDE, SIDE) of objects: circles, squares and triangles."""
+    rows = torch.arange(SIDE)[:, None] + 0.5
+    down, across = rows - y[:, None, None], rows.T - x[:, None, None]
+    size = radius[:, None, None]
+    circles = down**2 + across**2 < size**2
+    squares = (down.abs() < 0.85 * size) & (across.abs() < 0.85 * size)
+    triangles = (down < size) & (2 * across.abs() < down + size)
+    return torch.stack([circles, squares, triangles])[forms, torch.arange(len(forms))]
+
+
+def _inside(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return left and top of markers near the middle of objects."""
+    left, top = (middle - MARKER / 2 + torch.rand(len(middle), generator=generator) * 4 - 2 for middle in (x, y))
+    return left.long(), top.long()
+
+
+def _outside(boxes: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return left and top of markers that are a few pixels away from boxes."""
+    places = torch.randint(SIDE - MARKER + 1, (2, _CANDIDATES, len(boxes)), generator=generator)
+    gap = MARKER // 2
+    left, top, right, bottom = boxes.T
+    beside = (places[0] + MARKER + gap < left) | (places[0] > right + gap)
+    free = beside | (places[1] + MARKER + gap < top) | (places[1] > bottom + gap)
+    chosen = free.long().argmax(dim=0)
+    x, y = places[:, chosen, torch.arange(len(boxes))]
+    return x, y
+
+
+def _within(boxes: Tensor) -> Tensor:
+    """Return the pixels (N, SIDE, SIDE) of boxes."""
+    rows = torch.arange(SIDE)[:, None]
+    columns = rows.T
+    left, top, right, bottom = boxes[:, :, None, None].unbind(1)
+    return (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
