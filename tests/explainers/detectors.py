@@ -65,6 +65,7 @@ def two_stage(kind, **arguments):
         rpn_anchor_generator=anchors(),
         rpn_post_nms_top_n_test=40,
         rpn_pre_nms_top_n_test=60,
+        rpn_nms_thresh=0.3,
         box_detections_per_img=12,
         box_score_thresh=0.05,
         **arguments,
@@ -148,4 +149,4 @@ def decode(raw):
     return Candidates(boxes, cells[..., :3], cells[..., 7])
 
 
-WINDOWS = BoxHead(decode, threshold=0.2, overlap=0.3)
+WINDOWS = BoxHead(decode, threshold=0.2, overlap=0.1)

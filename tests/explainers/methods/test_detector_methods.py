@@ -45,9 +45,9 @@ def test_odam_adds_the_levels_as_they_are(sign, model, image):
 def test_boxes_that_odam_explains_share_the_forward_pass(model, image):
     passes = []
     with HookSession(model) as hooks:
-        hooks.before_forward(lambda *_: passes.append(1), "backbone")
+        hooks.before_forward(lambda _, args: passes.append(len(args[0])), "backbone")
         results = explain(model, image, "odam", target=["box:0", "box:4"])
-    assert len(passes) == 1
+    assert passes == [1]
     assert not np.array_equal(results[0].map, results[1].map)
     joint = compare(model, image, ["odam", "hirescam", "gradcam"], target="box:4")
     assert np.allclose(joint[0].map, results[1].map, atol=1e-4 * results[1].map.max())
@@ -99,7 +99,7 @@ def test_boxes_that_drise_explains_share_their_passes(model, image):
 def test_the_error_that_drise_tells_is_that_of_its_seeds():
     model = wrap_model(detector("SSD"), LABELS)
     image = torch.rand(3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
-    results = [explain(model, image, "drise", samples=40, cells=4, sign="signed", seed=seed) for seed in range(8)]
+    results = [explain(model, image, "drise", samples=40, cells=4, sign="signed", seed=seed) for seed in range(6)]
     maps = np.stack([result.map for result in results])
     spread = maps.std(axis=0, ddof=1).max() / np.abs(maps.mean(axis=0)).max()
     shares = []
