@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from seewhy.app.answers.documents import drawing, json_documents, take_values
+from seewhy.app.answers.documents import drawing, json_documents, take_heatmaps
 from seewhy.app.answers.stream import json_parts
 from seewhy.app.compatible.instances import Numbers
 from seewhy.app.compatible.schemas import V2RequestedOutput
@@ -129,7 +129,7 @@ def explained_tensors(
     for output, limit in zip(outputs, limits, strict=True):
         name = output.name
         if name == "heatmaps":
-            take_values([explanation for result in results for explanation in result.explanations], limit)
+            take_heatmaps([explanation for result in results for explanation in result.explanations], limit)
         if name in _OF_MAPS:
             rows = [[_OF_MAPS[name](explanation) for explanation in result.explanations] for result in results]
             tensors.append(Tensor(name, _stacked(rows, name)))
