@@ -73,7 +73,7 @@ def _array(results: Sequence[PredictResult], name: str) -> Numbers:
     if name in ("masks", "areas"):
         return _segmented(results, name)
     indices = [[prediction.index for prediction in result.predictions] for result in results]
-    if len({len(row) for row in indices}) > 1:  # a segmenter predicts the classes that it sees
+    if len({len(row) for row in indices}) > 1:  # a detector predicts the boxes that it sees
         raise FieldError("The pictures have different numbers of predictions; send them one at a time.", field="inputs")
     array = np.array(indices, dtype=np.int64)
     return array if name == "indices" else np.array(results[0].model.labels, dtype=object)[array]
