@@ -22,7 +22,8 @@ Every message says what to do next.
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -34,6 +35,16 @@ class ExplainerError(Exception):
 
 class PictureError(ExplainerError):
     """Something is wrong with the picture itself."""
+
+
+@contextmanager
+def at_fault(field: str) -> Iterator[None]:
+    """Name this field in errors of a picture, where a request has several."""
+    try:
+        yield
+    except PictureError as error:
+        error.field = field
+        raise
 
 
 class UnreadablePictureError(PictureError):

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import combinations
 from math import ceil
@@ -41,6 +41,7 @@ from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.app.pipeline.choices import Drawing, Format
 from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResult
+from seewhy.app.pipeline.timings import Timings
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.imaging.render import (
@@ -107,10 +108,19 @@ def explain_body(result: ExplainResult, form: Format, values: bool | Literal["ma
 
 def drawing(result: ExplainResult, form: Drawing) -> bytes:
     """Draw explanations and encode the drawing; errors as `draw`, and `OutOfMemoryError`."""
-    with account().holding(_drawing_bytes(result), ANSWER):
-        with result.timings.stage("render"):
-            picture = draw(result)
-        with result.timings.stage("encode"):
+    return encoded(lambda: draw(result), form, result.timings, _drawing_bytes(result))
+
+
+def encoded(draw: Callable[[], Image.Image], form: Drawing, timings: Timings, size: int) -> bytes:
+    """Draw and encode the drawing, counting time and memory (`drawn_bytes`) of both.
+
+    Raises:
+        OutOfMemoryError: there is no memory for it at present.
+    """
+    with account().holding(size, ANSWER):
+        with timings.stage("render"):
+            picture = draw()
+        with timings.stage("encode"):
             return encode(picture, form)
 
 
@@ -160,7 +170,7 @@ def arrays(result: ExplainResult, max_values: int) -> ArrayFile:
         OutOfMemoryError: there is no memory for them at present.
     """
     explanations = result.explanations
-    take_values(explanations, max_values)
+    take_heatmaps(explanations, max_values)
     geometry = explanations[0].geometry
     heatmaps = np.empty((len(explanations), geometry.height, geometry.width), dtype=np.float32)
     for heatmap, explanation in zip(heatmaps, explanations, strict=True):
@@ -193,7 +203,7 @@ def json_documents(
         DeadlineError: there are too many drawings for the remaining time.
     """
     if values is True:
-        take_values([explanation for result in results for explanation in result.explanations], max_values)
+        take_heatmaps([explanation for result in results for explanation in result.explanations], max_values)
     documents = []
     for result in results:
         with account().holding(_drawing_bytes(result), ANSWER):
@@ -358,13 +368,18 @@ def target_answer(target: Prediction) -> AnyTarget:
     return TargetAnswer(**vars(target))
 
 
-def take_values(
+def take_heatmaps(
     explanations: Sequence[Explanation], limit: int, remedy: str = "explain fewer classes at a time"
 ) -> None:
-    """Take memory for the values of these heatmaps, or refuse them.
+    """Take memory for the values of the heatmaps of explanations; arguments and errors as `take_values`."""
+    take_values([part.geometry.width * part.geometry.height for part in explanations], limit, remedy)
+
+
+def take_values(sizes: Sequence[int], limit: int, remedy: str) -> None:
+    """Take memory for the values of these maps, or refuse them.
 
     Args:
-        explanations: one per heatmap.
+        sizes: number of values of each.
         limit: maximum number of values.
         remedy: what the client can do beside sending a smaller picture.
 
@@ -372,7 +387,6 @@ def take_values(
         AnswerTooLargeError: there are more values than `limit`, or than ever fit into memory.
         OutOfMemoryError: there is no memory for them at present.
     """
-    sizes = [explanation.geometry.width * explanation.geometry.height for explanation in explanations]
     if sum(sizes) > limit:
         raise AnswerTooLargeError(
             f"The heatmaps have {sum(sizes):,} values, more than the {limit:,} allowed in one answer; {remedy}, "

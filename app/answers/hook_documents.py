@@ -11,11 +11,11 @@ from pydantic import BaseModel
 from seewhy.app.answers.documents import (
     data_url,
     drawn_bytes,
-    encode,
+    encoded,
     method_identity,
     model_identity,
     ranked,
-    take_values,
+    take_heatmaps,
     target_answer,
 )
 from seewhy.app.answers.schemas import (
@@ -29,8 +29,6 @@ from seewhy.app.answers.schemas import (
     TraceAnswer,
 )
 from seewhy.app.answers.stream import Body, file_parts, json_parts
-from seewhy.app.memory.account import current as account
-from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.app.pipeline.choices import CaptureFormat, Drawing, InterveneFormat, TraceFormat
 from seewhy.app.pipeline.options import CaptureOptions, InterveneOptions
@@ -52,12 +50,9 @@ def trace_body(result: TraceResult, form: TraceFormat) -> bytes:
     if form == "json":
         trace = result.trace
         return _json(TraceAnswer(**_head(result), summary=trace.summary, events=list(trace.events)))
-    # Matplotlib takes a second to import, and nothing else uses it.
-    from seewhy.explainers.inspection.trace_chart import draw_trace
-
     title = f"{result.model.name}: {result.target.label} {result.target.text}"
     with result.timings.stage("render"):
-        return draw_trace(result.trace.events, result.trace.summary, form, title)
+        return result.trace.drawn(form, title)
 
 
 def capture_body(result: CaptureResult, form: CaptureFormat, options: CaptureOptions) -> Body:
@@ -115,7 +110,7 @@ def intervention_body(result: InterveneResult, form: InterveneFormat, values: bo
         return _drawing(panel, form, result.timings, picture)
     if values:
         sides = intervention.before, intervention.after
-        take_values([*sides, sides[1]], max_values, remedy="leave values out")  # the third is their difference
+        take_heatmaps([*sides, sides[1]], max_values, remedy="leave values out")  # the third is their difference
     content = _intervention_answer(result, _drawing(panel, "png", result.timings, picture)).model_dump(mode="json")
     if values:
         heatmaps, largest = _heatmaps(intervention, is_exact=True)
@@ -153,12 +148,7 @@ def sweep_body(result: SweepResult, form: InterveneFormat, options: InterveneOpt
 
 
 def _drawing(draw: Callable[[], Image.Image], form: Drawing, timings: Timings, background: Image.Image) -> bytes:
-    """Draw over a picture and encode the drawing, counting time and memory of both."""
-    with account().holding(drawn_bytes(*background.size, _TILES), ANSWER):
-        with timings.stage("render"):
-            picture = draw()
-        with timings.stage("encode"):
-            return encode(picture, form)
+    return encoded(draw, form, timings, drawn_bytes(*background.size, _TILES))
 
 
 def _json(answer: BaseModel) -> bytes:

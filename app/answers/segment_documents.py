@@ -4,7 +4,7 @@ import io
 
 from PIL import Image
 
-from seewhy.app.answers.documents import drawn_bytes, encode, model_identity
+from seewhy.app.answers.documents import drawn_bytes, encoded, model_identity
 from seewhy.app.answers.schemas import SegmentsAnswer
 from seewhy.app.answers.stream import Body, file_parts
 from seewhy.app.errors import FieldError
@@ -55,16 +55,13 @@ def segment_body(result: SegmentResult, form: Format, settings: Settings) -> Bod
 
 
 def _drawing(result: SegmentResult, form: Drawing, max_side: int) -> bytes:
-    """Draw segments and encode the drawing, counting time and memory of both."""
-    with account().holding(drawn_bytes(*result.segments.drawn_size(result.options.view)), ANSWER):
-        with result.timings.stage("render"):
-            picture = result.segments.overlay(result.options.view, result.options.alpha, max_side)
-        with result.timings.stage("encode"):
-            return encode(picture, form)
+    view, alpha = result.options.view, result.options.alpha
+    size = drawn_bytes(*result.segments.drawn_size(view))
+    return encoded(lambda: result.segments.overlay(view, alpha, max_side), form, result.timings, size)
 
 
 def _grey_png(mask: Image.Image) -> bytes:
-    """Encode class indices; `encode` would make colours of them."""
+    """Encode class indices; `documents.encode` would make colours of them."""
     buffer = io.BytesIO()
     mask.save(buffer, "PNG")
     return buffer.getvalue()

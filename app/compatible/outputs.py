@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from seewhy.app.answers.documents import drawing, json_documents, take_values
+from seewhy.app.answers.documents import drawing, json_documents, take_heatmaps
 from seewhy.app.answers.stream import json_parts
 from seewhy.app.compatible.instances import Numbers
 from seewhy.app.compatible.schemas import V2RequestedOutput
@@ -73,7 +73,7 @@ def _array(results: Sequence[PredictResult], name: str) -> Numbers:
     if name in ("masks", "areas"):
         return _segmented(results, name)
     indices = [[prediction.index for prediction in result.predictions] for result in results]
-    if len({len(row) for row in indices}) > 1:  # a segmenter predicts the classes that it sees
+    if len({len(row) for row in indices}) > 1:  # a detector predicts the boxes that it sees
         raise FieldError("The pictures have different numbers of predictions; send them one at a time.", field="inputs")
     array = np.array(indices, dtype=np.int64)
     return array if name == "indices" else np.array(results[0].model.labels, dtype=object)[array]
@@ -129,7 +129,7 @@ def explained_tensors(
     for output, limit in zip(outputs, limits, strict=True):
         name = output.name
         if name == "heatmaps":
-            take_values([explanation for result in results for explanation in result.explanations], limit)
+            take_heatmaps([explanation for result in results for explanation in result.explanations], limit)
         if name in _OF_MAPS:
             rows = [[_OF_MAPS[name](explanation) for explanation in result.explanations] for result in results]
             tensors.append(Tensor(name, _stacked(rows, name)))

@@ -108,7 +108,7 @@ class MemoryBudget:
         """
         while not self._set_aside(size, lasts):
             if self._is_vain(size, lasts) or not self.spare():
-                if lasts:
+                if lasts:  # cannot be refused: it counts, however little that leaves for requests
                     self._set_aside(size, lasts, must_fit=False)
                     break
                 raise OutOfMemoryError(
@@ -164,6 +164,7 @@ class MemoryBudget:
             pass
         with self._condition:
             self._must_fit(size, holdings, purpose)
+            # Small pictures pass the queue: one panorama at its head would hold up everybody.
             fits = self.occupancy + size <= self.size and (not self._queue or size * share * _BESIDE <= self.size)
             if fits:
                 self.occupancy += size

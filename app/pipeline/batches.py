@@ -238,16 +238,19 @@ def _results(model: LoadedModel, jobs: list[Job], offer_turn: Callable[[], None]
     """Run all jobs as one batch, offering the turn between its passes."""
     images = _stacked([job.image for job in jobs], model.device)
 
+    def cancel() -> None:
+        if not any(job.is_wanted for job in jobs):
+            raise late(jobs[0])
+
     def report(done: int, total: int) -> None:
         for job in jobs:
             if done * job.progress.passes[1] >= job.progress.passes[0] * total:  # a rerun starts from zero
                 job.progress.passes = done, total
         offer_turn()
-        if not any(job.is_wanted for job in jobs):
-            raise late(jobs[0])
+        cancel()  # again, for the turn may have taken long to come back
 
     ask = Ask.stacked([job.ask for job in jobs])
-    return jobs[0].computation.run(model, Batch(images, ask, Progress(report, _show(jobs))))
+    return jobs[0].computation.run(model, Batch(images, ask, Progress(report, _show(jobs), cancel)))
 
 
 def _show(jobs: Sequence[Job]) -> Callable[[Callable[[], Tensor]], None]:

@@ -16,7 +16,7 @@ from seewhy.app.memory.budget import PIXELS
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.timings import Timings
 from seewhy.app.system.processors import processors
-from seewhy.explainers.errors import PictureError
+from seewhy.explainers.errors import at_fault
 from seewhy.explainers.imaging.decode import Probe, Size
 from seewhy.explainers.imaging.limits import PIXEL_BYTES
 from seewhy.explainers.imaging.render import fit, fitted
@@ -79,14 +79,10 @@ class Decoder:
 
     def mask(self, upload: bytes, deadline: Deadline) -> Mask:
         """Return (H, W) bool: where a picture is above zero; errors as `prepare`, with the field ``mask``."""
-        try:
-            with self.processors:
-                deadline.check()
-                probe = Probe(upload, self._max_pixels)
-                return self._counted(probe, deadline, probe.decode_mask, lambda mask: mask.nbytes)
-        except PictureError as error:
-            error.field = "mask"
-            raise
+        with at_fault("mask"), self.processors:
+            deadline.check()
+            probe = Probe(upload, self._max_pixels)
+            return self._counted(probe, deadline, probe.decode_mask, lambda mask: mask.nbytes)
 
     def _decode(self, upload: bytes, preprocess: Preprocess, deadline: Deadline, drawn: bool) -> View:
         probe = Probe(upload, self._max_pixels)

@@ -92,10 +92,11 @@ class Engine:
             TooCostlyError: the client has used up its rate limit; the jobs are cancelled.
             ModelError, DeadlineError: as `model`.
         """
+        # A model may be stopped to make room just before its jobs arrive; the next attempt loads it again.
         while not self._ready(name, jobs[0].deadline)[0].submit(jobs):
             jobs[0].deadline.check()
         try:
-            settle()
+            settle()  # only now: work that the queue refuses is not charged
         except BaseException:
             for job in jobs:
                 job.abandon()
@@ -118,7 +119,7 @@ class Engine:
                 return False
             threads = self._threads.pop(name)
             self._dropped.add(name)
-        threads.stop()
+        threads.stop()  # outside the lock, for others use their models while this one ends
         threads.join(timeout)
         del threads
         gc.collect()  # models have reference cycles
@@ -128,7 +129,7 @@ class Engine:
         """End all threads once their queues are empty; wait for each at most `timeout` seconds."""
         with self._lock:
             models, self._threads = list(self._threads.values()), OrderedDict()
-        for threads in models:
+        for threads in models:  # all of them first, so that they end side by side
             threads.stop()
         for threads in models:
             threads.join(timeout)

@@ -1,6 +1,5 @@
 """The path of requests about hooks: trace, capture, intervene, sweep."""
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,8 +20,7 @@ from seewhy.app.pipeline.timings import Timings
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.task import located, named_ask
-from seewhy.explainers.errors import EditError, PictureError
-from seewhy.explainers.execution.progress import Progress
+from seewhy.explainers.errors import EditError, at_fault
 from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.hooks.selection import is_leaf, match_paths, module_paths
 from seewhy.explainers.inspection.capture import Capture, capture_images
@@ -55,12 +53,12 @@ class HookService:
         layers = tuple(options.layer) or (is_leaf,)
         picture = self._service.decode(upload, model, timings, deadline, drawn=False)
         computation = SoloComputation(
-            lambda model, images, ask, _: trace_images(model, images, ask, layers, Progress(cancel=deadline.check)),
+            lambda model, images, ask, progress: trace_images(model, images, ask, layers, progress),
             Passes(1, 1),
         )
         self._service.spend(model, computation, 1, deadline)
         trace: Trace = self._run(Plan(model, computation, (ask,), deadline, "trace"), picture, timings)
-        (target,) = located(model.task.describe(trace.logits, [trace.target], top=0), picture.geometry)
+        (target,) = located(model.task.describe(trace.outputs, [trace.target], top=0), picture.geometry)
         return TraceResult(model, target, timings, trace)
 
     def capture(self, upload: bytes, options: CaptureOptions, sheet: bool) -> CaptureResult:
@@ -85,21 +83,21 @@ class HookService:
         memory = account()  # the model's thread does not have this request's account
         picture = self._service.decode(upload, model, timings, deadline, drawn=sheet)
         computation = SoloComputation(
-            lambda model, images, ask, _: capture_images(
+            lambda model, images, ask, progress: capture_images(
                 model,
                 images,
                 tuple(options.layer),
                 tuple(kinds),
                 ask,
                 most,
-                Progress(cancel=deadline.check),
+                progress,
                 lambda size: memory.take(size, CAPTURE),
             ),
             Passes(2, 1),
         )
         self._service.spend(model, computation, 1, deadline)
         tensors: Capture = self._run(Plan(model, computation, (ask,), deadline, "capture"), picture, timings)
-        (target,) = located(model.task.describe(tensors.logits, [tensors.target], top=0), picture.geometry)
+        (target,) = located(model.task.describe(tensors.outputs, [tensors.target], top=0), picture.geometry)
         return CaptureResult(model, target, timings, tensors, picture, style)
 
     def intervene(self, upload: bytes, other: bytes | None, options: InterveneOptions) -> InterveneResult:
@@ -121,9 +119,7 @@ class HookService:
         picture = self._service.decode(upload, model, timings, deadline)
         second = self._second(other, model, timings, deadline)
         computation = SoloComputation(
-            lambda model, images, ask, progress: edit_images(
-                model, images, edits, explainer, ask, second, replace(progress, cancel=deadline.check)
-            ),
+            lambda model, images, ask, progress: edit_images(model, images, edits, explainer, ask, second, progress),
             cost,
         )
         edited = self._run(Plan(model, computation, (ask,), deadline, "intervene"), picture, timings)
@@ -159,13 +155,11 @@ class HookService:
         picture = self._service.decode(upload, model, timings, deadline)
         second = self._second(other, model, timings, deadline)
         computation = SoloComputation(
-            lambda model, images, ask, progress: sweep_images(
-                model, images, edit, ask, second, replace(progress, cancel=deadline.check)
-            ),
+            lambda model, images, ask, progress: sweep_images(model, images, edit, ask, second, progress),
             None,
         )
         sweep: Sweep = self._run(Plan(model, computation, (ask,), deadline, "sweep"), picture, timings)
-        target, *top = located(model.task.describe(sweep.logits, [sweep.target]), picture.geometry)
+        target, *top = located(model.task.describe(sweep.outputs, [sweep.target]), picture.geometry)
         return SweepResult(model, target, timings, sweep, tuple(top), picture, style)
 
     def _start(self, name: str | None, target: int | str | None) -> tuple[Timings, Deadline, LoadedModel, Ask]:
@@ -184,11 +178,8 @@ class HookService:
         """Return the model's input (1, C, H, W) from the second picture, if there is one."""
         if other is None:
             return None
-        try:
+        with at_fault("other"):
             return self._service.decode(other, model, timings, deadline, drawn=False).image[None]
-        except PictureError as error:
-            error.field = "other"
-            raise
 
     def _check_patterns(self, model: LoadedModel, patterns: list[str]) -> None:
         most = self._service.settings.max_layers

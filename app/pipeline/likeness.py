@@ -1,7 +1,5 @@
 """The path of requests about two pictures: how alike they are to a model."""
 
-from dataclasses import replace
-
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.computation import SoloComputation
 from seewhy.app.pipeline.options import SimilarOptions
@@ -11,7 +9,7 @@ from seewhy.app.pipeline.results import SimilarResult
 from seewhy.app.pipeline.ticket import Submission
 from seewhy.explainers.core.ask import DEFAULT_ASK
 from seewhy.explainers.core.costs import Passes
-from seewhy.explainers.errors import LayerError, PictureError
+from seewhy.explainers.errors import LayerError, at_fault
 from seewhy.explainers.likeness.decomposition import decompose
 from seewhy.explainers.likeness.embedding import anatomy_of
 from seewhy.explainers.likeness.similar import likeness
@@ -50,15 +48,10 @@ def _compared(service: Service, upload: bytes, reference: bytes, options: Simila
     anatomy_of(model)  # which refuses a model without cells, before any picture is decoded
     timings = current().timed()
     first = service.decode(upload, model, timings, deadline, drawn)
-    try:
+    with at_fault("reference"):
         second = service.decode(reference, model, timings, deadline, drawn)
-    except PictureError as error:
-        error.field = "reference"
-        raise
     computation = SoloComputation(
-        lambda model, images, _, progress: decompose(
-            model, images, second.image[None], options.top, replace(progress, cancel=deadline.check)
-        ),
+        lambda model, images, _, progress: decompose(model, images, second.image[None], options.top, progress),
         PASSES,
     )
     service.spend(model, computation, 1, deadline)

@@ -108,9 +108,10 @@ class Liveness(Observer):
             return
         self._request_failed = False
         trials = [job for threads in self._engine.threads.values() if (job := self._trial(threads)) is not None]
-        errors = [_error(job) for job in trials]
+        errors = [_error(job) for job in trials]  # without the lock: a trial may take as long as a request
         with self._lock:
             self._next_trial = self._clock() + TRIAL_SECONDS
+            # One model that answers, or an error of a known kind, proves that the process still works.
             is_failure = bool(errors) and all(error is not None and kind_of(error) is INTERNAL for error in errors)
             self._failures = [*self._failures, f"{type(errors[0]).__name__}: {errors[0]}"] if is_failure else []
 
@@ -139,6 +140,7 @@ class Liveness(Observer):
         looks = {name: threads.look() for name, threads in models.items()}
         if not models and (changes := process_wide.changes()) is not None:
             looks = {"": Look(frozenset(changes))}
+        # The same object is the same check: a busy model returns that of its last turn.
         if looks and all(look is not self._looks.get(name) for name, look in looks.items()):
             self._looks, self._last_look = looks, self._clock()
             names = sorted(frozenset.intersection(*(look.changes for look in looks.values())))

@@ -124,11 +124,12 @@ class ModelThreads:
             if self._stopped:
                 return False
             self._drop_cancelled()
+            # All or none: of a request that is queued in part, the other part would have run for nothing.
             if len(self._waiting) + len(jobs) > self._options.queue_size:
                 raise OverloadedError("The queue of this model is full; try again in a few seconds.", self._retry(0.0))
             self._require_time(queued)
             self._waiting.extend(queued)
-            if self._turn is None:
+            if self._turn is None:  # an idle model starts at once: waiting for company would only cost time
                 self._pass_on(fills=False)
             self._changed.notify_all()
             self._observer.waiting(self._name, len(self._waiting))
@@ -258,7 +259,7 @@ class ModelThreads:
         """Pass the turn on from a finished batch."""
         with self._changed:
             is_last = len(self._batches) == 1 and not self._waiting
-        if is_last:
+        if is_last:  # outside the lock: listeners may take long, and requests must be able to queue meanwhile
             self._observer.rests(self._name, model)
         with self._changed:
             self._charge(batch)
@@ -276,6 +277,7 @@ class ModelThreads:
         """Let other batches run between two passes of this one if they are due, and wait for the turn to come back."""
         with self._changed:
             self._charge(batch)
+            # To the end, so that batches of one tier take turns: `_pass_on` resumes the first of each.
             self._batches.remove(batch)
             self._batches.append(batch)
             self._turn = None
@@ -292,7 +294,7 @@ class ModelThreads:
         seconds = max(0.0, self._clock() - batch.since)
         self._shares.charge(batch.tier, seconds)
         tier = batch.tier
-        batch.count(seconds)
+        batch.count(seconds)  # which may move it to the next tier: its passes were more than it announced
         if tier != batch.tier:
             self._tell_underway()
 
@@ -322,7 +324,7 @@ class ModelThreads:
         if tier not in startable:
             self._turn = resumable[tier]
         elif not self._start(startable[tier], fills):
-            self._pass_on(fills)
+            self._pass_on(fills)  # that job has failed for want of a thread; what comes next may need none
 
     def _start(self, first: QueuedJob, fills: bool) -> bool:
         """Start a batch: a short one in the first thread if that is free, any other in its own thread.

@@ -49,6 +49,7 @@ class Shares:
 
     def choose(self, tiers: Collection[Tier]) -> Tier:
         """Return which of the tiers with work, one or more, runs next."""
+        # Who comes back starts from now: time without work must not be made up for at the cost of those who had some.
         for tier in set(tiers) - self._busy:
             self._clocks[tier] = max(self._clocks[tier], self._now)
         self._busy = frozenset(tiers)
@@ -85,6 +86,7 @@ class Pace:
         pace, kind = seconds / passes.total, passes.backwards > 0
         least = min(pace, pace if busy is None else busy / passes.total)
         usual = self._usual.get(kind, pace)
+        # The average follows the load of the machine, the least only what the model can do: it decides on refusals.
         self._usual[kind] = usual + SMOOTHING * (pace - usual)
         self._least[kind] = min(least, self._least.get(kind, least))
 

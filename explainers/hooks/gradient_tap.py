@@ -64,7 +64,7 @@ def edges_behind_taps(score: Tensor) -> list[GradientEdge]:
         for before, number in node.next_functions:
             stack.append(before)
             # `torch.autograd.grad` runs only nodes on a path to one of its inputs, so the end lies behind the tap.
-            if before is not None and isinstance(node, _Tap._backward_cls):
+            if before is not None and is_tap(node):
                 ends.append(GradientEdge(before, number))
     return ends
 

@@ -73,6 +73,7 @@ class Registry:
         try:
             yield
         finally:
+            # Deleted, not set to None: a thread without the attribute is seen by all sessions.
             del _only.registry
             vars(_only).update(before)
 
@@ -115,7 +116,7 @@ class Registry:
 
     def is_foreign(self, tensor: Tensor) -> bool:
         """Whether `note_foreign` got this very tensor."""
-        return any(tensor is other for other in self._foreign or ())
+        return any(tensor is other for other in self._foreign or ())  # `in` would compare values
 
 
 class HookHandle:

@@ -65,7 +65,7 @@ class Capture(Result):
     Attributes:
         tensors: ordered by layer in module order, kind and call.
         target: whose gradients these are: a class index, or what lies in the picture.
-        logits: (K,) float32.
+        outputs: (K, ...) float32, as the model's task reads them.
         image_size: (H, W) of the model's input, whose proportions tell a feature map from other tensors.
         views: how the outputs of layers hold feature maps, as far as the model's survey knows.
         canvas: the picture and its geometry, for `sheet`; None in a capture of a tensor.
@@ -73,10 +73,15 @@ class Capture(Result):
 
     tensors: tuple[CapturedTensor, ...]
     target: Any
-    logits: Tensor
+    outputs: Tensor
     image_size: tuple[int, int]
     views: Mapping[str, FeatureMaps | None] = field(default_factory=dict)
     canvas: Canvas | None = None
+
+    @property
+    def logits(self) -> Tensor:
+        """(K,) float32: the outputs of a classifier."""
+        return self.outputs
 
     @property
     def arrays(self) -> dict[str, Tensor]:
@@ -89,10 +94,6 @@ class Capture(Result):
         NumPy has no bfloat16; in an npz file such a tensor is float32.
         """
         return ArrayFile(form, self.arrays)
-
-    def encoded(self, form: ArrayForm) -> bytes:
-        """Return the bytes of `file`."""
-        return b"".join(self.file(form).pieces())
 
     @property
     def nbytes(self) -> int:

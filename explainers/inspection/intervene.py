@@ -18,6 +18,7 @@ from seewhy.explainers.core.task import named_ask, probability_change
 from seewhy.explainers.errors import EditError, NonFiniteError
 from seewhy.explainers.execution.accelerated import TOLERANCE
 from seewhy.explainers.execution.progress import SILENT, Progress
+from seewhy.explainers.explain import explainers_of
 from seewhy.explainers.hooks.kinds import CALL_KINDS, GRADIENTS, KINDS
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.choices import Scale, View
@@ -130,9 +131,7 @@ def intervene(
     must_swap(checked, other is not None)
     must_know_pictures(model)
     entry = get_method(method or model.task.default_method)
-    if layer is not None:
-        options["layers"] = (layer,) if isinstance(layer, str) else tuple(layer)
-    explainer = entry.build(options)
+    (explainer,) = explainers_of([entry], layer, options, model.module)
     view = prepare(model, picture)
     swapped = None if other is None else prepare(model, other).images(model.device)
     sides = edit_images(

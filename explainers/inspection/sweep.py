@@ -75,7 +75,7 @@ class Sweep(Result):
         layer: path.
         edit: of each channel.
         target: class index, or what lies in the picture.
-        logits: (K,) float32, without any edit.
+        outputs: (K, ...) float32, as the model's task reads them, without any edit.
         probability: of the target without any edit; None for a value.
         channels: the channel whose edit lowers the score most comes first.
         maps: (C, h, w) float32, the layer's feature maps without any edit; None if they are no grid.
@@ -85,11 +85,16 @@ class Sweep(Result):
     layer: str
     edit: Edit
     target: Any
-    logits: Tensor
+    outputs: Tensor
     probability: float | None
     channels: tuple[ChannelEffect, ...]
     maps: Tensor | None
     canvas: Canvas | None = None
+
+    @property
+    def logits(self) -> Tensor:
+        """(K,) float32: the outputs of a classifier."""
+        return self.outputs
 
     def sheet(self, top: int = 16, **style: Any) -> Image.Image:
         """Draw the feature maps of the first channels, with the change of the score, over the model's input.

@@ -46,13 +46,25 @@ class Trace:
         events: in chronological order.
         summary: what stands out.
         target: where the backward pass starts: a class index, or what lies in the picture.
-        logits: (K,) float32.
+        outputs: (K, ...) float32, as the model's task reads them.
     """
 
     events: tuple[Event, ...]
     summary: Summary
     target: Any
-    logits: Tensor
+    outputs: Tensor
+
+    @property
+    def logits(self) -> Tensor:
+        """(K,) float32: the outputs of a classifier."""
+        return self.outputs
+
+    def drawn(self, form: Literal["svg", "png"], title: str = "") -> bytes:
+        """Return a drawing of the time line as the bytes of a file, with a title above it."""
+        # Matplotlib takes a second to import, and nothing else needs it.
+        from seewhy.explainers.inspection.trace_chart import draw_trace
+
+        return draw_trace(self.events, self.summary, form, title)
 
     def save(self, path: str | os.PathLike[str], title: str = "") -> Path:
         """Draw the time line into a file, and return its path.
@@ -64,15 +76,12 @@ class Trace:
         Raises:
             OptionError: another suffix.
         """
-        # Matplotlib takes a second to import, and nothing else needs it.
-        from seewhy.explainers.inspection.trace_chart import draw_trace
-
         path = Path(path)
         forms: dict[str, Literal["svg", "png"]] = {".svg": "svg", ".png": "png"}
         form = forms.get(path.suffix.lower())
         if form is None:
             raise OptionError(f"{path.suffix!r} is no format of a drawn trace; use .svg or .png.", field="path")
-        path.write_bytes(draw_trace(self.events, self.summary, form, title))
+        path.write_bytes(self.drawn(form, title))
         return path
 
     def __repr__(self) -> str:

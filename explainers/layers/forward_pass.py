@@ -97,7 +97,7 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callab
     dtype = parameter.dtype if parameter is not None and parameter.is_floating_point() else torch.float32
     calls: list[LayerCall] = []
     running: list[LayerCall] = []
-    clock = 0
+    clock = 0  # ticks and no time: two in a row are those of a module inside which no other ran
     # The output of the last pooling module: a container that returns this very tensor counts as pooling too.
     pooled: Tensor | None = None
 
@@ -133,7 +133,7 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callab
     with (
         evaluation_mode(module),
         HookSession(module) as hooks,
-        hooks.alone(),
+        hooks.alone(),  # a session of the user's must not record this pass
         torch.inference_mode(False),
         torch.no_grad(),
     ):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from seewhy.explainers.core.model import Model
-from seewhy.explainers.errors import PictureError
+from seewhy.explainers.errors import at_fault
 from seewhy.explainers.likeness.decomposition import Decomposition, decompose
 from seewhy.explainers.results.display import must_show
 from seewhy.explainers.results.likeness import Likeness, Pair
@@ -37,11 +37,8 @@ def similar(model: Model, image: ViewSource, reference: ViewSource, top: int = 5
     """
     must_show(top)
     first = prepare(model, image)
-    try:
+    with at_fault("reference"):
         second = prepare(model, reference)
-    except PictureError as error:
-        error.field = "reference"
-        raise
     parts = decompose(model, first.images(model.device), second.images(model.device), top)
     return likeness(model, parts, (first, second))
 

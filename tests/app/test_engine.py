@@ -253,7 +253,7 @@ def test_requests_for_a_new_model_load_it_once(module):
 
     def load(name):
         loads.append(name)
-        time.sleep(0.1)
+        time.sleep(0.1)  # what must not happen has no event: a moment in which others could load it too
         return loaded(module, name)
 
     engine = Engine(EngineOptions(load, max_models=2, max_batch=4, queue_size=16))

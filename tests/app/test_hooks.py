@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from xml.etree import ElementTree
 
@@ -14,8 +13,8 @@ from safetensors.numpy import load
 
 from seewhy.app import create_app
 from seewhy.app.answers import schemas
-from seewhy.app.errors import DeadlineError
-from seewhy.app.pipeline.jobs import Deadline
+from seewhy.app.pipeline import inspection
+from seewhy.app.pipeline.jobs import Deadline, Job
 from seewhy.app.settings import Settings
 from seewhy.explainers import capture, intervene, sweep_channels
 from seewhy.explainers.imaging.render import Style
@@ -211,32 +210,13 @@ def edit(**members):
 @pytest.mark.parametrize(
     ("edits", "field"),
     [
-        ("[]", "edits"),
         ("{", "edits"),
-        ("5", "edits"),
         ("[5]", "edits[0]"),
         (json.dumps(ZERO * 65), "edits"),
         (edit(layer="bn9"), "edits[1].layer"),
-        (edit(layer="blocks.0.0.drop_path"), "edits[1].layer"),
-        (edit(op="vanish"), "edits[1].op"),
-        (edit(value=1), "edits[1].value"),
-        (edit(op="scale"), "edits[1].value"),
         (edit(op="scale", value=float("nan")), "edits[1].value"),
-        (edit(op="scale", value=float("inf")), "edits[1].value"),
         (edit(channels=[5000]), "edits[1].channels"),
-        (edit(channels=[-1]), "edits[1].channels[0]"),
-        (edit(region=[0, 0, 9, 9]), "edits[1].region"),
-        (edit(layer="classifier", region=[0, 0, 1, 1]), "edits[1].region"),
-        (edit(layer="classifier", op="mean"), "edits[1].over"),
-        (edit(op="permute_channels", channels=[3]), "edits[1].channels"),
-        (edit(calls=[1]), "edits[1].calls"),
-        (edit(at="weights"), "edits[1].at"),
-        (edit(at="parameter_grad", parameter="scale"), "edits[1].parameter"),
-        (edit(at="parameter_grad", layer="bn2.act"), "edits[1].layer"),
-        (edit(at="parameter_grad", calls=[0]), "edits[1].calls"),
-        (edit(op="swap"), "edits[1].op"),
         (edit(op="scale", value=3e38), "edits[1].value"),
-        (edit(layer="b" * 201), "edits[1].layer"),
     ],
 )
 def test_a_bad_edit_is_named_by_index_and_field(edits, field, refused, cat):
@@ -374,18 +354,16 @@ def test_an_intervention_that_takes_too_long_is_given_up_and_the_model_is_free(c
 
 @pytest.mark.parametrize(("route", "fields"), [("trace", {}), ("capture", {"layer": "bn2"})])
 def test_what_nobody_waits_for_any_more_does_not_keep_the_model(route, fields, post, cat, monkeypatch):
-    looked = []
-    check = Deadline.check
+    work, ends = getattr(inspection, f"{route}_images"), []
 
-    def late(deadline):
-        if threading.current_thread().name.startswith("model-"):
-            looked.append(deadline)
-            raise DeadlineError("too late")
-        check(deadline)
+    def leave(*args):
+        monkeypatch.setattr(Job, "is_wanted", False)
+        work(*args)
+        ends.append(route)
 
-    monkeypatch.setattr(Deadline, "check", late)
+    monkeypatch.setattr(inspection, f"{route}_images", leave)
     assert post(cat, path=f"/hooks/{route}", **fields).status_code == 504
-    assert len(looked) == 1
+    assert ends == []
 
 
 def test_the_limit_of_a_capture_is_a_setting(cat):

@@ -192,7 +192,7 @@ def test_the_document_is_written_once_for_all_who_ask_at_once(monkeypatch):
 
     def slowly(app):
         documents.append(1)
-        time.sleep(0.1)
+        time.sleep(0.1)  # what must not happen has no event: a moment in which others could write it too
         return "{}"
 
     app = create_app(Settings())

@@ -133,7 +133,7 @@ def test_no_more_drawings_at_once_than_processors(post, cat, service, monkeypatc
     def slow(*args):
         at_once.add(threading.get_ident())
         most.append(len(at_once))
-        time.sleep(0.05)
+        time.sleep(0.05)  # what must not happen has no event: a moment in which others could draw too
         at_once.discard(threading.get_ident())
         return real(*args)
 

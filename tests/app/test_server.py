@@ -23,8 +23,8 @@ from seewhy.app.server.start import _check_port
 from seewhy.app.server.unread_body import MOST_SECONDS, read_rest
 from seewhy.app.settings import Settings
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import free_port, rests, start
-from tests.waiting import GUARD
+from tests.app.serving import free_port, rests, start, underway
+from tests.waiting import GUARD, until
 
 
 def explain(url, name, **fields):
@@ -132,7 +132,7 @@ def test_a_client_that_leaves_costs_no_more_passes(url):
                 f"Content-Length: {len(picture)}\r\n\r\n"
             )
             connection.sendall(head.encode() + picture)
-            time.sleep(0.2)
+            until(lambda: underway(url))
     with (EXAMPLES / "cat.png").open("rb") as image:
         assert requests.post(f"{url}/explain", files={"image": image}, timeout=GUARD).status_code == 200
     assert rests(url, 60)

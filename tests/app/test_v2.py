@@ -6,6 +6,7 @@ import io
 import json
 import struct
 import zlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ from PIL import Image
 
 from seewhy.app import create_app
 from seewhy.app.compatible.inference import read_request
+from seewhy.app.compatible.outputs import predicted_tensors
+from seewhy.app.compatible.schemas import V2RequestedOutput
 from seewhy.app.compatible.tensors import HEADER
+from seewhy.app.errors import FieldError
 from seewhy.app.memory import account
 from seewhy.app.memory.account import Account
 from seewhy.app.memory.budget import MemoryBudget
@@ -373,3 +377,11 @@ def test_unknown_models_and_paths(client, ask, text):
         refused(client.get(f"/v2/models/{path}/infer"), 405)
         assert client.options(f"/v2/models/{path}/explain").allow.as_set() == {"options", "post"}
     refused(client.delete("/v2"), 405)
+
+
+def test_pictures_of_different_numbers_of_predictions_are_not_a_tensor():
+    results = [SimpleNamespace(predictions=[SimpleNamespace(index=0)] * count) for count in (1, 2)]
+    with pytest.raises(FieldError, match="different numbers of predictions"):
+        predicted_tensors(results, [V2RequestedOutput(name="indices")])
+    (tensor,) = predicted_tensors(results[1:], [V2RequestedOutput(name="indices")])
+    assert tensor.values.tolist() == [[0, 0]]

@@ -1,5 +1,8 @@
 """What tests of explainers share."""
 
+import sys
+from collections.abc import Iterator
+
 import pytest
 
 from seewhy.explainers.execution import chunks
@@ -9,3 +12,12 @@ from seewhy.explainers.execution import chunks
 def large_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of small pictures share a pass of a small net, which takes less time than hundreds of passes."""
     monkeypatch.setattr(chunks, "MOST", 4096)
+
+
+@pytest.fixture
+def frequent_switches() -> Iterator[None]:
+    """Threads that take turns after microseconds, so that they meet wherever they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)

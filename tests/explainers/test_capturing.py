@@ -1,7 +1,6 @@
 """Captures: the tensors by hand and by torch's own hooks, their keys, the limit in bytes, and what is refused."""
 
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -342,21 +341,6 @@ def test_whatever_the_callers_mode(mode, picture, untouched):
         assert torch.equal(tensor, expected[key]), key
         assert not tensor.requires_grad
         assert not tensor.is_inference()
-
-
-def test_in_threads(resnet18, generator, untouched):
-    untouched(resnet18)
-    pictures = torch.randn(8, 1, 3, 32, 32, generator=generator)
-    layers = ["conv1", "layer1", "layer2.*", "layer3.0.conv1", "layer4", "fc", "avgpool", "bn1"]
-
-    def work(number: int) -> dict[str, Tensor]:
-        return capture_images(resnet18, pictures[number], (layers[number],), KINDS, Ask.single(number)).arrays
-
-    alone = [work(number) for number in range(8)]
-    with ThreadPoolExecutor(8) as pool:
-        for expected, arrays in zip(alone, pool.map(work, range(8)), strict=True):
-            assert list(arrays) == list(expected)
-            assert all(nets.relative_error(arrays[key], expected[key]) < 1e-5 for key in arrays)
 
 
 # The strongest maps

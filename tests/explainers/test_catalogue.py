@@ -275,7 +275,9 @@ def detaching(kind: type[nn.Module]) -> type[nn.Module]:
 
 @every_method
 def test_a_model_that_writes_into_its_input_is_explained_like_another(name, wide):
+    before = wide.clone()
     assert torch.equal(explained(name, like(writing(kind_for(name))), wide).maps, expected(name).maps)
+    assert torch.equal(wide, before)
 
 
 @every_method

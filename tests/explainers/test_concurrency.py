@@ -1,7 +1,6 @@
 """Eight threads in one module at once: each gets what it would get alone."""
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
@@ -15,12 +14,7 @@ from tests import nets
 THREADS, ROUNDS = 8, 12
 
 
-@pytest.fixture(autouse=True)
-def frequent_switches() -> Iterator[None]:
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(interval)
+pytestmark = pytest.mark.usefixtures("frequent_switches")
 
 
 def together(work: Callable[[int], Tensor]) -> list[list[Tensor]]:

@@ -1,8 +1,7 @@
 """Interventions: what they do to logits, maps and gradients by hand, and what they leave behind."""
 
 import itertools
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -714,14 +713,6 @@ def test_errors_of_the_explainer_stay_its_own(picture):
 
 
 # Threads
-
-
-@pytest.fixture
-def frequent_switches() -> Iterator[None]:
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(interval)
 
 
 def test_all_kinds_of_work_in_eight_threads_on_one_module(frequent_switches, untouched, generator):

@@ -3,7 +3,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from seewhy.explainers.errors import LayerError, UnsupportedModuleError
+from seewhy.explainers.errors import LayerError
 from seewhy.explainers.layers.layout import grid_axes
 from seewhy.explainers.tasks.pose import survey
 from tests import nets
@@ -102,11 +102,6 @@ def test_a_survey_changes_nothing(untouched):
 def test_a_half_precision_module_is_surveyed(untouched):
     net = untouched(nets.seeded(nets.Net).bfloat16())
     assert survey(net, SHAPE).default_layers == ("conv",)
-
-
-def test_a_data_parallel_module_is_refused():
-    with pytest.raises(UnsupportedModuleError):
-        survey(nn.DataParallel(nets.seeded(nets.Net)), SHAPE)
 
 
 class Unbatched(nn.Module):

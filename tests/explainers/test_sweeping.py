@@ -2,12 +2,10 @@
 
 import csv
 import itertools
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -552,43 +550,7 @@ def test_memory_that_runs_short_is_no_fault_of_the_model(pictures, monkeypatch):
 # Threads
 
 
-def test_sweeps_and_hooks_in_eight_threads_on_one_module(pictures, untouched):
-    """While some copy the module, others add and remove hooks of all kinds in it."""
-    net = nets.seeded(nets.Skip)
-    edits = [{"layer": layer, **OPS[1]} for layer in ("stem", "conv", "branch.0", "branch", "head")]
-    alone = [swept(net, pictures[0], edit) for edit in edits]
-    untouched(net.train())
-    start = Barrier(8)
-
-    def work(number: int) -> list[Sweep]:
-        start.wait()
-        if number < len(edits):
-            return [swept(net, pictures[0], edits[number]) for _ in range(15)]
-        for _ in range(150):
-            with HookSession(net) as hooks:
-                hooks.before_forward(lambda *_: None, "*", with_kwargs=True)
-                hooks.after_forward(lambda *_: None, "*", with_kwargs=True)
-        return []
-
-    with frequent_switches(), ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(work, range(8)))
-    for expected, rounds in zip(alone, results, strict=False):
-        for sweep in rounds:
-            assert [effect.channel for effect in sweep.channels] == [effect.channel for effect in expected.channels]
-            for effect, reference in zip(sweep.channels, expected.channels, strict=True):
-                assert effect.score == pytest.approx(reference.score, abs=1e-6)
-
-
-class frequent_switches:  # noqa: N801
-    def __enter__(self) -> None:
-        self.interval = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)
-
-    def __exit__(self, *_: object) -> None:
-        sys.setswitchinterval(self.interval)
-
-
-def test_a_copy_is_made_while_hooks_come_and_go(resnet18):
+def test_a_copy_is_made_while_hooks_come_and_go(resnet18, frequent_switches):
     stop = threading.Event()
 
     def disturb() -> None:
@@ -596,7 +558,7 @@ def test_a_copy_is_made_while_hooks_come_and_go(resnet18):
             with HookSession(resnet18) as hooks:
                 hooks.before_forward(lambda *_: None, nn.Conv2d, with_kwargs=True)
 
-    with frequent_switches(), ThreadPoolExecutor(3) as pool:
+    with ThreadPoolExecutor(3) as pool:
         disturbing = [pool.submit(disturb) for _ in range(3)]
         try:
             copies = [replay.structure_of(resnet18) for _ in range(15)]

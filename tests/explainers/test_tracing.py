@@ -2,8 +2,8 @@
 
 import itertools
 import math
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -193,23 +193,19 @@ def test_a_tensor_is_looked_at_again_only_where_it_was_modified(picture):
 
 
 def test_the_time_of_tracing_itself_is_left_out(picture, monkeypatch):
-    import time
-
     from seewhy.explainers.inspection import trace as tracing
 
-    spent = []
+    clock = SimpleNamespace(now=0.0)
 
     def slow(tensor: Tensor) -> object:
-        time.sleep(0.01)
-        spent.append(0.01)
+        clock.now += 1.0
         return statistics(tensor)
 
     monkeypatch.setattr(tracing, "statistics", slow)
-    started = time.perf_counter()
+    monkeypatch.setattr(tracing, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     timeline = trace_images(nets.seeded(nets.Net), picture)
-    whole = time.perf_counter() - started
-    assert timeline.events[-1].microseconds < (whole - sum(spent)) * 1e6
-    check_order(timeline)
+    assert clock.now > len(timeline.events) / 2
+    assert {event.microseconds for event in timeline.events} == {0}
 
 
 # The summary
@@ -434,24 +430,6 @@ def test_whatever_the_callers_mode(mode, picture, untouched):
 
 def comparable(timeline: Trace) -> list[tuple[object, ...]]:
     return [(event.kind, event.path, event.type, event.call, event.tensors) for event in timeline.events]
-
-
-def test_in_threads(picture, untouched):
-    net = untouched(nets.seeded(nets.Twice).requires_grad_(False))
-    layers = ["stem", "conv", "again", "head", "", "*", "c*", "?tem"]
-    alone = [comparable(trace_images(net, picture, layers=(layer,))) for layer in layers]
-    with ThreadPoolExecutor(8) as pool:
-        result = pool.map(lambda layer: [trace_images(net, picture, layers=(layer,)) for _ in range(8)], layers)
-        for expected, traces in zip(alone, result, strict=True):
-            for timeline in traces:
-                check_order(timeline)
-                assert [event[:4] for event in comparable(timeline)] == [event[:4] for event in expected]
-                for event, reference in zip(comparable(timeline), expected, strict=True):
-                    norms = [
-                        [tensor.statistics.norm for tensor in record[4] if tensor.statistics]
-                        for record in (event, reference)
-                    ]
-                    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
 
 
 # The real model

@@ -133,10 +133,6 @@ class Deconvnet(RectifiedGradient):
 
     rules: ClassVar[Rules] = DECONVNET
 
-    sign: Annotated[Sign, Field(description="Magnitude of the signal, its sign too, or its positive part.")] = (
-        "absolute"
-    )
-
 
 @method(
     "guided-gradcam",

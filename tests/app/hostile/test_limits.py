@@ -69,7 +69,9 @@ def test_a_body_of_unstated_length(limited, small):
 def test_pixels_of_a_picture(limited, small):
     assert limited(max_pixels=200).post("/predict", data=small, content_type="image/png").status_code == 200
     over = limited(max_pixels=199).post("/predict", data=small, content_type="image/png")
-    assert "20×10" in problem(over, 413)["detail"]
+    document = problem(over, 413)
+    assert "20×10" in document["detail"]
+    assert faults(document) == {"image"}
 
 
 def test_parts_of_a_form(client, small):

@@ -6,7 +6,6 @@ from torch import Tensor, nn
 from seewhy.explainers import HookSession
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.errors import ModelOutputError
-from seewhy.explainers.execution import replay
 from seewhy.explainers.inspection.edits import parse_edits
 from seewhy.explainers.inspection.sweep import sweep_images
 from seewhy.explainers.methods.cam.ablation import AblationCAM, ReciproCAM
@@ -276,16 +275,6 @@ def test_a_net_whose_rows_are_not_independent_is_refused(cam, kind, pictures, mo
         cam(layers=("stem",)).explain(net, pictures[:1])
     with pytest.raises(ModelOutputError, match="in place"):
         cam(layers=("same",)).explain(nets.seeded(ReturnsItsInput), pictures[:1])
-
-
-@pytest.mark.parametrize("cam", [AblationCAM, ReciproCAM])
-def test_memory_that_runs_short_is_no_fault_of_the_model(cam, pictures, monkeypatch):
-    def short(self: object, size: int) -> None:
-        raise torch.OutOfMemoryError
-
-    monkeypatch.setattr(replay.Replay, "run", short)
-    with pytest.raises(torch.OutOfMemoryError):
-        cam(layers=("conv",)).explain(nets.seeded(nets.Net), pictures)
 
 
 class Reciprocates(nets.Net):
