@@ -5,6 +5,7 @@ import torch
 from playwright.sync_api import expect
 from torch import nn
 
+from seewhy import BoxHead, Candidates
 from seewhy.app import create_app
 from seewhy.app.settings import Settings
 from tests.app.browsing import accessible, ask, clipboard, explained_anew
@@ -12,8 +13,6 @@ from tests.app.conftest import opened
 from tests.app.serving import declare, live
 from tests.app.shapes import HEIGHT, WIDTH, over, saved, shown
 from tests.waiting import GUARD
-
-seewhy = pytest.importorskip("seewhy.explainers.detect") and pytest.importorskip("seewhy")
 
 CELL = 16
 
@@ -25,7 +24,7 @@ class Cells(nn.Module):
         super().__init__()
         self.neck = nn.Conv2d(3, 3, CELL, stride=CELL, bias=False)
         self.head = nn.Conv2d(3, 2, 1)
-        self.box_head = seewhy.BoxHead(decode)
+        self.box_head = BoxHead(decode)
         with torch.no_grad():
             self.neck.weight.copy_(torch.eye(3)[:, :, None, None] / CELL**2)
             self.head.weight.copy_(torch.tensor([[12.0, -24.0, 0.0], [-24.0, 24.0, 0.0]])[:, :, None, None])
@@ -40,7 +39,7 @@ def decode(raw):
     y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
     corners = CELL * torch.stack([x.flatten(), y.flatten()], dim=1)
     boxes = torch.cat([corners, corners + CELL], dim=1).to(raw)
-    return seewhy.Candidates(boxes.expand(len(raw), -1, -1), logits=raw.flatten(2).transpose(1, 2))
+    return Candidates(boxes.expand(len(raw), -1, -1), logits=raw.flatten(2).transpose(1, 2))
 
 
 @pytest.fixture(scope="module")

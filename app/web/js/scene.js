@@ -61,7 +61,10 @@ export const kind = () => KINDS[state.answer?.model.head];
 
 export function prepareScene() {
   onChange((patch) => {
-    if (state.scene && ("picture" in patch || "model" in patch)) change({ scene: null });
+    if ("picture" in patch || "model" in patch) {
+      asking = null; // an answer about the former ones comes too late
+      if (state.scene) change({ scene: null });
+    }
     if (patch.answer && kind() && !state.scene) show();
   });
 }
@@ -84,7 +87,7 @@ async function load() {
   try {
     const response = await post(path, picture.file, [["model", model]], { accept: "application/json" });
     const scene = await read(await response.json(), answer.explanations[0].heatmap.shape);
-    if (asking === mine && state.picture === picture && state.answer?.model.name === model) change({ scene });
+    if (asking === mine) change({ scene });
   } finally {
     if (asking === mine) asking = null;
   }
