@@ -12,7 +12,7 @@ from seewhy.explainers import GradCAM, Saliency
 from seewhy.models import Registry, load_model
 from tests.grids import few
 
-# The default layer and the side of its grid at the model's own input size; None where a CAM has none.
+# The default layer and the side of its grid at the model's own input size.
 TORCHVISION = {
     "alexnet": ("features.11", 13),
     "convnext_base": ("features", 7),
@@ -87,11 +87,11 @@ TORCHVISION = {
     "vgg16_bn": ("features.42", 14),
     "vgg19": ("features.35", 14),
     "vgg19_bn": ("features.51", 14),
-    "vit_b_16": None,
-    "vit_b_32": None,
-    "vit_h_14": None,
-    "vit_l_16": None,
-    "vit_l_32": None,
+    "vit_b_16": ("encoder.layers.encoder_layer_11.ln_1", 14),
+    "vit_b_32": ("encoder.layers.encoder_layer_11.ln_1", 7),
+    "vit_h_14": ("encoder.layers.encoder_layer_31.ln_1", 37),
+    "vit_l_16": ("encoder.layers.encoder_layer_23.ln_1", 14),
+    "vit_l_32": ("encoder.layers.encoder_layer_23.ln_1", 7),
     "wide_resnet101_2": ("layer4", 7),
     "wide_resnet50_2": ("layer4", 7),
 }
@@ -124,12 +124,12 @@ TIMM = {
     "vgg16": ("features.29", 14),
     "vgg16_bn": ("features.42", 14),
     "xception41": ("blocks", 10),
-    "beit_base_patch16_224": None,
-    "deit_tiny_patch16_224": None,
-    "levit_128s": None,
-    "mixer_s32_224": None,
-    "vit_tiny_patch16_224": None,
-    "xcit_nano_12_p16_224": None,
+    "beit_base_patch16_224": ("blocks.11", 14),
+    "deit_tiny_patch16_224": ("blocks.11.norm1", 14),
+    "levit_128s": ("stages.2.blocks", 4),
+    "mixer_s32_224": ("norm", 7),
+    "vit_tiny_patch16_224": ("blocks.11.norm1", 14),
+    "xcit_nano_12_p16_224": ("cls_attn_blocks.1.norm1", 14),
 }
 
 EXPECTED = TORCHVISION | {f"timm/{name}": expected for name, expected in TIMM.items()}
@@ -154,17 +154,14 @@ def test_the_table_holds_every_torchvision_classifier():
 def test_the_default_layer_is_the_one_that_users_mean(name):
     registry = Registry()
     survey = registry.survey(registry.spec(name))
-    if EXPECTED[name] is None:
-        assert survey.default_layers == ()
-        assert "grid" in survey.reason
-        return
     layer, side = EXPECTED[name]
     assert survey.default_layers == (layer,)
     assert survey.reason is None
     (default,) = (row for row in survey.layers if row.default)
     assert default.cam
     assert default.calls == 1
-    assert default.output_shape.count(side) == 2
+    grid = default.tokens
+    assert (grid.rows, grid.columns) == (side, side) if grid else default.output_shape.count(side) == 2
 
 
 @pytest.mark.parametrize("name", few(TORCHVISION, SHORT - LARGE))
