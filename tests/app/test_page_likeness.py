@@ -41,14 +41,14 @@ def compared(page):
 
 def marked(page, side):
     """The boxes that are outlined on one of the pictures, the first one most."""
-    paths = page.locator(f"#alike .card:nth-child({side + 1}) .places path").evaluate_all(
+    paths = page.locator(f"#alike .alike:nth-child({side + 1}) .places path").evaluate_all(
         "paths => paths.map((path) => path.getAttribute('d').match(/[\\d.-]+/g).map(Number))"
     )
     return [[left, top, right, bottom] for left, top, right, bottom, _ in paths]
 
 
 def hover(page, side, box):
-    stage = page.locator(f"#alike .card:nth-child({side + 1}) .overlay")
+    stage = page.locator(f"#alike .alike:nth-child({side + 1}) .overlay")
     stage.scroll_into_view_if_needed()
     place = stage.bounding_box()
     size = stage.locator(".below").evaluate("image => [image.naturalWidth, image.naturalHeight]")
@@ -59,7 +59,7 @@ def hover(page, side, box):
 def test_two_pictures_are_compared(alike, url, answer):
     expect(alike.locator("#likeness-score")).to_have_text(f"{answer['score']:.3f}")
     for side, name in enumerate(("image", "reference")):
-        size = alike.locator(f"#alike .card:nth-child({side + 1}) .map").evaluate("map => [map.width, map.height]")
+        size = alike.locator(f"#alike .alike:nth-child({side + 1}) .map").evaluate("map => [map.width, map.height]")
         assert size == answer[name]["shape"][::-1]
     accessible(alike)
     assert alike.url == f"{url}/?show=likeness&example=astronaut&reference=rocket"

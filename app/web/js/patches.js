@@ -34,7 +34,7 @@ export class Patches {
       this.#move(step);
       read();
     });
-    this.element = make("article", { class: "card" }, element, make("h3", { textContent: title }));
+    this.element = make("article", { class: "alike" }, element, make("h3", { textContent: title }));
   }
 
   /** What each cell adds to the likeness, row after row. */
