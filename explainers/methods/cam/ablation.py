@@ -173,10 +173,13 @@ class ReciproCAM(ForwardCAM):
             masks = functional.conv2d(masks, (kernel[:, None] * kernel)[None, None], padding=1).to(output.dtype)
             return output[0].flatten(1)[:, positions].T[:, :, None, None] * masks
 
-        maps = []
+        maps, peaks = [], []
         for row in range(len(activations)):
             edited, _ = outputs_with(alone, height * width, question, tensors, path, row)
             objective = tensors.objective.rows(torch.full((len(edited),), row, device=edited.device))
             shares = objective.probabilities(edited)
             maps.append(objective.scores(shares - shares.amin(dim=0)).view(1, height, width))
-        return LayerMap(self.project(torch.stack(maps)))
+            peaks.append(objective.alone.scores(shares).amax())
+        rises = torch.stack(maps)
+        change = certain_change(rises.abs().amax(dim=(1, 2, 3)), torch.stack(peaks), question.images.dtype)
+        return LayerMap(self.project(rises * (change > 0)[:, None, None, None]), change)

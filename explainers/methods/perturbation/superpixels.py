@@ -1,6 +1,7 @@
 """Perturbations of superpixels, regions of similar colour: feature ablation, LIME and Kernel SHAP."""
 
 from abc import abstractmethod
+from dataclasses import replace
 from itertools import product
 from math import comb
 from typing import Annotated, ClassVar
@@ -15,7 +16,7 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.explainer import Seed
-from seewhy.explainers.methods.perturbation.base import Perturbation, Score, Segmentation, superpixels
+from seewhy.explainers.methods.perturbation.base import Perturbation, Score, Segmentation, spread, superpixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +68,10 @@ class Superpixels(Perturbation):
         changes = torch.stack(
             [value.to(regions.device)[regions] for value, regions in zip(values, labels, strict=True)]
         )
-        if self.shrinks:
-            return self.answer(self.project(changes[:, None]), objective, outputs)
+        if self.shrinks:  # small values tell nothing about rounding, only the scores do
+            change = torch.stack([spread(part) for part in scores]).to(changes.device)
+            maps = self.project(torch.where((change > 0)[:, None, None], changes, 0.0)[:, None])
+            return replace(self.answer(maps, objective, outputs), change=change)
         return self.answer_of_changes(changes, objective, outputs)
 
 
