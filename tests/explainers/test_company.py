@@ -65,6 +65,7 @@ def test_a_score_that_only_rounding_changes_draws_nothing(name, share, is_drawn,
     images = company.pictures(24)[:2]
     attribution = explainer.explain(model, images, torch.tensor([0, 3]))
     assert bool(attribution.maps.any()) is is_drawn
+    assert attribution.is_faint(0) is is_drawn
     if METHODS[name].takes_layers:
         return
     picture = Image.new("RGB", (24, 24))
