@@ -310,7 +310,10 @@ def test_precision_and_memory_format_do_not_matter(name, net, wide):
     close(expected(name).maps, double, 1e-3)
     half = explained(name, net.bfloat16(), wide)
     assert [half.maps.dtype, half.logits.dtype] == [torch.float32, torch.float32]
-    pair = torch.stack([half.maps.flatten(), expected(name).maps.flatten()])
+    change = torch.ones(len(wide)) if half.change is None else half.change  # 0: rounding decides
+    certain = change > 0
+    assert certain.sum() >= 2
+    pair = torch.stack([maps[certain].flatten() for maps in (half.maps, expected(name).maps)])
     assert torch.corrcoef(pair)[0, 1] > (0.7 if name in ("recipro-cam", "xrai") else 0.9)
     if METHODS[name].family == "cam" and name not in ("ablationcam", "recipro-cam"):
         close(half.maps, expected(name).maps, 0.05)
