@@ -450,7 +450,8 @@ def test_every_detector_of_torchvision_shows_its_own_boxes(name, images):
     boxes = detect(model, images[0])
     assert np.allclose([box.box for box in boxes], result["boxes"].tolist(), atol=1e-3)
     assert explain(model, images[0], "odam").layers == model.default_layers
-    assert len(model.default_layers) == len(set(model.default_layers)) >= 3
+    levels = 2 if "mobilenet_v3" in name and "ssd" not in name else 3  # that are more than a pooling of another
+    assert len(model.default_layers) == len(set(model.default_layers)) >= levels
 
 
 def test_proposals_have_no_second_derivatives(images):
