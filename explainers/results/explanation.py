@@ -1,7 +1,5 @@
 """Explanations: a map with its picture, its class and its diagnostics."""
 
-import json
-from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,12 +15,11 @@ from seewhy.explainers.core.model import Model
 from seewhy.explainers.core.task import Prediction, Task, located
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging import render
-from seewhy.explainers.imaging.choices import Scale, View
+from seewhy.explainers.imaging.choices import Scale
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.methods.catalogue import METHODS
-from seewhy.explainers.results.array_files import ArrayFile
-from seewhy.explainers.results.display import Figure
+from seewhy.explainers.results.display import Drawing
 from seewhy.explainers.tasks.regions import Region as Target
 from seewhy.explainers.tasks.regions import share_outside
 
@@ -49,7 +46,7 @@ class Region:
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation(Figure):
+class Explanation(Drawing):
     """Why a model gave a picture a class; `save` writes ``.json``, a `document`, ``.npz``, the `arrays`, and pictures.
 
     Attributes:
@@ -106,25 +103,6 @@ class Explanation(Figure):
                 )
             )
         return *diagnostics, *self.remarks
-
-    def overlay(
-        self,
-        view: View = "overlay",
-        colormap: str | None = None,
-        alpha: float = 0.5,
-        scale: Scale = None,
-        max_side: int | None = None,
-    ) -> Image.Image:
-        """Return the heatmap drawn over the picture, RGB; a labelled panel of the regions if there are any.
-
-        Args:
-            view, colormap, alpha, scale: see `render.Style`.
-            max_side: longest side in pixels; None for that of the picture.
-
-        Raises:
-            OptionError: a value out of bounds, or an unknown name.
-        """
-        return self.draw(render.Style(view, colormap, alpha, scale, max_side))
 
     def draw(self, style: render.Style) -> Image.Image:
         """Return the heatmap drawn in a style, RGB; a labelled panel of the regions if there are any."""
@@ -200,16 +178,6 @@ class Explanation(Figure):
             "maps": self.map[None],
             "targets": np.array([self.target.name]),
             "methods": np.array([self.method]),
-        }
-
-    def _file_picture(self, **drawing: Any) -> Image.Image:
-        return self.overlay(**drawing)
-
-    @property
-    def _number_files(self) -> dict[str, Callable[[], Iterable[bytes]]]:
-        return {
-            ".json": lambda: [json.dumps(self.document(), ensure_ascii=False).encode()],
-            ".npz": lambda: ArrayFile("npz", self.arrays()).pieces(),
         }
 
     def _preview(self) -> Image.Image:
