@@ -38,11 +38,11 @@ class PictureError(ExplainerError):
 
 
 @contextmanager
-def at_fault(field: str) -> Iterator[None]:
-    """Name this field in errors of a picture, where a request has several."""
+def at_fault(field: str, kind: type[ExplainerError] = PictureError) -> Iterator[None]:
+    """Name this field in errors of a kind, where another one than usual is at fault."""
     try:
         yield
-    except PictureError as error:
+    except kind as error:
         error.field = field
         raise
 

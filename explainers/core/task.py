@@ -1,7 +1,6 @@
 """What can be asked of a model: a task reads its outputs, turns them into scores, and describes them to people."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -10,7 +9,7 @@ from torch import Tensor
 from seewhy.explainers.core.ask import Ask, SpatialTarget
 from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
-from seewhy.explainers.errors import OptionError, TargetError
+from seewhy.explainers.errors import OptionError, TargetError, at_fault
 from seewhy.explainers.imaging.geometry import Geometry
 
 
@@ -148,23 +147,13 @@ def named_target(
         if value is not None and not isinstance(task, BoxTask):
             raise OptionError(f"Only a detector's boxes have {field}s to ask about; leave {field} out.", field)
     if label is not None:
-        with blamed("label"):
+        with at_fault("label", TargetError):
             task.target(f"label:{label}")
         target = f"{'label' if target is None else target}:{label}"
     result: int | SpatialTarget | None = None if target is None else task.target(target)
     if attribute is not None and isinstance(task, BoxTask):
         result = task.with_attribute(result, attribute)
     return result
-
-
-@contextmanager
-def blamed(field: str) -> Iterator[None]:
-    """Let an error about a target name another option of the user's."""
-    try:
-        yield
-    except TargetError as error:
-        error.field = field
-        raise
 
 
 def named_ask(
