@@ -143,9 +143,7 @@ def named_target(
         TargetError: as `Task.target`.
         OptionError: the task has no boxes, or these lack the attribute.
     """
-    for field, value in (("label", label), ("attribute", attribute)):
-        if value is not None and not isinstance(task, BoxTask):
-            raise OptionError(f"Only a detector's boxes have {field}s to ask about; leave {field} out.", field)
+    must_have_boxes(task, attribute, label)
     if label is not None:
         with at_fault("label", TargetError):
             task.target(f"label:{label}")
@@ -154,6 +152,13 @@ def named_target(
     if attribute is not None and isinstance(task, BoxTask):
         result = task.with_attribute(result, attribute)
     return result
+
+
+def must_have_boxes(task: Task, attribute: str | None, label: int | str | None) -> None:
+    """Raise OptionError for what only boxes can be asked, of a task without any."""
+    for field, value in (("label", label), ("attribute", attribute)):
+        if value is not None and not isinstance(task, BoxTask):
+            raise OptionError(f"Only a detector's boxes have {field}s to ask about; leave {field} out.", field)
 
 
 def named_ask(
