@@ -85,7 +85,7 @@ class Service:
         with at_fault("model", UnsuitableModelError):
             ((place, outcome),) = self._outcomes([upload], options.model, must_detect)
         model = place.plan.model
-        return DetectResult(model, detected(model, outcome.result.outputs[0], place.picture.geometry), place.timings)
+        return DetectResult(model, place.timings, detected(model, outcome.result.outputs[0], place.picture.geometry))
 
     def segment(self, upload: bytes, options: SegmentOptions, drawn: bool = True) -> SegmentResult:
         """Segment a picture.
@@ -102,7 +102,7 @@ class Service:
         ((place, outcome),) = self._outcomes([upload], options.model, segmentation_of, "segment", drawn)
         model = place.plan.model
         segments = segments_of(model, outcome.result.outputs[0], place.picture)
-        return SegmentResult(model, segments, options, place.timings)
+        return SegmentResult(model, place.timings, segments, options)
 
     def _outcomes(
         self,
@@ -263,7 +263,7 @@ class Service:
 def _predict_result(submission: Submission, outcome: Outcome, top: int) -> PredictResult:
     model, outputs = submission.plan.model, outcome.result.outputs[0]
     predictions = located(model.task.describe(outputs, top=top), submission.picture.geometry)
-    return PredictResult(model, predictions, outputs.numpy(), submission.timings)
+    return PredictResult(model, submission.timings, predictions, outputs.numpy())
 
 
 def _explain_result(submission: Submission, outcomes: Sequence[Outcome]) -> ExplainResult:

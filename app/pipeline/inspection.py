@@ -46,7 +46,7 @@ def trace(service: Service, upload: bytes, options: TraceOptions) -> TraceResult
     service.spend(model, computation, 1, deadline)
     timeline: Trace = service.run(Plan(model, computation, (ask,), deadline, "trace"), picture, timings)
     (target,) = located(model.task.describe(timeline.outputs, [timeline.target], top=0), picture.geometry)
-    return TraceResult(model, target, timings, timeline)
+    return TraceResult(model, timings, target, timeline)
 
 
 def capture(service: Service, upload: bytes, options: CaptureOptions, sheet: bool) -> CaptureResult:
@@ -87,7 +87,7 @@ def capture(service: Service, upload: bytes, options: CaptureOptions, sheet: boo
     service.spend(model, computation, 1, deadline)
     tensors: Capture = service.run(Plan(model, computation, (ask,), deadline, "capture"), picture, timings)
     (target,) = located(model.task.describe(tensors.outputs, [tensors.target], top=0), picture.geometry)
-    return CaptureResult(model, target, timings, tensors, picture, style)
+    return CaptureResult(model, timings, target, tensors, picture, style)
 
 
 def intervene(service: Service, upload: bytes, other: bytes | None, options: InterveneOptions) -> InterveneResult:
@@ -118,7 +118,7 @@ def intervene(service: Service, upload: bytes, other: bytes | None, options: Int
         for side in (edited.before, edited.after)
     )
     intervention = Intervention(edits, before, after, edited.applied)
-    return InterveneResult(model, method, explainer, intervention, style, timings)
+    return InterveneResult(model, timings, method, explainer, intervention, style)
 
 
 def sweep(service: Service, upload: bytes, other: bytes | None, options: InterveneOptions) -> SweepResult:
@@ -151,7 +151,7 @@ def sweep(service: Service, upload: bytes, other: bytes | None, options: Interve
     )
     effects: Sweep = service.run(Plan(model, computation, (ask,), deadline, "sweep"), picture, timings)
     target, *top = located(model.task.describe(effects.outputs, [effects.target]), picture.geometry)
-    return SweepResult(model, target, timings, effects, tuple(top), picture, style)
+    return SweepResult(model, timings, target, effects, tuple(top), picture, style)
 
 
 def _start(service: Service, name: str | None, target: int | str | None) -> tuple[Timings, Deadline, LoadedModel, Ask]:

@@ -49,4 +49,4 @@ def similar(
         service.spend(model, computation, 1, deadline)
         plan = Plan(model, computation, (DEFAULT_ASK,), deadline, "compare")
         parts = service.run(plan, first, timings)
-    return SimilarResult(model, likeness(model, parts, (first, second)), style, timings)
+    return SimilarResult(model, timings, likeness(model, parts, (first, second)), style)

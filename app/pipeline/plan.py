@@ -183,7 +183,8 @@ def _targets(options: ExplainOptions, model: LoadedModel, mask: Mask | None) -> 
     field = "region" if mask is None else "mask"
     asked = options.attribute, options.label
     if options.region is None and mask is None:
-        return [named_target(model.task, target, *asked) for target in options.target or [None]]
+        names: list[int | str | None] = list(options.target) or [None]
+        return [named_target(model.task, target, *asked) for target in names]
     must_have_boxes(model.task, *asked)
     if not isinstance(model.task, Segmentation):
         raise FieldError(f"{model.name!r} has no regions; leave {field!r} out, or name a segmenter.", field=field)

@@ -24,8 +24,8 @@ from seewhy.explainers.imaging.decode import PictureSource
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.imaging.sheets import sheet
-from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps
-from seewhy.explainers.layers.layout import grid_axes
+from seewhy.explainers.inspection.statistics import Statistics, statistics
+from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps, grid_axes
 from seewhy.explainers.layers.survey_cache import surveyed_maps
 from seewhy.explainers.results.array_files import ArrayFile, ArrayForm
 from seewhy.explainers.results.display import Canvas, Result, must_show, picture_of
@@ -56,6 +56,11 @@ class CapturedTensor:
         """LAYER/KIND/CALL, LAYER/KIND/CALL/INDEX or LAYER/parameter_grad/NAME; the model itself is the layer ``.``."""
         parts = (self.layer or ".", self.kind, self.call, self.name)
         return "/".join(str(part) for part in parts if part is not None)
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """Of the tensor; None without one."""
+        return None if self.tensor is None else statistics(self.tensor)
 
 
 @dataclass(frozen=True, eq=False)

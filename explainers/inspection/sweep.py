@@ -33,8 +33,7 @@ from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.inspection.edit_parts import MisfitError, Part, edit_errors, part_of, sole_place
 from seewhy.explainers.inspection.editor import Place, check_layers, must_swap, swapped_tensors
 from seewhy.explainers.inspection.edits import Edit, Mean, Normalize, PermuteChannels, not_finite, parse_edits
-from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps
-from seewhy.explainers.layers.layout import grid_axes
+from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps, grid_axes
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.layers.survey_cache import maps_at
 from seewhy.explainers.results.display import Canvas, Result, must_show, picture_of

@@ -32,7 +32,7 @@ from seewhy.explainers.inspection.trace_events import (
     Summary,
     TracedTensor,
 )
-from seewhy.explainers.layers.layout import grid_axes
+from seewhy.explainers.layers.feature_maps import grid_axes
 from seewhy.explainers.layers.survey import PASSING
 from seewhy.explainers.tasks.pose import task_of
 from seewhy.explainers.view import prepare

@@ -94,20 +94,9 @@ def _triples(colours: bytes) -> list[bytes]:
 def describe_method(method: Method) -> MethodAnswer:
     """Return the catalogue entry of a method."""
     options = {"layer" if name == "layers" else name: schema for name, schema in method.options.items()}
-    return MethodAnswer(
-        name=method.name,
-        family=method.family,
-        summary=method.summary,
-        paper=method.paper,
-        signed=method.signed,
-        needs=list(method.needs),
-        cost={"forwards": method.forwards, "backwards": method.backwards},
-        equation=method.equation,
-        discriminates=method.discriminates,
-        fine=method.fine,
-        rounding=method.rounding,
-        options=options,
-    )
+    alike = {name: getattr(method, name) for name in MethodAnswer.model_fields.keys() - {"cost", "options"}}
+    cost = {"forwards": method.forwards, "backwards": method.backwards}
+    return MethodAnswer(**alike, cost=cost, options=options)
 
 
 def _survey(spec: ModelSpec) -> Survey:
