@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
+from seewhy.explainers.core.attribution import Answered
 from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import finite_outputs, ready
 from seewhy.explainers.core.task import named_ask
@@ -64,7 +65,7 @@ class CapturedTensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Capture(Result):
+class Capture(Result, Answered):
     """Activations and gradients of chosen layers; `save` writes ``.npz``, ``.safetensors`` and pictures of a `sheet`.
 
     Attributes:
@@ -82,11 +83,6 @@ class Capture(Result):
     image_size: tuple[int, int]
     views: Mapping[str, FeatureMaps | None] = field(default_factory=dict)
     canvas: Canvas | None = None
-
-    @property
-    def logits(self) -> Tensor:
-        """(K,) float32: the outputs of a classifier."""
-        return self.outputs
 
     @property
     def arrays(self) -> dict[str, Tensor]:

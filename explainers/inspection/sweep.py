@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
+from seewhy.explainers.core.attribution import Answered
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import finite_outputs, ready
@@ -65,7 +66,7 @@ class ChannelEffect:
 
 
 @dataclass(frozen=True, eq=False)
-class Sweep(Result):
+class Sweep(Result, Answered):
     """The channels of a layer, ranked by the effect of an edit of each on the target.
 
     `save` writes a ``.csv`` file, the `table`, and pictures of a `sheet`.
@@ -89,11 +90,6 @@ class Sweep(Result):
     channels: tuple[ChannelEffect, ...]
     maps: Tensor | None
     canvas: Canvas | None = None
-
-    @property
-    def logits(self) -> Tensor:
-        """(K,) float32: the outputs of a classifier."""
-        return self.outputs
 
     def sheet(self, top: int = 16, **style: Any) -> Image.Image:
         """Draw the feature maps of the first channels, with the change of the score, over the model's input.
