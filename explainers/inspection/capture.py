@@ -279,8 +279,8 @@ def strongest(captured: Capture, count: int, by_effect: bool = False) -> list[Fe
         ]
     if not features:
         raise LayerError(
-            "No captured tensor is a grid of features over the picture; choose a layer that `seewhy layers MODEL` or "
-            "GET /models/NAME/layers marks as usable for a CAM, or another format."
+            "No captured tensor is a grid of features over the picture; choose a layer that the list of the "
+            "model's layers marks as usable for a CAM, or another format."
         )
     features.sort(key=lambda feature: -abs(feature.strength))
     return features[:count]

@@ -225,8 +225,8 @@ def class_index(target: int | str, labels: Sequence[str]) -> int:
         if classes:
             return classes[0]
         if not re.fullmatch(r"[+-]?\d{1,18}", name):
-            listing = f"`seewhy predict PICTURE --top {len(labels)}` or GET /models/NAME lists the labels."
-            raise TargetError(f"The model has no class {target!r}. {near_matches(name, labels) or listing}")
+            hint = near_matches(name, labels) or "See the list of the model's labels."
+            raise TargetError(f"The model has no class {target!r}. {hint}")
         target = int(name)
     if isinstance(target, bool) or not hasattr(target, "__index__"):
         raise TargetError(f"A target is the index or the label of a class, not {target!r}.")
