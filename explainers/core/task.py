@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, cast, runtime_checkable
 
 from torch import Tensor
 
@@ -197,5 +197,7 @@ def each_ask(task: Task, outputs: Tensor, ask: Ask) -> list[Ask]:
 
 
 def located(predictions: Sequence[Prediction], geometry: Geometry) -> tuple[Prediction, ...]:
-    """Return predictions, those that lie in the picture in pixels of the upload."""
-    return tuple(row.located(geometry) if isinstance(row, Located) else row for row in predictions)
+    """Return the predictions of a task, those that lie in the picture in pixels of the upload."""
+    if not predictions or not isinstance(predictions[0], Located):  # a task has one kind, and this check is slow
+        return tuple(predictions)
+    return tuple(row.located(geometry) for row in cast(Sequence[Any], predictions))
