@@ -340,11 +340,7 @@ def method_identity(method: Method, explainer: Explainer) -> MethodIdentity:
 
 def head_of(result: Result) -> dict[str, Any]:
     """Return the members of all documents that say how long the work has taken."""
-    return {
-        "model": model_identity(result.model),
-        "timings_ms": result.timings.milliseconds,
-        "versions": VERSIONS,
-    }
+    return {"model": model_identity(result.model), "timings_ms": result.timings.milliseconds, "versions": VERSIONS}
 
 
 def model_identity(model: LoadedModel) -> ModelIdentity:

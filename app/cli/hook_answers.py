@@ -48,39 +48,27 @@ def write_captures(items: list[Item], form: CaptureFormat, fields: dict[str, Any
 
 
 def write_interventions(
-    items: list[Item], form: InterveneFormat, fields: dict[str, Any], other: Path | None, device: str | None
-) -> None:
-    """Write predictions and heatmaps of each picture before and after the edits."""
-    options = parse(InterveneOptions, fields)
-    service = ready_service(device, options.model)
-    other_picture = None if other is None else other.read_bytes()
-
-    def answer(item: Item) -> tuple[str, Body]:
-        result = inspection.intervene(service, read(item.picture), other_picture, options)
-        before, after = result.intervention.before.target, result.intervention.after.target
-        line = f"{before.label} {before.text} before, {after.text} after"
-        return line, intervention_body(result, form, options.values, service.settings.max_json_values)
-
-    write_each(items, form, answer)
-
-
-def write_sweeps(
     items: list[Item],
     form: InterveneFormat | Literal["csv"],
     fields: dict[str, Any],
     other: Path | None,
     device: str | None,
 ) -> None:
-    """Write the channels of a layer for each picture, ranked by the effect of their edit on its class."""
+    """Write predictions and heatmaps of each picture before and after the edits; or a sweep, which can be csv."""
     options = parse(InterveneOptions, fields)
     service = ready_service(device, options.model)
     other_picture = None if other is None else other.read_bytes()
 
     def answer(item: Item) -> tuple[str, Body]:
-        result = inspection.sweep(service, read(item.picture), other_picture, options)
-        channels = result.sweep.channels
-        ends = [f"{end.channel} ({end.score_change:+.3f})" for end in (channels[0], channels[-1])]
-        line = f"{result.target.label} {len(channels)} channels, from {' to '.join(ends)}"
-        return line, result.sweep.table() if form == "csv" else sweep_body(result, form, options)
+        if form == "csv" or options.each_channel:
+            sweep = inspection.sweep(service, read(item.picture), other_picture, options)
+            channels = sweep.sweep.channels
+            ends = [f"{end.channel} ({end.score_change:+.3f})" for end in (channels[0], channels[-1])]
+            line = f"{sweep.target.label} {len(channels)} channels, from {' to '.join(ends)}"
+            return line, sweep.sweep.table() if form == "csv" else sweep_body(sweep, form, options)
+        result = inspection.intervene(service, read(item.picture), other_picture, options)
+        before, after = result.intervention.before.target, result.intervention.after.target
+        line = f"{before.label} {before.text} before, {after.text} after"
+        return line, intervention_body(result, form, options.values, service.settings.max_json_values)
 
     write_each(items, form, answer)

@@ -75,7 +75,9 @@ def colormaps() -> Response:
     _check_options()
     rows = [
         ColormapAnswer(
-            name=name, diverging=name in DIVERGING, colors=[f"#{colour.hex()}" for colour in _triples(palette(name))]
+            name=name,
+            diverging=name in DIVERGING,
+            colors=[f"#{colour}" for colour in palette(name).hex(" ", bytes_per_sep=3).split()],
         )
         for name in SEQUENTIAL + DIVERGING
     ]
@@ -85,10 +87,6 @@ def colormaps() -> Response:
 def _check_options() -> None:
     """Refuse options on a route that has none."""
     parse(NoOptions, flatten(request.args))
-
-
-def _triples(colours: bytes) -> list[bytes]:
-    return [colours[start : start + 3] for start in range(0, len(colours), 3)]
 
 
 def describe_method(method: Method) -> MethodAnswer:
