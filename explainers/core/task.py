@@ -96,10 +96,12 @@ class Task(Protocol):
         """
 
     def remarks(self, outputs: Tensor, target: Any) -> Sequence[Diagnostic]:
-        """Return what the reader of a map of a target should know of one picture's outputs (...)."""
+        """Return what the reader of a map of a target should know of one picture's outputs (...); else nothing."""
+        return ()
 
     def are_probabilities(self, outputs: Tensor) -> bool:
-        """Whether outputs (N, ...) look like probabilities, which a model should not return."""
+        """Whether outputs (N, ...) look like probabilities, which a model should not return; those of values do not."""
+        return False
 
 
 @runtime_checkable

@@ -147,7 +147,26 @@ class Explanation(Drawing):
         Raises:
             OptionError: a value out of bounds, or an unknown name.
         """
-        return _plot(self, ax, colorbar, title, render.Style(view, colormap, alpha, scale, max_side))
+        style = render.Style(view, colormap, alpha, scale, max_side)
+        if ax is None:
+            from matplotlib import pyplot  # matplotlib takes long to import
+
+            ax = pyplot.subplots()[1]
+        if not hasattr(ax, "imshow"):
+            raise OptionError(f"ax is a {type(ax).__name__}; give one Axes, such as axes[0].", "ax")
+        width, height = self.geometry.width, self.geometry.height
+        ax.imshow(self.draw_map(style), extent=(-0.5, width - 0.5, height - 0.5, -0.5))
+        ax.set_title(self.caption if title is None else title)
+        ax.set_axis_off()
+        if colorbar:
+            from matplotlib.cm import ScalarMappable
+            from matplotlib.colors import Normalize
+
+            name = style.colormap or render.default_colormap(self.signed)
+            colours = ScalarMappable(Normalize(*_ends(self, style)), Colormap(name).to_mpl())
+            against = f" rather than {self.against.label}" if self.against else ""
+            ax.figure.colorbar(colours, ax=ax, label=f"evidence for {self.target.label}{against}")
+        return ax
 
     def document(self) -> dict[str, Any]:
         """Return everything but the picture for JSON, with the heatmap's values in rows."""
@@ -181,7 +200,16 @@ class Explanation(Drawing):
         }
 
     def _preview(self) -> Image.Image:
-        return _captioned(self, render.Style(max_side=800))
+        """Return the drawing under its caption and, where it is one map, above the colours' meaning."""
+        style = render.Style(max_side=800)
+        drawing = self.draw(style)
+        if self.regions:  # these are labelled, and each has a scale of its own
+            return drawing
+        bar = _colour_bar(self, style, drawing.width)
+        whole = Image.new("RGB", (drawing.width, drawing.height + _LINE), "white")
+        whole.paste(drawing, (0, 0))
+        whole.paste(bar, (0, drawing.height))
+        return render.panel([whole], [self.caption], bar=_LINE)
 
     def __repr__(self) -> str:
         return f"Explanation({self.caption}, {self.geometry.width}x{self.geometry.height})"
@@ -275,43 +303,6 @@ def _regions(attribution: Attribution, row: int, model: Model) -> tuple[Region, 
         return ()
     parts = zip(regions.maps[row].cpu().numpy(), regions.gains[row].tolist(), regions.outputs[row], strict=True)
     return tuple(Region(values, gain, tuple(model.task.describe(outputs))) for values, gain, outputs in parts)
-
-
-def _captioned(explanation: Explanation, style: render.Style) -> Image.Image:
-    """Draw an explanation under its caption and, where it is one map, above the colours' meaning."""
-    drawing = explanation.draw(style)
-    if explanation.regions:  # these are labelled, and each has a scale of its own
-        return drawing
-    bar = _colour_bar(explanation, style, drawing.width)
-    whole = Image.new("RGB", (drawing.width, drawing.height + _LINE), "white")
-    whole.paste(drawing, (0, 0))
-    whole.paste(bar, (0, drawing.height))
-    return render.panel([whole], [explanation.caption], bar=_LINE)
-
-
-def _plot(
-    explanation: Explanation, ax: "Axes | None", colorbar: bool, title: str | None, style: render.Style
-) -> "Axes":
-    """Draw an explanation with matplotlib; see `Explanation.plot`."""
-    if ax is None:
-        from matplotlib import pyplot  # matplotlib takes long to import
-
-        ax = pyplot.subplots()[1]
-    if not hasattr(ax, "imshow"):
-        raise OptionError(f"ax is a {type(ax).__name__}; give one Axes, such as axes[0].", "ax")
-    width, height = explanation.geometry.width, explanation.geometry.height
-    ax.imshow(explanation.draw_map(style), extent=(-0.5, width - 0.5, height - 0.5, -0.5))
-    ax.set_title(explanation.caption if title is None else title)
-    ax.set_axis_off()
-    if colorbar:
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import Normalize
-
-        name = style.colormap or render.default_colormap(explanation.signed)
-        colours = ScalarMappable(Normalize(*_ends(explanation, style)), Colormap(name).to_mpl())
-        against = f" rather than {explanation.against.label}" if explanation.against else ""
-        ax.figure.colorbar(colours, ax=ax, label=f"evidence for {explanation.target.label}{against}")
-    return ax
 
 
 def _ends(explanation: Explanation, style: render.Style) -> tuple[float, float]:

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from seewhy.explainers.core.ask import Ask, Targets
-from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.task import Task
 from seewhy.explainers.errors import ModelOutputError, TargetError
 from seewhy.explainers.tasks.choices import PARTS, REGION_METHOD, Part
 from seewhy.explainers.tasks.classification import class_index, contrasts_of, mean_of_nearest
@@ -23,7 +23,7 @@ _SUFFIXED = re.compile(rf"^(.*?)(?::({'|'.join(PARTS)}))?$", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Segmentation:
+class Segmentation(Task):
     """Tells which class each position of a picture belongs to.
 
     Outputs are logits (N, K, H, W). Without a target, the class of the largest region is explained.
@@ -147,10 +147,6 @@ class Segmentation:
             RegionPrediction(index, self._label(index), float(mask.double().mean()), float(logits[index][mask].mean()))
             for index, mask in rows
         )
-
-    def remarks(self, outputs: Tensor, target: Any) -> tuple[Diagnostic, ...]:
-        """Return nothing: that of the map is told by `Explanation`."""
-        return ()
 
     def are_probabilities(self, outputs: Tensor) -> bool:
         """Whether logits (N, K, H, W) look like the result of a softmax."""
