@@ -159,7 +159,7 @@ def _explained(model: Model, entry: Method, explainer: Explainer, view: View, as
         return [row for ask in asks for row in _explained(model, entry, explainer, view, [ask])]
     ask = Ask.stacked(asks)
     images = view.images(model.device).expand(len(asks), -1, -1, -1)
-    attribution = explainer.explain(model, images, ask.function or ask.targets, ask.against)
+    attribution = explainer.explain(model, images, ask)
     return explanations(model, entry.name, view.picture, view.geometry, attribution, task_of(model, ask))
 
 

@@ -69,7 +69,7 @@ class _Series:
         images = torch.stack([view.image for view, _ in batch]).to(self.model.device)
         ask = Ask.stacked([ask for _, ask in batch])
         try:
-            rows = self.explainer.explain(self.model, images, ask.function or ask.targets, ask.against).rows()
+            rows = self.explainer.explain(self.model, images, ask).rows()
         except ExplainerError as error:
             return [error] if len(batch) == 1 else [answer for pair in batch for answer in self.explain([pair])]
         return [

@@ -46,6 +46,13 @@ def open_service(device: str | None) -> Service:
     return service
 
 
+def ready_service(device: str | None, model: str | None) -> Service:
+    """Return a service that has this model loaded; errors as `load_model`."""
+    service = open_service(device)
+    load_model(service, model)
+    return service
+
+
 def concurrency(max_batch: int) -> int:
     """Return how many pictures to process at once: while some share a pass, others are decoded or drawn."""
     return 2 * max_batch
@@ -125,6 +132,15 @@ def check_terminal(items: Sequence[Item], form: str) -> None:
     """
     if items[0].output == DASH and sys.stdout.isatty() and form not in _TEXTS:
         raise click.UsageError("The standard output is a terminal, but the answer is not text: name a file.")
+
+
+def print_each(service: Service, items: Sequence[Item], work: Callable[[Item], str]) -> None:
+    """Print the lines about each picture under its name; see `for_each`."""
+
+    def report(item: Item, lines: str) -> None:
+        click.echo(f"{printable(item.picture)}:\n{lines}")
+
+    for_each(items, work, report, threads=concurrency(service.settings.max_batch))
 
 
 def write_each(items: Sequence[Item], form: str, work: Callable[[Item], tuple[str, Body]]) -> None:

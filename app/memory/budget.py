@@ -107,7 +107,9 @@ class MemoryBudget:
             OutOfMemoryError: the bytes are in use, or too little would be left for requests.
         """
         while not self._set_aside(size, lasts):
-            if self._is_vain(size, lasts) or not self.spare():
+            # In vain, if they would not fit even without all droppable models.
+            is_vain = not lasts and max(self.occupancy, self._least) + size > self._whole - self._lasting
+            if is_vain or not self.spare():
                 if lasts:  # cannot be refused: it counts, however little that leaves for requests
                     self._set_aside(size, lasts, must_fit=False)
                     break
@@ -211,10 +213,6 @@ class MemoryBudget:
             self._aside += size
             self._lasting += size if lasts else 0
             return True
-
-    def _is_vain(self, size: int, lasts: bool) -> bool:
-        """Whether bytes would not fit even if all droppable models were dropped."""
-        return not lasts and max(self.occupancy, self._least) + size > self._whole - self._lasting
 
     def _try_take(self, size: int, holdings: int, purpose: Purpose) -> bool:
         with self._condition:

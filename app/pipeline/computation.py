@@ -74,8 +74,9 @@ class PredictComputation(Computation):
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Attribution]:
         """Return one attribution (N = 1) per picture."""
         outputs = predict(model, batch.images)
-        maps, targets = outputs.new_empty((len(batch.images), 0, 0)), model.task.objective(outputs, batch.ask).asked
-        return Attribution(maps, targets, outputs, layers=(), signed=False).rows()
+        targets = model.task.objective(outputs, batch.ask).ask_targets
+        no_maps = outputs.new_empty((len(batch.images), 0, 0))
+        return Attribution(no_maps, targets, outputs, layers=(), signed=False).rows()
 
 
 @dataclass(frozen=True)

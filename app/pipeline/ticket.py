@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seewhy.app.errors import FieldError
 from seewhy.app.pipeline.engine import Engine
@@ -31,19 +31,6 @@ class Submission:
     plan: Plan
     picture: View
     timings: Timings
-
-
-@dataclass(frozen=True)
-class TicketProgress:
-    """The progress of a ticket.
-
-    Attributes:
-        share: share of the work done, 0 to 1; None before it starts.
-        map: (h, w) float32, the latest preview of the first class; None if there is none.
-    """
-
-    share: float | None
-    map: "np.ndarray[Any, np.dtype[np.float32]] | None"
 
 
 class Ticket:
@@ -106,15 +93,19 @@ class Ticket:
             pass
         return self._outcomes
 
-    def progress(self) -> TicketProgress:
-        """Return the progress of the work."""
-        share = None
+    @property
+    def share(self) -> float | None:
+        """Share of the work done, 0 to 1; None before it starts."""
         finished = sum(map(len, self._outcomes))
-        if finished or any(job.progress.passes[1] for _, job in self._running):
-            underway = sum(job.progress.share for _, job in self._running)
-            total = sum(submission.plan.count for submission in self.submissions)
-            share = min(1.0, (finished + underway) / total)
-        return TicketProgress(share, self._progress.map)
+        if not (finished or any(job.progress.passes[1] for _, job in self._running)):
+            return None
+        underway = sum(job.progress.share for _, job in self._running)
+        return min(1.0, (finished + underway) / sum(submission.plan.count for submission in self.submissions))
+
+    @property
+    def preview(self) -> NDArray[np.float32] | None:
+        """The latest map (h, w) of the first class; None if there is none."""
+        return self._progress.map
 
     def cancel(self) -> None:
         """Cancel the remaining work; it ends before its next pass."""

@@ -84,20 +84,20 @@ class Objective(ABC):
         raise TargetError("The method asks what keeps a region, and only a segmenter has regions; use rise.")
 
     @property
-    def asked(self) -> Targets:
+    def ask_targets(self) -> Targets:
         """The same targets, to ask again."""
         return self.targets
 
     @property
     def first(self) -> int | SpatialTarget | None:
         """The target of the first picture."""
-        target = self.asked[0]
+        target = self.ask_targets[0]
         return int(target) if isinstance(target, Tensor) else target
 
     @property
     def ask(self) -> Ask:
         """The same targets and contrasts, for other pictures."""
-        return Ask(self.asked, self.against)
+        return Ask(self.ask_targets, self.against)
 
     @property
     def alone(self) -> Self:

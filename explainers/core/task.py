@@ -1,7 +1,6 @@
 """What can be asked of a model: a task reads its outputs, turns them into scores, and describes them to people."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol, Self, cast, runtime_checkable
 
@@ -10,7 +9,7 @@ from torch import Tensor
 from seewhy.explainers.core.ask import Ask, SpatialTarget
 from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
-from seewhy.explainers.errors import OptionError, TargetError
+from seewhy.explainers.errors import OptionError, TargetError, at_fault
 from seewhy.explainers.imaging.geometry import Geometry
 
 
@@ -97,10 +96,12 @@ class Task(Protocol):
         """
 
     def remarks(self, outputs: Tensor, target: Any) -> Sequence[Diagnostic]:
-        """Return what the reader of a map of a target should know of one picture's outputs (...)."""
+        """Return what the reader of a map of a target should know of one picture's outputs (...); else nothing."""
+        return ()
 
     def are_probabilities(self, outputs: Tensor) -> bool:
-        """Whether outputs (N, ...) look like probabilities, which a model should not return."""
+        """Whether outputs (N, ...) look like probabilities, which a model should not return; those of values do not."""
+        return False
 
 
 @runtime_checkable
@@ -144,11 +145,9 @@ def named_target(
         TargetError: as `Task.target`.
         OptionError: the task has no boxes, or these lack the attribute.
     """
-    for field, value in (("label", label), ("attribute", attribute)):
-        if value is not None and not isinstance(task, BoxTask):
-            raise OptionError(f"Only a detector's boxes have {field}s to ask about; leave {field} out.", field)
+    must_have_boxes(task, attribute, label)
     if label is not None:
-        with blamed("label"):
+        with at_fault("label", TargetError):
             task.target(f"label:{label}")
         target = f"{'label' if target is None else target}:{label}"
     result: int | SpatialTarget | None = None if target is None else task.target(target)
@@ -157,14 +156,11 @@ def named_target(
     return result
 
 
-@contextmanager
-def blamed(field: str) -> Iterator[None]:
-    """Let an error about a target name another option of the user's."""
-    try:
-        yield
-    except TargetError as error:
-        error.field = field
-        raise
+def must_have_boxes(task: Task, attribute: str | None, label: int | str | None) -> None:
+    """Raise OptionError for what only boxes can be asked, of a task without any."""
+    for field, value in (("label", label), ("attribute", attribute)):
+        if value is not None and not isinstance(task, BoxTask):
+            raise OptionError(f"Only a detector's boxes have {field}s to ask about; leave {field} out.", field)
 
 
 def named_ask(

@@ -13,7 +13,8 @@ from seewhy.explainers.errors import ModelOutputError
 from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.hooks.selection import out_of_reach
 from seewhy.explainers.hooks.session import HookSession
-from seewhy.explainers.layers.layout import Grid, TokenGrid, grid_axes
+from seewhy.explainers.layers.feature_maps import grid_axes
+from seewhy.explainers.layers.layout import Grid, TokenGrid
 from seewhy.explainers.layers.provenance import Provenance, Tracker
 from seewhy.explainers.process_wide import exclusive
 

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, nn
 
 from seewhy.explainers.hooks.selection import as_module, is_compiled_in_place
-from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps
-from seewhy.explainers.layers.layout import grid_axes
+from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps, grid_axes
 from seewhy.explainers.layers.survey import Survey, survey_module
 from seewhy.explainers.process_wide import exclusive, exclusive_if_free
 

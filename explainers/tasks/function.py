@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from seewhy.explainers.core.ask import Ask
-from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.task import Prediction, Task
 from seewhy.explainers.errors import TargetError
@@ -19,7 +18,7 @@ TargetFunction = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class FunctionTask:
+class FunctionTask(Task):
     """Asks for a function of the outputs of another task, which reads and describes them.
 
     Attributes:
@@ -62,10 +61,6 @@ class FunctionTask:
         label = "function of the outputs" if name.startswith("<") else name
         value = float(self.scores(outputs[None].detach())[0])
         return (ValuePrediction(0, label, value),) * len(targets) + rows
-
-    def remarks(self, outputs: Tensor, target: int) -> tuple[Diagnostic, ...]:
-        """Return nothing: the meaning of the function is the user's."""
-        return ()
 
     def are_probabilities(self, outputs: Tensor) -> bool:
         """Whether the model's own task takes outputs (N, ...) for probabilities."""

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
-from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.task import Task
 from seewhy.explainers.errors import ModelOutputError, TargetError, near_matches
 from seewhy.explainers.execution.deferred_checks import require
 from seewhy.explainers.tasks.choices import DEFAULT_METHOD
@@ -22,7 +22,7 @@ _NO_CLASSES = "The model gives values, not probabilities of classes, which this 
 
 
 @dataclass(frozen=True)
-class Values:
+class Values(Task):
     """Tells how much of something a picture shows, such as an age, a distance or an angle.
 
     Outputs are values (N, K), in the units of the training. A target K asks what makes value K larger; ``~K``, as of
@@ -105,14 +105,6 @@ class Values:
         label = self.labels[place] if self.labels else f"output {place}"
         unit = self.units[place] if self.units else ""
         return ValuePrediction(place, label, values[place], unit, "up" if number >= 0 else "down")
-
-    def remarks(self, outputs: Tensor, target: int) -> tuple[Diagnostic, ...]:
-        """Return nothing: a value is neither certain nor improbable."""
-        return ()
-
-    def are_probabilities(self, outputs: Tensor) -> bool:
-        """Return no: values of 0 to 1 are values."""
-        return False
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,13 +6,9 @@ from playwright.sync_api import expect
 from torch import nn
 
 from seewhy import BoxHead, Candidates
-from seewhy.app import create_app
-from seewhy.app.settings import Settings
 from tests.app.browsing import accessible, ask, clipboard, explained_anew
 from tests.app.conftest import opened
-from tests.app.serving import declare, live
-from tests.app.shapes import HEIGHT, WIDTH, over, saved, shown
-from tests.waiting import GUARD
+from tests.app.shapes import HEIGHT, WIDTH, over, page_of, saved, served, shown
 
 CELL = 16
 
@@ -45,14 +41,8 @@ def decode(raw):
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
     """The address of a service whose default model is a detector."""
-    folder = tmp_path_factory.mktemp("scenes")
-    torch.save(Cells().state_dict(), folder / "w.pth")
-    members = {"labels": ["red", "green"], "input_size": [HEIGHT, WIDTH], "head": "detection"}
-    models = declare(folder, "tests.app.test_page_boxes:Cells", ["cells"], **members, mean=[0, 0, 0], std=[1, 1, 1])
-    app = create_app(Settings(models=models, default_model="cells", deadline=GUARD))
-    with live(app) as url:
+    with served(tmp_path_factory.mktemp("scenes"), Cells(), ["red", "green"], "detection") as url:
         yield url
-    app.extensions["seewhy"].models.stop()
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +59,8 @@ def boxes(scenes, picture):
 @pytest.fixture(scope="module")
 def street(browser, scenes, picture):
     """The page with the boxes of the picture, for one question after another."""
-    with opened(browser, scenes) as tab:
-        tab.goto(f"{scenes}/?layer=neck")
-        tab.wait_for_selector("body[data-ready]")
-        tab.set_input_files("#image", picture)
-        yield shown(tab)
+    with page_of(browser, scenes, picture, "?layer=neck") as page:
+        yield page
 
 
 def path(box):

@@ -23,7 +23,7 @@ from seewhy.app.server.start import _check_port
 from seewhy.app.server.unread_body import MOST_SECONDS, read_rest
 from seewhy.app.settings import Settings
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import free_port, rests, start, underway
+from tests.app.serving import figures, free_port, rests, start, underway
 from tests.waiting import GUARD, until
 
 
@@ -266,8 +266,9 @@ def test_termination_answers_what_was_accepted():
     port = free_port()
     process = start(port)
     with ThreadPoolExecutor(4) as pool:
-        waiting = [pool.submit(explain, f"http://127.0.0.1:{port}", "coffee.png", top="8") for _ in range(4)]
-        time.sleep(0.3)
+        url, work = f"http://127.0.0.1:{port}", {"method": "rise", "samples": "200"}
+        waiting = [pool.submit(explain, url, "coffee.png", **work) for _ in range(4)]
+        until(lambda: sum(figures(url, "seewhy_requests_in_progress")) >= 4)
         process.send_signal(signal.SIGTERM)
         assert [future.result().status_code for future in waiting] == [200] * 4
     assert process.wait(60) == 0

@@ -4,7 +4,7 @@ import torchvision
 from torch import Tensor, nn
 
 from seewhy.explainers.errors import LayerError
-from seewhy.explainers.layers.layout import grid_axes
+from seewhy.explainers.layers.feature_maps import grid_axes
 from seewhy.explainers.tasks.pose import survey
 from tests import nets
 

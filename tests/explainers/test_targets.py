@@ -29,7 +29,7 @@ def test_case_tells_labels_apart_where_it_must():
     [
         ("taby", "Near matches: tabby"),
         ("cat", "Near matches: Tiger cat"),
-        ("zebra", "`seewhy predict PICTURE --top"),
+        ("zebra", "See the list of the model's labels."),
         ("crane", "classes 2, 3"),
         ("", "no class ''"),
         ("1.5", "no class '1.5'"),

@@ -30,7 +30,7 @@ MAX_LAYERS = 64
 
 _NO_GRID = (
     "The output of layer {path!r} {what}, not a grid of features (N, C, h, w) or tokens (N, T, C) over the picture; "
-    "choose a layer that `seewhy layers MODEL` or GET /models/NAME/layers marks as usable for a CAM."
+    "choose a layer that the list of the model's layers marks as usable for a CAM."
 )
 
 
@@ -240,9 +240,7 @@ def collect(
             if path in layers:
                 raise
     if not tensors.activations:
-        raise LayerError(
-            f"No layer that {', '.join(layers)} matches suits a CAM; `seewhy layers MODEL` marks those that do."
-        )
+        raise LayerError(f"No layer that {', '.join(layers)} matches suits a CAM; see the list of the model's layers.")
     return tensors
 
 

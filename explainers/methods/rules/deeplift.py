@@ -17,6 +17,7 @@ from seewhy.explainers.execution.chunks import chunk_size, chunks
 from seewhy.explainers.methods.baselines import PLAIN, PlainBaseline, baseline_of
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.methods.rules.attention import ELEMENTWISE
 from seewhy.explainers.methods.rules.base import (
     Operation,
     Rules,
@@ -25,12 +26,6 @@ from seewhy.explainers.methods.rules.base import (
     propagate,
     replaced,
     slope_of,
-)
-
-_ELEMENTWISE = (
-    *("relu", "relu6", "leaky_relu", "prelu", "rrelu", "threshold", "hardtanh", "clamp", "clamp_min", "clamp_max"),
-    *("elu", "selu", "celu", "silu", "gelu", "mish", "softplus", "sigmoid", "tanh", "hardswish", "hardsigmoid"),
-    *("softsign", "logsigmoid", "hardshrink", "softshrink", "tanhshrink", "erf", "exp", "square", "abs", "sin", "cos"),
 )
 
 
@@ -119,7 +114,7 @@ def _product(operation: Operation) -> Tensor | None:
 
 _RULES = Rules(
     "deeplift",
-    dict.fromkeys(_ELEMENTWISE, _rescale)
+    dict.fromkeys(ELEMENTWISE, _rescale)
     | dict.fromkeys(("max_pool1d", "max_pool2d", "adaptive_max_pool2d"), _max_pool)
     | {"mul": _product},
     is_linear,
