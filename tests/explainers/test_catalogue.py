@@ -343,7 +343,7 @@ def test_smoothing_composes_with_contrasts(name, net, wide):
 
 SHOWING = {
     *("smoothgradcam++", "scorecam", "sscam", "iscam", "smoothgrad", "vargrad", "integrated-gradients", "blur-ig"),
-    *("expected-gradients", "guided-ig", "occlusion", "rise", "extremal-perturbation"),
+    *("expected-gradients", "guided-ig", "occlusion", "rise", "extremal-perturbation", "dave"),
 }
 """The methods of many passes whose maps can be seen to grow."""
 
