@@ -55,6 +55,7 @@ class HookService:
         computation = SoloComputation(
             lambda model, images, ask, progress: trace_images(model, images, ask, layers, progress),
             Passes(1, 1),
+            lambda trace: [trace.outputs],
         )
         self._service.spend(model, computation, 1, deadline)
         trace: Trace = self._run(Plan(model, computation, (ask,), deadline, "trace"), picture, timings)
@@ -94,6 +95,7 @@ class HookService:
                 lambda size: memory.take(size, CAPTURE),
             ),
             Passes(2, 1),
+            lambda tensors: [tensors.outputs],
         )
         self._service.spend(model, computation, 1, deadline)
         tensors: Capture = self._run(Plan(model, computation, (ask,), deadline, "capture"), picture, timings)
@@ -121,6 +123,7 @@ class HookService:
         computation = SoloComputation(
             lambda model, images, ask, progress: edit_images(model, images, edits, explainer, ask, second, progress),
             cost,
+            lambda pair: [pair.before.outputs, pair.after.outputs],
         )
         edited = self._run(Plan(model, computation, (ask,), deadline, "intervene"), picture, timings)
         before, after = (
@@ -157,6 +160,7 @@ class HookService:
         computation = SoloComputation(
             lambda model, images, ask, progress: sweep_images(model, images, edit, ask, second, progress),
             None,
+            lambda sweep: [sweep.outputs],
         )
         sweep: Sweep = self._run(Plan(model, computation, (ask,), deadline, "sweep"), picture, timings)
         target, *top = located(model.task.describe(sweep.outputs, [sweep.target]), picture.geometry)

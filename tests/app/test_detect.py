@@ -13,6 +13,10 @@ from torch import nn
 from seewhy import ModelError, detect, explain, wrap_model
 from seewhy.app import create_app
 from seewhy.app.cli import main
+from seewhy.app.memory.account import Account
+from seewhy.app.memory.budget import MemoryBudget
+from seewhy.app.pipeline.options import ExplainOptions
+from seewhy.app.pipeline.parse import parse
 from seewhy.app.settings import Settings
 from seewhy.models import Registry
 from tests.app.conftest import EXAMPLES
@@ -180,6 +184,17 @@ def test_hooks_and_layers_of_a_detector(client):
     effect = post(client, "/hooks/intervene", edits=edits, target="box:0", format="json")
     assert effect.status_code == 200, effect.json
     assert effect.json["before"]["target"]["number"] == 0
+
+
+def test_candidates_of_a_picture_count_once(client, monkeypatch):
+    service = client.application.extensions["seewhy"]
+    request = Account(MemoryBudget(10**8))
+    monkeypatch.setattr("seewhy.app.pipeline.ticket.account", lambda: request)
+    options = parse(ExplainOptions, {"target": ["box:0", "box:1", "box:2"]})
+    ticket = service.ask([CAT.read_bytes()], [options])
+    outputs = [outcome.result[0].outputs for outcome in ticket.result()[0]]
+    assert len({part.data_ptr() for part in outputs}) == 1
+    assert request.holdings == outputs[0].nbytes > 0
 
 
 @pytest.mark.slow
