@@ -19,9 +19,6 @@ from seewhy.explainers.tasks.choices import PARTS, REGION_METHOD, Part
 from seewhy.explainers.tasks.classification import class_index
 from seewhy.explainers.tasks.regions import Mask, Region, border, checked, island, resized
 
-_SUFFIXED = re.compile(rf"^(.*?)(?::({'|'.join(PARTS)}))?$", re.DOTALL)
-"""A target, and where its logits are averaged."""
-
 
 @dataclass(frozen=True)
 class Segmentation:
@@ -130,8 +127,7 @@ class Segmentation:
         """Return the region that a text or a number names."""
         if not isinstance(target, str):
             return Region(class_index(target, self.labels), name=target)
-        name, suffix = _SUFFIXED.findall(target.strip())[0]
-        part: Part = suffix or "region"
+        name, part = _parted(target.strip(), self.labels)
         if name.startswith("pixel:"):
             return Region(None, part, pixel=_pixel(name), name=target)
         label = class_index(name.removeprefix("label:"), self.labels) if name else None
@@ -278,6 +274,17 @@ def _of_classes(classes: Tensor | None, count: int) -> tuple[Region | None, ...]
     """Return the whole regions of classes (N,), or of the largest one where none is named."""
     numbers = [MOST_PROBABLE] * count if classes is None else classes.tolist()
     return tuple(None if number == MOST_PROBABLE else Region(number) for number in numbers)
+
+
+def _parted(target: str, labels: Sequence[str]) -> tuple[str, Part]:
+    """Return a target, and where its logits are averaged; a whole label goes before a label and such a part."""
+    front, colon, back = target.rpartition(":")
+    name = target.removeprefix("label:").casefold()
+    is_label = front == "label" or name in (label.casefold() for label in labels)
+    for part in PARTS if colon and not is_label else ():
+        if part == back:
+            return front, part
+    return target, "region"
 
 
 def _pixel(name: str) -> tuple[float, float]:

@@ -284,6 +284,21 @@ def test_what_is_not_there_cannot_be_asked(target, further, reason):
         explain(model, picture, target=target, **further)
 
 
+def test_the_label_of_a_place_is_the_class_of_that_name(images):
+    """Whatever it is called: an option is no part of the target's text."""
+    model = wrap_model(detector("SSD"), ["__background__", "x1", "cup", "tree"])
+    result = explain(model, images[0], target="region:8,8,40,40", label="x1")
+    assert (result.target.label, result.target.attribute) == ("x1", "score")
+    edge = explain(model, images[0], target="region:8,8,40,40", label="x1", attribute="x1")
+    assert (edge.target.label, edge.target.attribute) == ("x1", "x1")
+    assert {row.target.label for row in explain(model, images[0], label="cup")} == {"cup"}
+    with pytest.raises(
+        TargetError, match="label:cup is of 'cup', and the label 'tree'; leave one of them out"
+    ) as caught:
+        explain(model, images[0], target="label:cup", label="tree")
+    assert caught.value.field == "label"
+
+
 def test_attributes_that_a_detector_lacks_are_refused(kind, model, images):
     for attribute in set(ATTRIBUTES) - set(ATTRIBUTES_OF[kind]):
         with pytest.raises(OptionError, match=f"This detector has no {attribute}; it has score, x1") as caught:
