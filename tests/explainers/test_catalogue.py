@@ -20,7 +20,7 @@ from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.explainer import AUGMENTATIONS, Explainer
 from seewhy.explainers.methods.gradient import xrai
 from tests import nets
-from tests.grids import CLASSIFYING
+from tests.grids import CLASSIFYING, few
 
 FEW = {"samples": 3, "steps": 4, "masks": 12, "segments": 12, "iterations": 4, "cells": 3, "patch": 8, "stride": 8}
 """Small values of the options that make methods expensive."""
@@ -317,6 +317,15 @@ def test_precision_and_memory_format_do_not_matter(name, net, wide):
     assert torch.corrcoef(pair)[0, 1] > (0.7 if name in ("recipro-cam", "xrai") else 0.9)
     if METHODS[name].family == "cam" and name not in ("ablationcam", "recipro-cam"):
         close(half.maps, expected(name).maps, 0.05)
+
+
+@pytest.mark.parametrize("name", few(CLASSIFYING, {"cam", "deeplift"}))
+def test_autocast_is_lower_precision_and_no_fault_of_the_model(name, net, wide):
+    with torch.autocast("cpu"):
+        cast = explained(name, net, wide)
+    assert [cast.maps.dtype, cast.logits.dtype] == [torch.float32, torch.float32]
+    pair = torch.stack([maps.flatten() for maps in (cast.maps, expected(name).maps)])
+    assert torch.corrcoef(pair)[0, 1] > (0.5 if cast.change is not None else 0.9)
 
 
 ONE_CHANNEL = {
