@@ -322,6 +322,15 @@ def test_precision_and_memory_format_do_not_matter(name, net, wide):
         close(half.maps, expected(name).maps, 0.05)
 
 
+@pytest.mark.parametrize("name", few(CLASSIFYING, {"cam", "deeplift"}))
+def test_autocast_is_lower_precision_and_no_fault_of_the_model(name, net, wide):
+    with torch.autocast("cpu"):
+        cast = explained(name, net, wide)
+    assert [cast.maps.dtype, cast.logits.dtype] == [torch.float32, torch.float32]
+    pair = torch.stack([maps.flatten() for maps in (cast.maps, expected(name).maps)])
+    assert torch.corrcoef(pair)[0, 1] > (0.5 if cast.change is not None else 0.9)
+
+
 ONE_CHANNEL = {
     *("dff", "extremal-perturbation", "feature-ablation", "kernel-shap", "lime", "occlusion", "rise", "sobol"),
     *("eigencam", "eigengradcam", "kpcacam", "recipro-cam"),
