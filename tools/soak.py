@@ -38,8 +38,8 @@ from tools.load import MAX_MODELS, METHODS, MODELS, PICTURES, UNTRAINED, Questio
 
 THREADS = 32
 
-PAUSES = 40
-"""In a run, of even numbers of requests."""
+PAUSES = 80
+"""In a run: of a quarter enough for its lowest level to be the floor, although memory swings."""
 
 REST = 2 * REST_SECONDS
 """Until the server has given back what it does not need."""

@@ -282,8 +282,8 @@ SWINGS = {
     "up and down": lambda pause: 70 * math.sin(2 * pause),
     "at random": lambda pause: random.Random(pause).uniform(-70, 70),
     "mostly high": lambda pause: 140 if pause % 7 else 0,
-    "high in the second half": lambda pause: 140 if pause >= 20 and pause % 5 else 0,
-    "high in the first half": lambda pause: 140 if pause < 20 and pause % 5 else 0,
+    "high in the second half": lambda pause: 140 if pause >= soak.PAUSES // 2 and pause % 5 else 0,
+    "high in the first half": lambda pause: 140 if pause < soak.PAUSES // 2 and pause % 5 else 0,
 }
 
 
