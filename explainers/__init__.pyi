@@ -84,6 +84,7 @@ from .methods.transformer.attention import AttentionRollout as AttentionRollout
 from .methods.transformer.attention import Chefer as Chefer
 from .methods.transformer.attention import LeGrad as LeGrad
 from .methods.transformer.attnlrp import AttnLRP as AttnLRP
+from .methods.transformer.dave import DAVE as DAVE
 from .results.agreement import rank_correlation as rank_correlation
 from .results.explanation import Explanation as Explanation
 from .results.likeness import Likeness as Likeness

@@ -169,8 +169,8 @@ def near_matches(name: str, names: Iterable[str]) -> str:
 def never_runs(path: str) -> str:
     """Return the message about a layer that a picture does not pass."""
     return (
-        f"{path!r} never runs for this picture (or its `forward` is called directly, bypassing hooks); choose a layer "
-        "that runs, from the list of the model's layers."
+        f"{path!r} never runs for this picture (its parts may run without it, or its `forward` is called directly, "
+        "bypassing hooks); choose a layer that runs, from the list of the model's layers."
     )
 
 

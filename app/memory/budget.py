@@ -1,5 +1,7 @@
 """The memory budget of all requests of a process: bodies, pixels, tensors and answers count before they are allocated.
 
+What a model returns counts once its pass is over and it is a request's. Each pass has memory of its own (`limit`).
+
 What does not fit at present is refused with 503, after idle models have been dropped; what could never fit, with 413.
 Requests wait only for pixels, which are held briefly; an answer may be held as long as its client reads.
 """
@@ -42,6 +44,7 @@ class Purpose:
 BODY = Purpose("The body", BodyTooLargeError, "send a smaller one")
 PIXELS = Purpose("The picture", PictureTooLargeError, "send a smaller one")
 CAPTURE = Purpose("The capture", CaptureTooLargeError, "name fewer layers or kinds")
+OUTPUTS = Purpose("What the model returns", AnswerTooLargeError, "ask for fewer classes or pictures")
 ANSWER = Purpose("The answer", AnswerTooLargeError, "ask for fewer classes or numbers, or send a smaller picture")
 
 

@@ -7,6 +7,10 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
 from seewhy.app.pipeline.computation import Computation, PredictComputation
 from seewhy.app.pipeline.costs import spend
 from seewhy.app.pipeline.decode import Decoder, Source
@@ -222,6 +226,7 @@ class Service:
         """Wait for the explanations and return them for each picture; errors as `Ticket.result`."""
         pairs = zip(ticket.submissions, ticket.result(), strict=True)
         results = [_explain_result(submission, outcomes) for submission, outcomes in pairs]
+        ticket.release(sum(result.outputs.nbytes for result in results))
         self._observer.explained(ticket.plan.model, [part for result in results for part in result.explanations])
         return results
 
@@ -263,7 +268,13 @@ class Service:
 def _predict_result(submission: Submission, outcome: Outcome, top: int) -> PredictResult:
     model, outputs = submission.plan.model, outcome.result.outputs[0]
     predictions = located(model.task.describe(outputs, top=top), submission.picture.geometry)
-    return PredictResult(model, submission.timings, predictions, outputs.numpy())
+    return PredictResult(model, submission.timings, predictions, _own(outputs))
+
+
+def _own(outputs: Tensor) -> "NDArray[np.float32]":
+    """Return the outputs (K, ...) of a picture, without those of others in its batch, which would stay in memory."""
+    is_alone = outputs.untyped_storage().nbytes() == outputs.nbytes
+    return (outputs if is_alone else outputs.clone()).numpy()
 
 
 def _explain_result(submission: Submission, outcomes: Sequence[Outcome]) -> ExplainResult:
@@ -278,7 +289,7 @@ def _explain_result(submission: Submission, outcomes: Sequence[Outcome]) -> Expl
             for (method, _), attribution in zip(plan.methods, outcome.result, strict=True)
         ],
         style=plan.style,
-        outputs=outcomes[0].result[0].outputs[0].numpy(),
+        outputs=_own(outcomes[0].result[0].outputs[0]),
         timings=submission.timings,
         deadline=plan.deadline,
     )

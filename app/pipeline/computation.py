@@ -35,6 +35,10 @@ class Computation(ABC):
         """
 
     @abstractmethod
+    def outputs(self, result: Any) -> Sequence[Tensor]:
+        """Return the model's outputs in the result for one picture; those of segmenters and detectors are large."""
+
+    @abstractmethod
     def passes(self, model: LoadedModel) -> Passes | None:
         """Return the maximum number of passes for one picture; None if unknown."""
 
@@ -59,6 +63,10 @@ class PredictComputation(Computation):
 
     runs_whole: ClassVar[bool] = True
 
+    def outputs(self, result: Attribution) -> Sequence[Tensor]:
+        """Return the outputs of an attribution."""
+        return (result.outputs,)
+
     def passes(self, model: LoadedModel) -> Passes:
         """Return one forward pass."""
         return Passes(1)
@@ -76,6 +84,10 @@ class ExplainComputation(Computation):
     """Explain pictures by one or several methods; equal explainers share a batch."""
 
     explainers: tuple[Explainer, ...]
+
+    def outputs(self, result: Sequence[Attribution]) -> Sequence[Tensor]:
+        """Return the outputs of each method's attribution."""
+        return [attribution.outputs for attribution in result]
 
     @property
     def runs_whole(self) -> bool:
@@ -107,6 +119,10 @@ class ChannelGradients(ExplainComputation):
 
     explainers: tuple[IntegratedGradients]
 
+    def outputs(self, result: Any) -> Sequence[Tensor]:
+        """Return none; the result is gradients alone."""
+        return ()
+
     def run(self, model: LoadedModel, images: Tensor, ask: Ask, progress: Progress) -> Sequence[Tensor]:
         """Return (C, H, W) float32 per picture."""
         with pose(model, images, ask, progress.unseen) as question:
@@ -123,12 +139,18 @@ class SoloComputation(Computation):
         do: takes the model, the picture (1, C, H, W), the question, and a progress function to call between passes,
             never within one.
         cost: number of its passes; None if unknown.
+        outputs_of: returns the model's outputs in its result.
     """
 
     do: Callable[[LoadedModel, Tensor, Ask, Progress], Any]
     cost: Passes | None
+    outputs_of: Callable[[Any], Sequence[Tensor]] = lambda _: ()
 
     runs_whole: ClassVar[bool] = False
+
+    def outputs(self, result: Any) -> Sequence[Tensor]:
+        """Return what `outputs_of` does."""
+        return self.outputs_of(result)
 
     def passes(self, model: LoadedModel) -> Passes | None:
         """Return `cost`."""

@@ -42,6 +42,7 @@ def trace(service: Service, upload: bytes, options: TraceOptions) -> TraceResult
     computation = SoloComputation(
         lambda model, images, ask, progress: trace_images(model, images, ask, layers, progress),
         Passes(1, 1),
+        lambda timeline: [timeline.outputs],
     )
     service.spend(model, computation, 1, deadline)
     timeline: Trace = service.run(Plan(model, computation, (ask,), deadline, "trace"), picture, timings)
@@ -83,6 +84,7 @@ def capture(service: Service, upload: bytes, options: CaptureOptions, sheet: boo
             lambda size: memory.take(size, CAPTURE),
         ),
         Passes(2, 1),
+        lambda tensors: [tensors.outputs],
     )
     service.spend(model, computation, 1, deadline)
     tensors: Capture = service.run(Plan(model, computation, (ask,), deadline, "capture"), picture, timings)
@@ -111,6 +113,7 @@ def intervene(service: Service, upload: bytes, other: bytes | None, options: Int
     computation = SoloComputation(
         lambda model, images, ask, progress: edit_images(model, images, edits, explainer, ask, second, progress),
         cost,
+        lambda pair: [pair.before.outputs, pair.after.outputs],
     )
     edited = service.run(Plan(model, computation, (ask,), deadline, "intervene"), picture, timings)
     before, after = (
@@ -148,6 +151,7 @@ def sweep(service: Service, upload: bytes, other: bytes | None, options: Interve
     computation = SoloComputation(
         lambda model, images, ask, progress: sweep_images(model, images, edit, ask, second, progress),
         None,
+        lambda sweep: [sweep.outputs],
     )
     effects: Sweep = service.run(Plan(model, computation, (ask,), deadline, "sweep"), picture, timings)
     target, *top = located(model.task.describe(effects.outputs, [effects.target]), picture.geometry)

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from seewhy.app.errors import FieldError
+from seewhy.app.memory.account import current as account
+from seewhy.app.memory.budget import OUTPUTS
 from seewhy.app.pipeline.engine import Engine
 from seewhy.app.pipeline.jobs import Job, Outcome
 from seewhy.app.pipeline.plan import Plan
@@ -55,6 +58,9 @@ class Ticket:
         self.submissions = tuple(submissions)
         self._engine = engine
         self._most_queued = most_queued
+        self._account = account()
+        self._outputs: dict[int, Tensor] = {}
+        """The model's outputs in the outcomes, by address: questions about one picture may share them."""
         self._outcomes: list[list[Outcome]] = [[] for _ in submissions]
         self._parts: deque[list[tuple[int, Job]]] = deque()
         self._running: list[tuple[int, Job]] = []
@@ -88,10 +94,17 @@ class Ticket:
             DeadlineError, ClientGoneError: no client waits any longer.
             FieldError: the class to contrast with is invalid.
             ExplainerError: the model or the method failed.
+            OutOfMemoryError, AnswerTooLargeError: there is no memory for what the model returned.
         """
         while self._advance():
             pass
         return self._outcomes
+
+    def release(self, remainder: int) -> None:
+        """Drop the outcomes, and give back the memory of the model's outputs, except a remainder of bytes."""
+        size = sum(outputs.nbytes for outputs in self._outputs.values())
+        self._outcomes, self._outputs = [[] for _ in self.submissions], {}
+        self._account.give(size - remainder)
 
     @property
     def share(self) -> float | None:
@@ -117,7 +130,8 @@ class Ticket:
         """Wait for the queued jobs, and queue the next ones; return whether there are any."""
         if not self._running:
             return False
-        for (place, _), outcome in zip(self._running, self._results(), strict=True):
+        for (place, job), outcome in zip(self._running, self._results(), strict=True):
+            self._count(job.computation.outputs(outcome.result))
             self._outcomes[place].append(outcome)
         last_of_round = not self._parts
         for place in {place for place, _ in self._running} - {place for part in self._parts for place, _ in part}:
@@ -132,6 +146,12 @@ class Ticket:
         if self._parts:
             self._submit()
         return bool(self._running)
+
+    def _count(self, outputs: Iterable[Tensor]) -> None:
+        """Take the memory of a model's outputs, unless they are counted already."""
+        new = {part.data_ptr(): part for part in outputs if part.data_ptr() not in self._outputs}
+        self._account.take(sum(part.nbytes for part in new.values()), OUTPUTS)
+        self._outputs |= new
 
     def _begin_round(self, asks: Iterable[Sequence[Ask]]) -> None:
         """Create the jobs for the questions about each picture."""

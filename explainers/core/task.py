@@ -115,6 +115,13 @@ class BoxTask(Task, Protocol):
             OptionError: the detector has no such attribute.
         """
 
+    def with_label(self, target: Any, label: int | str) -> Any:
+        """Return the target as one of a class, or all boxes of the class for None.
+
+        Raises:
+            TargetError: there is no such class, or the target is of another one.
+        """
+
     def each(self, outputs: Tensor, target: Any) -> tuple[Any, ...]:
         """Return the boxes that a target means in one picture's outputs (...), at least one.
 
@@ -146,13 +153,13 @@ def named_target(
         OptionError: the task has no boxes, or these lack the attribute.
     """
     must_have_boxes(task, attribute, label)
-    if label is not None:
-        with at_fault("label", TargetError):
-            task.target(f"label:{label}")
-        target = f"{'label' if target is None else target}:{label}"
     result: int | SpatialTarget | None = None if target is None else task.target(target)
-    if attribute is not None and isinstance(task, BoxTask):
-        result = task.with_attribute(result, attribute)
+    if isinstance(task, BoxTask):
+        if label is not None:
+            with at_fault("label", TargetError):
+                result = task.with_label(result, label)
+        if attribute is not None:
+            result = task.with_attribute(result, attribute)
     return result
 
 

@@ -57,14 +57,20 @@ class LayerCall:
     tokens: TokenGrid | None = None
 
     @property
-    def is_weighted_leaf(self) -> bool:
-        """Whether the module has parameters, and no other module ran inside this call."""
-        return self.finished == self.started + 1 and next(_own_parameters(self.module), None) is not None
+    def is_weighted(self) -> bool:
+        """Whether the module has parameters of its own."""
+        return next(_own_parameters(self.module), None) is not None
 
     @property
     def cells(self) -> int:
         """Number of positions of the output in the picture; 0 if it is no grid."""
         return cells_of(self.output_shape, self.grid)
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether the output has several positions in the picture, in whatever order."""
+        layout = self.provenance.layout if self.provenance is not None else None
+        return self.cells > 1 or (layout is not None and layout.extended)
 
 
 @dataclass
@@ -76,12 +82,14 @@ class Pass:
         scores: how many outputs there are for a picture; None where there are none.
         provenance: of the outputs.
         is_dense: whether the outputs are scores of positions, (N, K, H, W).
+        has_boxes: whether the outputs are candidates of a detector, (N, A, F).
     """
 
     calls: list[LayerCall]
     scores: int | None
     provenance: Provenance | None
     is_dense: bool = False
+    has_boxes: bool = False
 
 
 def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callable[[Any], Tensor]) -> Pass:
@@ -147,7 +155,7 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callab
         read = outputs(raw)
     except ModelOutputError:  # a model that returns no outputs has layers all the same
         return Pass(calls, None, None)
-    return Pass(calls, read.shape[1:].numel(), tracker.of(read), is_dense=read.ndim == 4)
+    return Pass(calls, read.shape[1:].numel(), tracker.of(read), read.ndim == 4, read.ndim == 3)
 
 
 def _reachable(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

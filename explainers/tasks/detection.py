@@ -14,7 +14,7 @@ from seewhy.explainers.errors import TargetError
 from seewhy.explainers.tasks.box_target import ATTRIBUTES, BoxTarget, checked, parse_target
 from seewhy.explainers.tasks.candidates import Candidates, Detector, overlaps
 from seewhy.explainers.tasks.choices import BOX_METHOD
-from seewhy.explainers.tasks.classification import contrasts_of, mean_of_nearest
+from seewhy.explainers.tasks.classification import class_index, contrasts_of, mean_of_nearest
 from seewhy.explainers.tasks.detected import BoxPrediction, DetectedPicture
 
 
@@ -84,9 +84,7 @@ class Detection:
         """
         if isinstance(target, BoxTarget):
             return target
-        return parse_target(
-            target, [self._label(index) for index in range(self.detector.layout.classes)], self.attributes
-        )
+        return parse_target(target, self._names, self.attributes)
 
     def with_attribute(self, target: BoxTarget | None, attribute: str) -> BoxTarget:
         """Return a target, or the surest box for None, with what is asked of it.
@@ -95,6 +93,21 @@ class Detection:
             OptionError: the detector has no such attribute.
         """
         return replace(target or BoxTarget(), attribute=checked(attribute, self.attributes))
+
+    def with_label(self, target: BoxTarget | None, label: int | str) -> BoxTarget:
+        """Return a target as one of a class, or all boxes of the class for None.
+
+        Raises:
+            TargetError: there is no such class, or the target is of another one.
+        """
+        index = class_index(label, self._names)
+        if target is None:
+            return BoxTarget("label", index, name=f"label:{label}")
+        if target.label not in (None, index):
+            raise TargetError(
+                f"{target.name} is of {self._label(target.label)!r}, and the label {label!r}; leave one of them out."
+            )
+        return replace(target, label=index)
 
     def each(self, outputs: Tensor, target: BoxTarget) -> tuple[BoxTarget, ...]:
         """Return what a target means in one picture's outputs (A, F): each box of a class, the surest first.
@@ -148,6 +161,10 @@ class Detection:
         """Whether the logits in candidates (N, A, F) look like scores."""
         logits = self.detector.layout.unpack(outputs.float()).logits
         return bool(((logits >= 0) & (logits <= 1)).all())
+
+    @property
+    def _names(self) -> list[str]:
+        return [self._label(index) for index in range(self.detector.layout.classes)]
 
     def _label(self, index: int) -> str:
         return self.labels[index] if self.labels else f"class {index}"

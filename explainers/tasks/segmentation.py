@@ -18,9 +18,6 @@ from seewhy.explainers.tasks.choices import PARTS, REGION_METHOD, Part
 from seewhy.explainers.tasks.classification import OfClass, class_index, contrasts_of, mean_of_nearest
 from seewhy.explainers.tasks.regions import Mask, Region, border, checked, island, resized
 
-_SUFFIXED = re.compile(rf"^(.*?)(?::({'|'.join(PARTS)}))?$", re.DOTALL)
-"""A target, and where its logits are averaged."""
-
 
 @dataclass(frozen=True)
 class Segmentation(Task):
@@ -124,8 +121,7 @@ class Segmentation(Task):
         """Return the region that a text or a number names."""
         if not isinstance(target, str):
             return Region(class_index(target, self.labels), name=target)
-        name, suffix = _SUFFIXED.findall(target.strip())[0]
-        part: Part = suffix or "region"
+        name, part = _parted(target.strip(), self.labels)
         if name.startswith("pixel:"):
             return Region(None, part, pixel=_pixel(name), name=target)
         label = class_index(name.removeprefix("label:"), self.labels) if name else None
@@ -243,6 +239,17 @@ class RegionPrediction(OfClass):
     def change(self, before: Self) -> str:
         """Return the change of the mean logit."""
         return f"{self.logit - before.logit:+.3g}"
+
+
+def _parted(target: str, labels: Sequence[str]) -> tuple[str, Part]:
+    """Return a target, and where its logits are averaged; a whole label goes before a label and such a part."""
+    front, colon, back = target.rpartition(":")
+    name = target.removeprefix("label:").casefold()
+    is_label = front == "label" or name in (label.casefold() for label in labels)
+    for part in PARTS if colon and not is_label else ():
+        if part == back:
+            return front, part
+    return target, "region"
 
 
 def _pixel(name: str) -> tuple[float, float]:

@@ -84,7 +84,7 @@ def events_of(service, monkeypatch):
 
 
 def test_a_stream_ends_with_the_answer(post, cat, events_of):
-    fields = {"method": "rise", "samples": "120", "top": "2", "values": "true"}
+    fields = {"method": "rise", "samples": "60", "top": "2", "values": "true"}
     response = post(cat, headers=EVENTS, **fields)
     assert response.mimetype == "text/event-stream"
     assert response.headers["X-Accel-Buffering"] == "no"

@@ -337,6 +337,7 @@ def test_the_second_picture_is_checked_too(post, cat):
     assert [error["field"] for error in answer.get_json()["errors"]] == ["other"]
 
 
+@pytest.mark.slow
 def test_an_intervention_that_takes_too_long_is_given_up_and_the_model_is_free(cat):
     app = create_app(Settings(deadline=3))
     try:
@@ -366,15 +367,11 @@ def test_what_nobody_waits_for_any_more_does_not_keep_the_model(route, fields, p
     assert ends == []
 
 
-def test_the_limit_of_a_capture_is_a_setting(cat):
-    app = create_app(Settings(max_capture_bytes=1280 * 49 * 4))
-    try:
-        client = app.test_client()
-        for kinds, status in ((["output"], 200), (["output", "input"], 413)):
-            data = {"image": (io.BytesIO(cat), "cat.png"), "layer": "bn2", "kind": kinds}
-            assert client.post("/hooks/capture", data=data).status_code == status
-    finally:
-        app.extensions["seewhy"].models.stop()
+def test_the_limit_of_a_capture_is_a_setting(cat, app_of):
+    client = app_of(max_capture_bytes=1280 * 49 * 4).test_client()
+    for kinds, status in ((["output"], 200), (["output", "input"], 413)):
+        data = {"image": (io.BytesIO(cat), "cat.png"), "layer": "bn2", "kind": kinds}
+        assert client.post("/hooks/capture", data=data).status_code == status
 
 
 def test_interleaved_requests_do_not_touch_each_other(app, cat):

@@ -273,10 +273,11 @@ def test_requests_may_take_what_the_process_leaves(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def narrow():
+def narrow(sharing):
     """A service whose requests have 40 MB."""
     app = create_app(Settings(memory_bytes=40 * 10**6, max_pixels=2_000_000))
-    yield app
+    with sharing():
+        yield app
     app.extensions["seewhy"].models.stop()
 
 

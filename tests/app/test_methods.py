@@ -77,9 +77,7 @@ def test_the_service_takes_up_the_example_of_a_new_method(tight):
     assert answer.headers["X-SeeWhy-Method"] == "powercam"
 
 
-@pytest.mark.parametrize(
-    "name", few(CONVOLUTIONAL, short={METHODS[name].family: name for name in CONVOLUTIONAL}.values())
-)
+@pytest.mark.parametrize("name", few(CONVOLUTIONAL, short=("dff", "saliency")))
 @pytest.mark.parametrize(
     "model",
     [pytest.param(name, marks=[pytest.mark.slow] if place else []) for place, name in enumerate(LAYERS)],

@@ -92,6 +92,7 @@ def test_a_click_explains_the_box_there(street, boxes):
     accessible(street)
 
 
+@pytest.mark.slow
 def test_the_list_and_the_keyboard_explain_boxes_and_their_edges(street, boxes):
     rows = street.locator("#predictions .class")
     rows.nth(1).hover()

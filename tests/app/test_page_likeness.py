@@ -78,6 +78,7 @@ def test_a_patch_shows_what_it_is_paired_with(alike, answer, side):
     assert marked(alike, 0) == marked(alike, 1) == []
 
 
+@pytest.mark.slow
 def test_the_keyboard_reads_patches_and_pairs(alike, answer):
     reader = alike.get_by_role("slider", name="Patches of the second picture")
     reader.focus()

@@ -49,6 +49,7 @@ def test_a_click_explains_the_region_there(regions, scenes, picture):
     accessible(regions)
 
 
+@pytest.mark.slow
 def test_the_keyboard_explains_the_region_that_it_reads(regions):
     reader = regions.locator("#reader")
     expect(reader).to_have_attribute("aria-label", re.compile("Enter explains the region there$"))
@@ -65,6 +66,7 @@ def test_the_keyboard_explains_the_region_that_it_reads(regions):
     expect(reader).to_be_focused()
 
 
+@pytest.mark.slow
 def test_a_class_of_the_list_is_its_whole_region_or_the_border_of_it(regions, scenes, picture):
     rows = regions.locator("#predictions .class")
     expect(rows.locator(".label")).to_have_text(["blue", "red", "green"])  # the largest region first

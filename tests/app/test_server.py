@@ -150,6 +150,7 @@ def test_a_mistake_in_the_models_file_is_told_before_anything_is_served(workers,
     assert "Traceback" not in process.stderr
 
 
+@pytest.mark.slow
 def test_an_idle_connection_is_kept_for_longer_than_balancers_keep_it(url):
     assert Server(Settings()).cfg.keepalive > 60
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)

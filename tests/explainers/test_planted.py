@@ -35,7 +35,7 @@ def pointing(method: str, network: nn.Module, drawings: Drawings, **options: Any
 def test_the_marker_tells_the_class_and_nothing_else_does(name):
     recipe, network = RECIPES[name], load(name)
     assert accuracy(recipe, network, count=128) > 0.98
-    assert abs(accuracy(recipe, network, count=128, marked=False) - 1 / CLASSES) < 0.1
+    assert abs(accuracy(recipe, network, count=128, marked=0) - 1 / CLASSES) < 0.1
 
 
 def test_the_weights_are_small():
@@ -73,7 +73,7 @@ def of_regions(method: str, network: nn.Module) -> float:
 
     The network takes one class where it sees no marker at all, so nothing in a picture speaks for that class.
     """
-    unmarked = draw(64, "outside", torch.Generator().manual_seed(8), marked=False)
+    unmarked = draw(64, "outside", torch.Generator().manual_seed(8), marked=0)
     taken = network(unmarked.images).argmax(dim=1)[unmarked.objects].bincount().argmax() - 1
     drawings = drawn("outside").part(drawn("outside").classes != taken)
     model = wrap_model(network, input_size=SIDE, head="segmentation", accelerator="eager")

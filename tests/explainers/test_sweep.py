@@ -12,12 +12,9 @@ from seewhy.explainers.hooks.session import HookSession
 from tools.sweep import COLUMNS, NAMES, PAGE, TOLERANCE, check, difference, main, prepare, reference
 
 SAMPLE = {
-    "convnext_tiny",  # channels last
-    "efficientnet_b0",  # squeeze and excitation, in-place SiLU
     "mobilenet_v3_small",  # in-place hard-swish
     "resnet18",  # in-place ReLU, run twice
     "shufflenet_v2_x0_5",  # views
-    "swin_v2_t",  # modules whose input depends on no picture
 }
 
 

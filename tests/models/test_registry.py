@@ -43,6 +43,7 @@ def test_names_are_the_embedded_torchvisions_and_timms(registry):
     assert list_models() == names
 
 
+@pytest.mark.slow
 def test_every_name_has_a_spec_with_a_label_per_class(registry):
     specs = registry.specs()
     assert [spec.name for spec in specs] == registry.names()

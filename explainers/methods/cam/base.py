@@ -17,7 +17,7 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.errors import LayerError
+from seewhy.explainers.errors import LayerError, never_runs
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.layers.feature_maps import FeatureMaps
@@ -283,9 +283,11 @@ def view_of(question: Question, path: str, outputs: list[Any]) -> FeatureMaps:
         outputs: one per call.
 
     Raises:
-        LayerError: the layer runs several times, or its output holds no feature maps.
+        LayerError: the layer does not run once, or its output holds no feature maps.
     """
-    if len(outputs) != 1:
+    if not outputs:
+        raise LayerError(never_runs(path))
+    if len(outputs) > 1:
         raise LayerError(
             f"Layer {path!r} runs {len(outputs)} times in one forward pass, so it has several feature maps; "
             "choose a layer that runs once, such as the block around it."

@@ -95,7 +95,7 @@ def full_gradients(question: Question, units: tuple[str, ...]) -> FullGradients:
                 "gradients."
             )
     worst = float(decomposition.missing.abs().max())
-    if worst > (1e-3 if _is_precise(question.images) else 0.05):
+    if worst > (1e-3 if question.is_precise else 0.05):
         raise UnsuitableModelError(
             f"The gradients of the input and of the biases do not add up to the score ({worst:.1%} are missing): the "
             "model adds or multiplies outside the modules that are seen, as transformers do. Use integrated gradients "

@@ -35,8 +35,7 @@ def attention_rules(method: str, composite: Composite, epsilon: float) -> Rules:
         **products,
         "einsum": partial(_product, epsilon, 1),
         "softmax": _softmax,
-        "layer_norm": partial(_layer_norm, epsilon),
-        "group_norm": partial(_group_norm, epsilon),
+        **dict.fromkeys(("layer_norm", "group_norm"), partial(_normalised, epsilon)),
         "mul": partial(_gate, rules.handlers["mul"]),
         "div": partial(_ratio, rules.handlers["div"]),
     }
@@ -108,32 +107,27 @@ def _product(epsilon: float, place: int, operation: Operation) -> Tensor | None:
     return replaced(output, backward, *inputs)
 
 
-def _normalised(epsilon: float, operation: Operation, apply: Callable[[Tensor], Tensor]) -> Tensor:
-    """A normalisation, whose deviation is a constant: then it is linear, with a bias. `apply` is its linear part."""
-    values = operation.args[0]
-    output = operation(values.detach())
-    inputs, copy = values.detach().clone(), output.clone()
+def linear_part(operation: Operation) -> Callable[[Tensor], Tensor] | None:
+    """Return a normalisation of one tensor without its shift, its deviation held constant; None where it is no such.
 
-    def backward(relevance: Tensor) -> tuple[Tensor, ...]:
-        return product_relevance(apply, (inputs,), copy.float(), relevance.float(), epsilon)
-
-    return replaced(output, backward, values)
-
-
-def _layer_norm(epsilon: float, operation: Operation) -> Tensor | None:
+    Args:
+        operation: `layer_norm` or `group_norm`.
+    """
     if not only_first_depends(operation):
         return None
+    return (_of_layers if operation.name == "layer_norm" else _of_groups)(operation)
+
+
+def _of_layers(operation: Operation) -> Callable[[Tensor], Tensor]:
     arguments = operation.bound("input", "normalized_shape", "weight", "bias", "eps")
     values, weight = arguments["input"].detach().float(), arguments.get("weight")
     axes = tuple(range(-len(arguments["normalized_shape"]), 0))
     factor = (values.var(dim=axes, correction=0, keepdim=True) + arguments.get("eps", 1e-5)).rsqrt()
     factor = factor if weight is None else factor * weight.float()
-    return _normalised(epsilon, operation, lambda inputs: (inputs - inputs.mean(dim=axes, keepdim=True)) * factor)
+    return lambda inputs: (inputs - inputs.mean(dim=axes, keepdim=True)) * factor
 
 
-def _group_norm(epsilon: float, operation: Operation) -> Tensor | None:
-    if not only_first_depends(operation):
-        return None
+def _of_groups(operation: Operation) -> Callable[[Tensor], Tensor]:
     arguments = operation.bound("input", "num_groups", "weight", "bias", "eps")
     values, groups, weight = arguments["input"].detach().float(), arguments["num_groups"], arguments.get("weight")
     deviations = values.reshape(len(values), groups, -1).var(dim=2, correction=0, keepdim=True)
@@ -146,7 +140,22 @@ def _group_norm(epsilon: float, operation: Operation) -> Tensor | None:
         centred: Tensor = (grouped - grouped.mean(dim=2, keepdim=True)) * factor
         return centred.reshape(inputs.shape) * slopes
 
-    return _normalised(epsilon, operation, apply)
+    return apply
+
+
+def _normalised(epsilon: float, operation: Operation) -> Tensor | None:
+    """A normalisation, whose deviation is a constant: then it is linear, with a bias."""
+    apply = linear_part(operation)
+    if apply is None:
+        return None
+    values = operation.args[0]
+    output = operation(values.detach())
+    inputs, copy = values.detach().clone(), output.clone()
+
+    def backward(relevance: Tensor) -> tuple[Tensor, ...]:
+        return product_relevance(apply, (inputs,), copy.float(), relevance.float(), epsilon)
+
+    return replaced(output, backward, values)
 
 
 def _two(operation: Operation) -> tuple[Tensor, Tensor] | None:

@@ -80,11 +80,13 @@ class Rules:
         method: its name, for messages.
         handlers: by name of the operation.
         keeps: whether a node of autograd is right for the method, given its kind and itself.
+        constants: functions whose results the method holds constant: the backward pass ends there.
     """
 
     method: str
     handlers: Mapping[str, Handler]
     keeps: Callable[[str, Any], bool]
+    constants: frozenset[str] = frozenset()
 
 
 class _RuleFunction(torch.autograd.Function):
@@ -154,6 +156,8 @@ class Rewriting(TorchFunctionMode):
         if depends and culprits:
             raise self._unsupported(culprits[0], "whose result goes on without a gradient")
         runs = depends and torch.is_grad_enabled()
+        if runs and name in self._rules.constants:
+            return func(*tree_map_only(Tensor, Tensor.detach, args), **tree_map_only(Tensor, Tensor.detach, kwargs))
         result = self._run(func, name, args, kwargs) if runs else func(*args, **kwargs)
         if (depends or culprits) and name not in _CONSTANTS:
             for value in tree_leaves(result):
@@ -191,7 +195,9 @@ class Rewriting(TorchFunctionMode):
         """
         self._finished = True
         if not outputs.requires_grad:
-            raise ModelOutputError("No gradient flows from the logits to the input: the model switches it off.")
+            names = " or ".join(sorted(self._rules.constants))
+            ends = f", or ends in {names}, which {self._rules.method!r} holds constant: take that away" if names else ""
+            raise ModelOutputError(f"No gradient flows from the logits to the input: the model switches it off{ends}.")
         for node in _nodes(outputs.grad_fn):
             custom = getattr(node, "_forward_cls", None)
             if custom is _RuleFunction or is_tap(node):
@@ -216,15 +222,17 @@ def propagate(
     images: Tensor,
     rules: Rules,
     begin: Callable[[Tensor, Tensor], Tensor] = lambda slopes, outputs: slopes,
+    objective: Objective | None = None,
 ) -> tuple[Tensor, Objective, Tensor]:
     """Return the relevance of the input after a backward pass by rules; no parameter gets a gradient.
 
     Args:
         question: its module runs.
-        images: (R, C, H, W); those of the question first.
+        images: (R, C, H, W); those of the question first, unless an objective is given.
         rules: see `Rules`.
         begin: returns the relevance of the outputs, given the score's gradients by the outputs, and the outputs; all
             (R, ...) float32.
+        objective: of all rows; None for that of the question's images.
 
     Returns:
         Relevance (R, C, H, W) float32, the objective, and outputs (R, ...) float32.
@@ -240,7 +248,7 @@ def propagate(
             outputs = question.run(leaf)
             rewriting.finish(outputs)
         values = outputs.detach().float().requires_grad_()
-        objective = question.objective(values[: len(question.images)])
+        objective = objective or question.objective(values[: len(question.images)])
         (slopes,) = torch.autograd.grad(objective.scores(values[: len(objective.targets)]).sum(), values)
         start = begin(slopes, values.detach()).to(outputs.dtype)
         (relevance,) = torch.autograd.grad(outputs, leaf, start, allow_unused=True)

@@ -190,8 +190,8 @@ class DeepLIFT(Explainer):
         expected = objective.scores(outputs[:count]) - objective.scores(outputs[count:])
         # A step that no rule sees, such as a number that the model reads from a tensor, would falsify the map.
         error = (contributions.sum(dim=(1, 2, 3)) - expected).abs()
-        precise = question.images.dtype in (torch.float32, torch.float64)
-        allowed = (1e-3 if precise else 0.1) * contributions.abs().sum(dim=(1, 2, 3)) + 1e-6 * outputs.abs().max()
+        share = 1e-3 if question.is_precise else 0.1
+        allowed = share * contributions.abs().sum(dim=(1, 2, 3)) + 1e-6 * outputs.abs().max()
         if bool((error > allowed).any()):
             raise UnsupportedOperationError(
                 "The contributions do not sum to the difference of the scores, so the model does something that no "

@@ -60,10 +60,10 @@ def relevance_rules(method: str, composite: Composite) -> Rules:
     )
     averages = ("mean", "sum", *(f"{kind}avg_pool{axes}d" for kind in ("", "adaptive_") for axes in (1, 2, 3)))
     handlers |= dict.fromkeys(averages, partial(_average, composite.sums))
-    return Rules(method, handlers, lambda kind, node: kind in _WINNERS or moves_only(kind, node))
+    return Rules(method, handlers, lambda kind, node: kind in WINNERS or moves_only(kind, node))
 
 
-_WINNERS = frozenset({"MaxPool2DWithIndices", "MaxPool3DWithIndices", "AdaptiveMaxPool2D", "AdaptiveMaxPool3D", "Amax"})
+WINNERS = frozenset({"MaxPool2DWithIndices", "MaxPool3DWithIndices", "AdaptiveMaxPool2D", "AdaptiveMaxPool3D", "Amax"})
 
 
 @dataclass(frozen=True, eq=False)

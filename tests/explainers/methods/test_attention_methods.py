@@ -12,6 +12,7 @@ from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.transformer.attention import AttentionRollout, Chefer, LeGrad
 from tests import nets
 from tests.explainers.test_attention import SIZES, build, pictures
+from tests.grids import few
 
 METHODS_OF_ATTENTION = (AttentionRollout(), Chefer(), LeGrad())
 
@@ -152,7 +153,7 @@ GLOBAL = [name for name in SIZES if not name.startswith("swin")]
 
 
 @pytest.mark.parametrize("method", METHODS_OF_ATTENTION, ids=lambda method: type(method).__name__)
-@pytest.mark.parametrize("name", GLOBAL)
+@pytest.mark.parametrize("name", few(GLOBAL, {"vit", "vit_small_patch16_dinov3"}))
 def test_stock_transformers_are_explained_on_the_grid_of_their_patches(name, method, untouched):
     net, images = untouched(build(name)), pictures(SIZES[name][0], count=8)
     attribution = method.explain(net, images)
@@ -187,8 +188,10 @@ def test_tokens_that_wait_for_their_head_count_alike():
     [
         (lambda: torchvision.models.resnet18(num_classes=4), "no attention is seen"),
         (lambda: build("swin"), r"attention of 'features.1.0.attn' is of shape \(16, 2, 16, 16\), as within windows"),
-        (lambda: timm.create_model("xcit_nano_12_p16_224", num_classes=4), "over channels"),
-        (lambda: timm.create_model("pvt_v2_b0", num_classes=4), "is of shape"),
+        pytest.param(
+            lambda: timm.create_model("xcit_nano_12_p16_224", num_classes=4), "over channels", marks=pytest.mark.slow
+        ),
+        pytest.param(lambda: timm.create_model("pvt_v2_b0", num_classes=4), "is of shape", marks=pytest.mark.slow),
     ],
     ids=["resnet", "swin", "xcit", "pvt"],
 )

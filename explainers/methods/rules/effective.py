@@ -1,0 +1,68 @@
+"""The effective transformation of a network: what is left of its gradient once gates and deviations are constants.
+
+A transformer is a chain of linear maps whose entries depend on the picture: attention mixes values by probabilities, an
+activation multiplies each of its inputs by a gate, a normalisation divides by a deviation. The gradient of the chain
+with all of these held constant is the map that the network applies to this very picture.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seewhy.explainers.methods.rules.attention import linear_part
+from seewhy.explainers.methods.rules.base import (
+    Operation,
+    Rules,
+    is_linear,
+    only_first_depends,
+    replaced,
+    slope_of,
+)
+from seewhy.explainers.methods.rules.relevance import WINNERS
+
+_GATED = ("gelu", "silu", "mish", "hardswish", "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "tanh")
+"""Functions that are zero at zero: each is its input times a gate."""
+
+
+def _gated(operation: Operation) -> Tensor | None:
+    """An activation f(x): the gradient is times f(x) / x, at 0 times the limit of that, the slope."""
+    if not only_first_depends(operation):
+        return None
+    values = operation.args[0]
+    output = operation(values.detach())
+    inputs = values.detach()
+    gates = torch.where(inputs == 0, slope_of(operation, inputs.new_zeros(1)), output / inputs)
+    return replaced(output, lambda gradient: (gradient * gates,), values)
+
+
+def _normalised(operation: Operation) -> Tensor | None:
+    """A normalisation: the gradient of its linear part, which centres and scales."""
+    apply = linear_part(operation)
+    if apply is None:
+        return None
+    values = operation.args[0]
+    shape = values.shape
+
+    def backward(gradient: Tensor) -> tuple[Tensor]:
+        with torch.enable_grad():
+            leaf = torch.zeros(shape, device=gradient.device, requires_grad=True)
+            (slopes,) = torch.autograd.grad(apply(leaf), leaf, gradient.float())
+        return (slopes,)
+
+    return replaced(operation(values.detach()), backward, values)
+
+
+def _keeps(kind: str, node: Any) -> bool:
+    """The largest of several values is picked by a gate as well."""
+    return kind in WINNERS or is_linear(kind, node)
+
+
+def effective_rules(method: str) -> Rules:
+    """Return the rules of an effective transformation.
+
+    Args:
+        method: its name, for messages.
+    """
+    handlers = dict.fromkeys(_GATED, _gated) | dict.fromkeys(("layer_norm", "group_norm"), _normalised)
+    return Rules(method, handlers, _keeps, constants=frozenset({"softmax", "sigmoid"}))
