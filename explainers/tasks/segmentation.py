@@ -15,7 +15,7 @@ from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.task import Task
 from seewhy.explainers.errors import ModelOutputError, TargetError
 from seewhy.explainers.tasks.choices import PARTS, REGION_METHOD, Part
-from seewhy.explainers.tasks.classification import class_index, contrasts_of, mean_of_nearest
+from seewhy.explainers.tasks.classification import OfClass, class_index, contrasts_of, mean_of_nearest
 from seewhy.explainers.tasks.regions import Mask, Region, border, checked, island, resized
 
 
@@ -211,7 +211,7 @@ class RegionObjective(Objective):
 
 
 @dataclass(frozen=True)
-class RegionPrediction:
+class RegionPrediction(OfClass):
     """One class, and where it is.
 
     Attributes:
@@ -225,16 +225,6 @@ class RegionPrediction:
     label: str
     area: float
     logit: float
-
-    @property
-    def name(self) -> int:
-        """The index."""
-        return self.index
-
-    @property
-    def score(self) -> float:
-        """The mean logit."""
-        return self.logit
 
     @property
     def probability(self) -> None:
