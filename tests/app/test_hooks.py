@@ -397,6 +397,6 @@ def test_interleaved_requests_do_not_touch_each_other(app, cat):
 
     alone = [send(number) for number in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(send, [number for number in range(8) for _ in range(3)]))
-    for place, document in enumerate(together):
-        assert document == pytest.approx(alone[place // 3], rel=1e-3, abs=1e-5)
+        together = list(pool.map(send, range(8)))
+    for document, expected in zip(together, alone, strict=True):
+        assert document == pytest.approx(expected, rel=1e-3, abs=1e-5)

@@ -330,14 +330,13 @@ def test_an_answer_is_held_until_it_is_read(narrow, budget):
     assert "SEEWHY_MEMORY_BYTES" in document["detail"]
 
 
-def test_pixels_that_never_fit_are_refused_before_they_are_decoded():
-    app = create_app(Settings(memory_bytes=20 * 10**6))
+def test_pixels_that_never_fit_are_refused_before_they_are_decoded(app_of):
+    app = app_of(memory_bytes=20 * 10**6)
     document = problem(send(app, encoded(Image.new("1", (2000, 1000)))), 413)
     assert document["type"] == "urn:seewhy:problem:picture-too-large"
     assert document["errors"][0]["field"] == "image"
     assert "would take 32,000," in document["detail"]
     assert app.extensions["seewhy"].models.memory.occupancy == 0
-    app.extensions["seewhy"].models.stop()
 
 
 def test_what_is_captured_is_counted_before_it_is_recorded(narrow, budget):

@@ -198,7 +198,7 @@ def test_a_batch_of_mixed_targets_and_contrasts_is_as_its_pictures_alone(name, o
         assert nets.relative_error(mixed.maps[[0, 2]], expected[[0, 2]]) > 1e-3
 
 
-@every_method
+@every_family
 def test_the_same_question_has_the_same_answer_to_the_bit_whatever_the_modes(name, net, wide, untouched):
     state, before, leaf = torch.get_rng_state(), wide.clone(), wide.clone().requires_grad_()
     trainable = net_for(name).train().requires_grad_(True)
@@ -213,7 +213,7 @@ def test_the_same_question_has_the_same_answer_to_the_bit_whatever_the_modes(nam
     assert hash(cheap_method(name)) == hash(cheap_method(name))
 
 
-@every_method
+@every_family
 def test_nothing_of_an_answer_stays_in_memory(name, net, wide):
     counts = []
     gc.freeze()  # what other tests hold is not looked through again and again
