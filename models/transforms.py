@@ -93,9 +93,9 @@ _INSTEAD = "give `input_size`, `resize`, `interpolation`, `mean` and `std` inste
 def _interpolation(mode: Any) -> Interpolation:
     """Return what torchvision's enumeration, or Pillow's, calls an interpolation."""
     name = str(getattr(mode, "value", mode)) if not isinstance(mode, int) else Image.Resampling(mode).name.lower()
-    for known in get_args(Interpolation):
-        if name == known:
-            return known  # type: ignore[no-any-return]
+    for interpolation in get_args(Interpolation):
+        if name == interpolation:
+            return interpolation  # type: ignore[no-any-return]
     raise ModelError(f"The transform's interpolation {name!r} is unknown; {_INSTEAD}")
 
 

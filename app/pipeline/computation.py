@@ -97,8 +97,8 @@ class ExplainComputation(Computation):
     def passes(self, model: LoadedModel) -> Passes | None:
         """Return the passes of all methods together; shared passes count for each."""
         counts = [passes_of(explainer, model, model.spec.image_shape) for explainer in self.explainers]
-        known = [passes for passes in counts if passes is not None]
-        return sum(known, Passes()) if len(known) == len(counts) else None
+        numbers = [passes for passes in counts if passes is not None]
+        return sum(numbers, Passes()) if len(numbers) == len(counts) else None
 
     def most(self, model: LoadedModel) -> int | None:
         """Return how many pictures may share a batch."""
