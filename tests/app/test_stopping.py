@@ -16,7 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 import requests
-from gunicorn.workers.gthread import ThreadWorker
+from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from seewhy.app.server import file_limit
 from seewhy.app.server.readiness import State
@@ -36,7 +36,8 @@ reads_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
     "what was accepted is answered; a new request gets 503 on a kept connection, and no new connection is made; exit "
     "status 0 within 5 s of the last answer",
 )
-def test_a_service_that_stops_answers_what_it_accepted_and_ends_however_many_clients_retry(tmp_path):
+@pytest.mark.parametrize("count", [0, pytest.param(300, marks=pytest.mark.slow)], ids=["retrying", "silent"])
+def test_a_service_that_stops_answers_what_it_accepted_and_ends_however_many_clients_trouble_it(count, tmp_path):
     service, stop, statuses = Small(tmp_path, "tests.app.serving:Held"), threading.Event(), Counter()
 
     def retry(client):
@@ -52,11 +53,11 @@ def test_a_service_that_stops_answers_what_it_accepted_and_ends_however_many_cli
         idle = http.client.HTTPConnection("127.0.0.1", service.port, timeout=GUARD)
         idle.request("GET", "/healthz")
         assert idle.getresponse().read()
-        silent = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(8)]  # as browsers open them
         (tmp_path / "held").touch()
         with ThreadPoolExecutor(9) as pool:
             accepted = pool.submit(service.post, "/explain")
             until(lambda: underway(service.url))
+            silent = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(count)]  # more than threads
             service.process.terminate()
             clients = [requests] * 4 + [requests.Session() for _ in range(4)]  # whose connections end, and are kept
             retrying = [pool.submit(retry, client) for client in clients]
@@ -118,6 +119,23 @@ def test_a_worker_that_ends_closes_its_socket_and_lets_go_of_silent_connections(
     assert worker.state.leaves
     assert not worker.alive
     assert silent[0].timeout < time.monotonic() < silent[1].timeout < time.monotonic() + 5
+
+
+def test_a_worker_that_ends_gives_no_thread_to_silent_connections(worker, monkeypatch):
+    monkeypatch.setattr(ThreadWorker, "handle", lambda _, connection: "answered")
+    client, server = socket.socketpair()
+    with client, server:
+        connection = TConn(Mock(), server, None, None)
+        assert worker.handle(connection) == "answered"
+        worker.alive = False
+        worker.set_accept_enabled(False)
+        worker.last_call = time.monotonic()
+        client.sendall(b"GET")
+        assert worker.handle(connection) == "answered"
+        connection.data_ready = False
+        assert server.recv(3) == b"GET"
+        assert worker.handle(connection) is False
+        assert client.recv(1) == b""
 
 
 @pytest.mark.parametrize(("stops", "accepted"), [(True, 3), (False, 0)])
