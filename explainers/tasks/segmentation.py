@@ -59,7 +59,8 @@ class Segmentation(Task):
         Raises:
             TargetError: the model predicts no such region, or a class is contrasted with itself.
         """
-        predicted = outputs.detach().argmax(dim=1)
+        is_shared = outputs.stride(0) == 0  # by several questions about one picture
+        predicted = outputs.detach()[: 1 if is_shared else None].argmax(dim=1).expand(len(outputs), -1, -1)
         regions = ask.in_pictures(len(outputs), Region)
         pairs = [self._resolved(region, classes) for region, classes in zip(regions, predicted, strict=True)]
         weights = torch.stack([mask / mask.sum() for _, mask in pairs]).to(torch.float32)
