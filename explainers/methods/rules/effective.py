@@ -40,11 +40,13 @@ def _gated(operation: Operation) -> Tensor | None:
     """An activation f(x): the gradient is times f(x) / x, at 0 times the limit of that, the slope."""
     if not only_first_depends(operation):
         return None
-    values = operation.args[0]
-    inputs = values.detach()
-    output = operation(inputs)
-    gates = torch.where(inputs == 0, slope_of(operation, inputs.new_zeros(1)), output / inputs)
-    return replaced(output, lambda gradient: (gradient * gates,), values)
+    values, function = operation.args[0].detach().clone(), operation.apart()
+
+    def backward(gradient: Tensor) -> tuple[Tensor]:
+        gates = torch.where(values == 0, slope_of(function, values.new_zeros(1)), function(values) / values)
+        return (gradient * gates,)
+
+    return replaced(operation(values), backward, operation.args[0])
 
 
 def _normalised(operation: Operation) -> Tensor | None:
