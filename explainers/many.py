@@ -158,8 +158,8 @@ def explain_many(
     if layers := layer_paths(model.module, layer):
         module_paths(model.module, layers)
     series = _Series(model, entry.name, explainer, ask_of(model, target, against))
-    counted = getattr(pictures, "dataset", pictures)  # a loader's own length is that of its batches
-    total = len(counted) if isinstance(counted, Sized) else None
+    dataset = getattr(pictures, "dataset", pictures)  # a loader's own length is that of its batches
+    total = len(dataset) if isinstance(dataset, Sized) else None
     return _deliver(_in_batches(series, pictures, batch_size), total, progress, on_error == "raise")
 
 

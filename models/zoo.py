@@ -18,6 +18,7 @@ from seewhy.models.errors import BadWeightsError, UnknownModelError
 from seewhy.models.hub import ImageNetInfo, hf_hub_download, infer_imagenet_subset, timm, try_to_load_from_cache
 from seewhy.models.preprocess import Preprocess
 from seewhy.models.spec import ModelSpec, WeightsSource
+from seewhy.models.transforms import preset_of
 from seewhy.models.weight_sets import cached_file, download_file, file_names, hub_file, source_of, weight_set_of
 from seewhy.models.weights import fill_by_name, fill_by_order, is_file, published_digest
 
@@ -181,21 +182,12 @@ def _torchvision_spec(name: str, weights: str | None) -> ModelSpec:
             build=partial(build_torchvision, name, is_frozen=weight_set.name == "COCO_V1"),
             declared_head="detection",
         )
-    # A segmenter sees the whole picture, so nothing is cropped.
     is_segmenter = name in _names_of(torchvision_models.segmentation)
-    transforms = weight_set.transforms()
-    scale = transforms.resize_size[0]
-    side = scale if is_segmenter else transforms.crop_size[0]
+    preprocess = preset_of(weight_set.transforms())
     return spec(
-        preprocess=Preprocess(
-            size=(side, side),
-            scale_size=(scale, scale),
-            resize="exact" if is_segmenter else "shorter",
-            interpolation=transforms.interpolation.value,
-            mean=tuple(transforms.mean),
-            std=tuple(transforms.std),
-        ),
-        build=partial(build_torchvision, name, **_as_trained(name, side)),
+        # A segmenter sees the whole picture.
+        preprocess=replace(preprocess, resize="exact") if is_segmenter else preprocess,
+        build=partial(build_torchvision, name, **_as_trained(name, preprocess.size[0])),
         declared_head="segmentation" if is_segmenter else None,
     )
 

@@ -172,11 +172,11 @@ def in_one_piece(body: Body, form: str) -> bytes:
 
 def _in_order(items: Sequence[Item], work: Callable[[Item], T], threads: int) -> Iterator[tuple[Item, "Future[T]"]]:
     """Yield each item when it is finished. If this ends early, running work is abandoned."""
-    stopped = threading.Event()
+    end = threading.Event()
 
     def begin() -> None:
         # The pipeline drops work of disconnected clients: the end of this command looks like that.
-        client_disconnected.set(stopped.is_set)
+        client_disconnected.set(end.is_set)
 
     pool = ThreadPoolExecutor(threads, "pictures", begin)
     pending: deque[tuple[Item, Future[T]]] = deque()
@@ -191,7 +191,7 @@ def _in_order(items: Sequence[Item], work: Callable[[Item], T], threads: int) ->
             wait([pending[0][1]])
             yield pending.popleft()
     finally:
-        stopped.set()
+        end.set()
         pool.shutdown(cancel_futures=True)
 
 

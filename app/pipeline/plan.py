@@ -181,11 +181,11 @@ def explain_plan(
 def _targets(options: ExplainOptions, model: LoadedModel, mask: Mask | None) -> list[Any]:
     """Return what the request names; a mask or a part of a region alone is of the class that the model sees there."""
     field = "region" if mask is None else "mask"
-    asked = options.attribute, options.label
+    box_options = options.attribute, options.label
     if options.region is None and mask is None:
         names: list[int | str | None] = list(options.target) or [None]
-        return [named_target(model.task, target, *asked) for target in names]
-    must_have_boxes(model.task, *asked)
+        return [named_target(model.task, target, *box_options) for target in names]
+    must_have_boxes(model.task, *box_options)
     if not isinstance(model.task, Segmentation):
         raise FieldError(f"{model.name!r} has no regions; leave {field!r} out, or name a segmenter.", field=field)
     if options.top is not None:

@@ -169,8 +169,25 @@ class ClassObjective(Objective):
         return mean_of_nearest(outputs.float(), self.targets, count)
 
 
+class OfClass:
+    """Base of a prediction of a class, which a user names by its index."""
+
+    index: int
+    logit: float
+
+    @property
+    def name(self) -> int:
+        """The index."""
+        return self.index
+
+    @property
+    def score(self) -> float:
+        """The logit."""
+        return self.logit
+
+
 @dataclass(frozen=True)
-class ClassPrediction:
+class ClassPrediction(OfClass):
     """One class with its probability.
 
     Attributes:
@@ -184,16 +201,6 @@ class ClassPrediction:
     label: str
     probability: float
     logit: float
-
-    @property
-    def name(self) -> int:
-        """The index."""
-        return self.index
-
-    @property
-    def score(self) -> float:
-        """The logit."""
-        return self.logit
 
     @property
     def text(self) -> str:

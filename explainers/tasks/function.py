@@ -103,15 +103,3 @@ class FunctionObjective(Objective):
     def scores(self, outputs: Tensor) -> Tensor:
         """Return (N,) float32: the function of each row of outputs (N, ...)."""
         return self.task.scores(outputs)
-
-    def probabilities(self, outputs: Tensor) -> Tensor:
-        """Return the outputs (N, ...) as they are: the function is of these."""
-        return outputs.float()
-
-    def log_probabilities(self, outputs: Tensor) -> Tensor:
-        """Raise `TargetError`: a function has no probability."""
-        raise TargetError("The method needs the probability of a class, which a function of the outputs has not.")
-
-    def nearest(self, outputs: Tensor, count: int) -> Tensor:
-        """Raise `TargetError`: a function has no other classes beside it."""
-        raise TargetError("The method compares a class with others, which a function of the outputs has not.")

@@ -15,7 +15,7 @@ from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.task import Task
 from seewhy.explainers.errors import ModelOutputError, TargetError
 from seewhy.explainers.tasks.choices import PARTS, REGION_METHOD, Part
-from seewhy.explainers.tasks.classification import class_index, contrasts_of, mean_of_nearest
+from seewhy.explainers.tasks.classification import OfClass, class_index, contrasts_of, mean_of_nearest
 from seewhy.explainers.tasks.regions import Mask, Region, border, checked, island, resized
 
 
@@ -59,7 +59,8 @@ class Segmentation(Task):
         Raises:
             TargetError: the model predicts no such region, or a class is contrasted with itself.
         """
-        predicted = outputs.detach().argmax(dim=1)
+        is_shared = outputs.stride(0) == 0  # by several questions about one picture
+        predicted = outputs.detach()[: 1 if is_shared else None].argmax(dim=1).expand(len(outputs), -1, -1)
         regions = ask.in_pictures(len(outputs), Region)
         pairs = [self._resolved(region, classes) for region, classes in zip(regions, predicted, strict=True)]
         weights = torch.stack([mask / mask.sum() for _, mask in pairs]).to(torch.float32)
@@ -211,7 +212,7 @@ class RegionObjective(Objective):
 
 
 @dataclass(frozen=True)
-class RegionPrediction:
+class RegionPrediction(OfClass):
     """One class, and where it is.
 
     Attributes:
@@ -225,16 +226,6 @@ class RegionPrediction:
     label: str
     area: float
     logit: float
-
-    @property
-    def name(self) -> int:
-        """The index."""
-        return self.index
-
-    @property
-    def score(self) -> float:
-        """The mean logit."""
-        return self.logit
 
     @property
     def probability(self) -> None:

@@ -18,8 +18,6 @@ from seewhy.explainers.tasks.choices import DEFAULT_METHOD
 Direction = Literal["up", "down"]
 """What is explained of a value: what makes it larger, or smaller."""
 
-_NO_CLASSES = "The model gives values, not probabilities of classes, which this method compares; use gradcam."
-
 
 @dataclass(frozen=True)
 class Values(Task):
@@ -118,18 +116,6 @@ class ValueObjective(Objective):
         if self.against is None:
             return scores
         return scores - torch.where(self.is_contrasted, _signed(outputs, self.against), 0)
-
-    def probabilities(self, outputs: Tensor) -> Tensor:
-        """Return the values (N, K) as they are."""
-        return outputs.float()
-
-    def log_probabilities(self, outputs: Tensor) -> Tensor:
-        """Raise `TargetError`: values have no probabilities."""
-        raise TargetError(_NO_CLASSES)
-
-    def nearest(self, outputs: Tensor, count: int) -> Tensor:
-        """Raise `TargetError`: values of other things are no alternatives."""
-        raise TargetError(_NO_CLASSES)
 
 
 @dataclass(frozen=True)

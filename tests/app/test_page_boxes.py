@@ -1,5 +1,7 @@
 """The page with a detector: boxes in the picture are clicked to be explained, and rectangles without one."""
 
+import re
+
 import pytest
 import torch
 from playwright.sync_api import expect
@@ -81,7 +83,7 @@ def drag(page, start, stop):
 
 def test_a_click_explains_the_box_there(street, boxes):
     expect(street.locator("#predictions .label")).to_have_text([box["label"] for box in boxes])
-    expect(street.locator("#names span")).to_have_text([box["label"] for box in boxes])
+    expect(street.locator("#names span")).to_have_text([box["label"] for box in reversed(boxes)])  # the surest on top
     assert street.locator("#places .borders").get_attribute("d") == "".join(path(box["box"]) for box in boxes)
     green = next(box for box in boxes if box["label"] == "green")
     fields = explained_anew(street, lambda: street.mouse.click(*over(street, *middle(green["box"]))))
@@ -89,6 +91,7 @@ def test_a_click_explains_the_box_there(street, boxes):
     expect(street.locator("#answer-label")).to_have_text("green")
     expect(street.locator("#answer-probability")).to_have_text(f"{green['score']:.1%}")
     expect(street.locator("#places .chosen")).to_have_attribute("d", path(green["box"]))
+    expect(street.locator("#names .chosen")).to_have_text(["green"])
     accessible(street)
 
 
@@ -146,6 +149,40 @@ def test_a_rectangle_asks_why_there_is_no_box(street, browser, scenes, picture):
     edges.fill("18,30,31")
     edges.press("Enter")
     expect(street.locator("#target-fault")).to_contain_text("four numbers")
+
+
+@pytest.mark.slow
+def test_a_link_to_a_class_shows_each_of_its_boxes(browser, scenes, picture, boxes):
+    """The answer has a map for each box; each can be shown, with what belongs to it, and the question stays."""
+    red = [box for box in boxes if box["label"] == "red"]
+    assert len(red) > 2
+    with opened(browser, scenes) as tab:
+        tab.goto(f"{scenes}/?target=label:red&layer=neck")
+        tab.wait_for_selector("body[data-ready]")
+        tab.set_input_files("#image", picture)
+        shown(tab)
+        choice = tab.get_by_label("Which of its boxes")
+        names = [f"box {box['index']}, {box['score']:.1%}" for box in red]
+        expect(choice.locator("option")).to_have_text(names)
+        for place in (1, 2, 0):
+            choice.select_option(names[place])
+            expect(tab.locator("#places .chosen")).to_have_attribute("d", path(red[place]["box"]))
+            expect(tab.locator("#answer-probability")).to_have_text(f"{red[place]['score']:.1%}")
+            row = tab.locator("#predictions .class").nth(red[place]["index"])
+            expect(row).to_have_attribute("aria-pressed", "true")
+            tab.mouse.move(*over(tab, *middle(red[place]["box"])))
+            expect(tab.locator("#reading")).to_contain_text(
+                re.compile(": (0.9|1.0)")
+            )  # each cell depends on itself alone
+            others = [box for box in red if box["index"] != red[place]["index"]]
+            tab.mouse.move(*over(tab, *middle(others[-1]["box"])))
+            expect(tab.locator("#reading")).to_contain_text(re.compile(": 0.0"))
+        accessible(tab)
+        tab.click("#copy-curl")
+        assert "target=label:red" in clipboard(tab)
+        fields = explained_anew(tab, tab.locator("#predictions .class").nth(0).click)
+        assert ("target", "box:0") in fields
+        expect(choice).to_be_hidden()
 
 
 @pytest.mark.slow

@@ -220,7 +220,7 @@ def test_functions_that_cannot_be_explained_are_refused(function, reason, model)
 
 @pytest.mark.parametrize("method", ["finercam", "shapleycam"])
 def test_methods_that_compare_classes_refuse_functions(method, model):
-    with pytest.raises(TargetError, match="which a function of the outputs has not"):
+    with pytest.raises(TargetError, match="functions of the outputs do not have"):
         explain(model, CAT, method, target=lead)
 
 

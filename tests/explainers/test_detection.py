@@ -28,6 +28,7 @@ from seewhy.explainers.errors import EditError, LayerError, OptionError, TargetE
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.tasks.box_target import ATTRIBUTES
 from seewhy.explainers.tasks.candidates import overlaps
+from seewhy.explainers.tasks.detection import BoxObjective
 from tests.app.conftest import EXAMPLES
 from tests.explainers.detectors import KINDS, LABELS, SIDE, WINDOWS, Windows, decode, detector
 from tests.grids import few
@@ -187,12 +188,17 @@ def test_a_box_is_explained_by_what_plain_autograd_gives(kind, images):
             assert np.allclose(cam.map, expected, atol=1e-5 * abs(expected).max()), (attribute, path)
 
 
-def test_several_boxes_share_one_forward_pass(module, model, images):
-    calls = []
+def test_several_boxes_share_one_forward_pass(module, model, images, monkeypatch):
+    calls, scored = [], []
+    scores = BoxObjective.scores
+    monkeypatch.setattr(
+        BoxObjective, "scores", lambda part, outputs: scored.append(len(outputs)) or scores(part, outputs)
+    )
     with HookSession(model) as hooks:
         hooks.before_forward(lambda _, args: calls.append(len(args[0])), "backbone")
         results = explain(model, images[0], "gradcam", target=["box:0", "box:3:x1", "box:2"], sign="signed")
     assert calls == [1]
+    assert scored == [1, 1, 1]  # each backward pass is of its own box's outputs
     for name, result in zip(["box:0", "box:3:x1", "box:2"], results, strict=True):
         alone = explain(model, images[0], "gradcam", target=name, sign="signed")
         assert result.target.name == alone.target.name == name

@@ -108,7 +108,7 @@ def detector() -> FCOS:
     anchors = AnchorGenerator(((4,), (8,)), ((1.0,), (1.0,)))
     head = FCOSHead(_Pyramid.out_channels, 1, ANSWERS, num_convs=1)
     means = [0.5] * 3
-    return FCOS(_Pyramid(), ANSWERS, SIDE, SIDE, means, means, anchors, head, detections_per_img=8)
+    return FCOS(_Pyramid(), ANSWERS, SIDE, SIDE, means, means, anchors, head, score_thresh=0.5)
 
 
 class BoxNetwork(nn.Module):

@@ -211,14 +211,16 @@ def collect(
         if scores is not None:
             hooks.cut(*paths)
         hooks.record(*paths, kinds=kinds)
-        outputs = question.outputs(host.run(images))
-        outputs = outputs.expand(count, *outputs.shape[1:]) if is_shared else outputs
+        distinct = question.outputs(host.run(images))
+        outputs = distinct.expand(count, *distinct.shape[1:]) if is_shared else distinct
         objective = question.objective(outputs)
         gradients: list[dict[str, list[Any]]] = []
         if scores is not None:
-            explained = scores(objective, outputs)
-            for row, score in enumerate(explained if is_shared else explained.sum()[None]):
-                hooks.backward(score, retain_graph=row + 1 < len(explained) and is_shared)
+            # A shared picture's outputs stay one row: those of segmenters and detectors are large.
+            rows = torch.arange(count, device=outputs.device)[:, None]
+            objectives = [objective.rows(row) for row in rows] if is_shared else [objective]
+            for part in objectives:
+                hooks.backward(scores(part, distinct).sum(), retain_graph=part is not objectives[-1])
                 gradients.append(hooks.grad_outputs)
         layer_outputs = hooks.outputs
     tensors = LayerTensors(objective, outputs.detach().float(), {}, {}, {})
