@@ -127,12 +127,13 @@ class Classification:
         return tuple(remarks)
 
     def are_probabilities(self, outputs: Tensor) -> bool:
-        """Whether logits (N, K) look like the result of a softmax, or of a sigmoid."""
+        """Whether logits (N, K) look like the result of a softmax, its logarithm, or the result of a sigmoid."""
         values = outputs.float()
         within = bool(((values >= 0) & (values <= 1)).all())
         if (self.head or head_of(values.shape[1])) == "sigmoid":
             return within
-        return within and bool((values.sum(dim=1) - 1).abs().max() < 1e-2)
+        total = values.sum(dim=1) if within else values.exp().sum(dim=1)
+        return bool((total - 1).abs().max() < 1e-2)
 
 
 @dataclass(frozen=True, eq=False)

@@ -232,6 +232,11 @@ class Probable(nets.Net):
         return super().forward(images).softmax(dim=1)
 
 
+class Logarithmic(nets.Net):
+    def forward(self, images):
+        return super().forward(images).log_softmax(dim=1)
+
+
 class Likely(nets.OneLogit):
     def forward(self, images):
         return super().forward(images).sigmoid()
@@ -242,6 +247,7 @@ class Likely(nets.OneLogit):
     [
         *((Probable, name) for name in ("cam", "deeplift", "excitation-backprop", "fullgrad", "guided-backprop")),
         *((Probable, name) for name in ("deconvnet", "guided-gradcam", "lrp")),
+        *((Logarithmic, name) for name in ("deeplift", "lrp")),
         *((Likely, name) for name in ("cam", "excitation-backprop", "fullgrad", "lrp")),
     ],
 )

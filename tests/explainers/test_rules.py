@@ -186,7 +186,7 @@ def test_parameters_get_no_gradient_and_standardised_weights_are_constants(expla
         def forward(self, values: Tensor) -> Tensor:
             weight = self.weight - self.weight.mean(dim=(1, 2, 3), keepdim=True)
             weight = weight / weight.std(dim=(1, 2, 3), keepdim=True)
-            return self._conv_forward(values, weight * torch.sigmoid(self.weight), self.bias)
+            return self._conv_forward(values, weight * torch.sigmoid(self.weight.mT).mT, self.bias)
 
     net = nets.seeded(nets.Net)
     conv = nets.seeded(Standardised, 4, 5, 3, 2, 1)

@@ -143,7 +143,10 @@ class Rewriting(TorchFunctionMode):
         kwargs = kwargs or {}
         name = func.__name__
         if self._finished or name in _ACCESS:
-            return func(*args, **kwargs)
+            value = func(*args, **kwargs)
+            # `weight.T` is a parameter like any other.
+            is_view = not self._finished and isinstance(args[0], nn.Parameter) and isinstance(value, Tensor)
+            return value.detach() if is_view and value.requires_grad else value
         # Parameters are detached, so that exactly the tensors that depend on the picture require a gradient.
         args, kwargs = tree_map_only(nn.Parameter, Tensor.detach, (args, kwargs))
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
