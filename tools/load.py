@@ -28,6 +28,7 @@ METHODS: dict[str, dict[str, str]] = {
     "blur-ig": {"steps": "4"},
     "cam": {},
     "chefer": {},
+    "dave": {"samples": "3"},
     "deconvnet": {},
     "deeplift": {},
     "dff": {"iterations": "20"},

@@ -75,12 +75,14 @@ class Pass:
         scores: how many outputs there are for a picture; None where there are none.
         provenance: of the outputs.
         is_dense: whether the outputs are scores of positions, (N, K, H, W).
+        has_boxes: whether the outputs are candidates of a detector, (N, A, F).
     """
 
     calls: list[LayerCall]
     scores: int | None
     provenance: Provenance | None
     is_dense: bool = False
+    has_boxes: bool = False
 
 
 def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callable[[Any], Tensor]) -> Pass:
@@ -146,7 +148,7 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callab
         read = outputs(raw)
     except ModelOutputError:  # a model that returns no outputs has layers all the same
         return Pass(calls, None, None)
-    return Pass(calls, read.shape[1:].numel(), tracker.of(read), is_dense=read.ndim == 4)
+    return Pass(calls, read.shape[1:].numel(), tracker.of(read), read.ndim == 4, read.ndim == 3)
 
 
 def _reachable(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

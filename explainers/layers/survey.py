@@ -247,10 +247,11 @@ def _channels(call: LayerCall) -> int:
 def _before_head(run: Pass, last: LayerCall) -> list[LayerCall]:
     """Return the calls that finished before the head, which is the last call with parameters.
 
-    A last call that returns features, a grid with another number of channels than scores, is no head. A model whose
-    only convolution is its head, with global pooling right after it, is explained at that head.
+    A last call that returns features, a grid with another number of channels than scores, is no head; but what a
+    detector reads boxes from is. A model whose only convolution is its head, with global pooling right after it, is
+    explained at that head.
     """
-    if last.cells > 1 and last.grid is not None and last.output_shape is not None:
+    if last.cells > 1 and last.grid is not None and last.output_shape is not None and not run.has_boxes:
         channels = last.output_shape[last.grid.axes[0]]
         if channels != run.scores:
             return run.calls

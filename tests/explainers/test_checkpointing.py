@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires
 GRADIENTS_OF_THE_PICTURE = {
     *("blur-ig", "deconvnet", "deeplift", "excitation-backprop", "expected-gradients", "extremal-perturbation"),
     *("fullgrad", "guided-backprop", "guided-gradcam", "guided-ig", "input-x-gradient", "integrated-gradients"),
-    *("attnlrp", "lrp", "saliency", "smoothgrad", "vargrad", "xrai"),
+    *("attnlrp", "dave", "lrp", "saliency", "smoothgrad", "vargrad", "xrai"),
 }
 """Methods whose backward pass goes through all of the model."""
 

@@ -21,7 +21,7 @@ def main(names: list[str]) -> None:
         network = load(name)
         print(
             f"{name}: {accuracy(recipe, network):.3f} right with the marker, "
-            f"{accuracy(recipe, network, marked=False):.3f} without; {path.stat().st_size:,} bytes, "
+            f"{accuracy(recipe, network, marked=0):.3f} without; {path.stat().st_size:,} bytes, "
             f"{time.perf_counter() - start:.0f} s"
         )
 

@@ -1,6 +1,6 @@
 """Drawn pictures: a large object that tells nothing, and a small marker whose colour is the class."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import torch
@@ -16,6 +16,10 @@ COLOURS = torch.tensor([[1.0, -1.0, -1.0], [-1.0, 1.0, -1.0], [-1.0, -1.0, 1.0],
 """(K, 3), of the classes: red, green, blue, yellow."""
 
 CLASSES = len(COLOURS)
+
+UNMARKED = CLASSES
+"""The class of a picture without a marker. Networks learn it too: else they would take one of the other classes where
+they see no marker, and nothing in a picture would speak for that class."""
 
 KINDS = 3
 """Of objects: striped across, striped down, chequered."""
@@ -33,11 +37,11 @@ class Drawings:
 
     Attributes:
         images: (N, 3, SIDE, SIDE) float32, about -1 to 1.
-        classes: (N,) int64, of the markers.
+        classes: (N,) int64, of the markers; `UNMARKED` without one.
         kinds: (N,) int64, of the objects.
         objects: (N, SIDE, SIDE) bool, the pixels of the objects, those under a marker included.
         boxes: (N, 4) float32: left, top, right and bottom of the objects, in pixels.
-        cues: (N, 4) int64: left, top, right and bottom of the markers, in pixels.
+        cues: (N, 4) int64: left, top, right and bottom of the markers, in pixels; where one could be without any.
     """
 
     images: Tensor
@@ -46,6 +50,11 @@ class Drawings:
     objects: Tensor
     boxes: Tensor
     cues: Tensor
+
+    @property
+    def pictures(self) -> Tensor:
+        """(N, 3, SIDE, SIDE) float32 in [0, 1]: the images for networks that normalise by themselves."""
+        return ((self.images + 1) / 2).clamp(0, 1)
 
     def part(self, rows: Tensor) -> "Drawings":
         """Return some of the drawings, by a mask (N,) or by indices."""
@@ -60,27 +69,63 @@ class Drawings:
         return across & (y >= top - margin) & (y < bottom + margin)
 
 
-def draw(count: int, place: Place, generator: torch.Generator, marked: bool = True) -> Drawings:
+def draw(count: int, place: Place, generator: torch.Generator, marked: float = 1.0) -> Drawings:
     """Draw pictures.
 
     Args:
         count: number of pictures.
         place: of the markers.
         generator: of everything that is random.
-        marked: whether the markers are drawn; without them nothing tells the class.
+        marked: share of the pictures that have a marker.
     """
+    radius = _radii(count, generator)
+    x, y = (radius + 2 + (SIDE - 2 * radius - 4) * torch.rand(count, generator=generator) for _ in range(2))
+    return _painted(_ground(count, generator), x, y, radius, place, generator, marked)
+
+
+def draw_pairs(count: int, generator: torch.Generator, marked: float = 1.0) -> tuple[Drawings, Drawings]:
+    """Draw pictures of two objects, side by side or one above the other, each with a marker inside; see `draw`.
+
+    Returns:
+        The same pictures twice, once with what is known of each object.
+    """
+    beside = torch.rand(count, generator=generator) < 0.5
+    images = _ground(count, generator)
+    drawn: list[Drawings] = []
+    for middle in (SIDE / 4, 3 * SIDE / 4):
+        radius = _radii(count, generator)
+        free = radius + 2 + (SIDE - 2 * radius - 4) * torch.rand(count, generator=generator)
+        x, y = torch.where(beside, middle, free), torch.where(beside, free, middle)
+        drawn.append(_painted(images, x, y, radius, "inside", generator, marked))
+        images = drawn[-1].images
+    first, second = drawn
+    return replace(first, images=images), second
+
+
+def _radii(count: int, generator: torch.Generator) -> Tensor:
+    return 11 + 3 * torch.rand(count, generator=generator)
+
+
+def _ground(count: int, generator: torch.Generator) -> Tensor:
+    return 0.15 * torch.randn(count, 3, SIDE, SIDE, generator=generator) - 0.4
+
+
+def _painted(
+    images: Tensor, x: Tensor, y: Tensor, radius: Tensor, place: Place, generator: torch.Generator, marked: float
+) -> Drawings:
+    """Return pictures (N, 3, SIDE, SIDE) with an object each, whose middle and size are given, and its marker."""
+    count = len(images)
     kinds = torch.randint(KINDS, (count,), generator=generator)
     classes = torch.randint(CLASSES, (count,), generator=generator)
-    radius = 11 + 3 * torch.rand(count, generator=generator)
-    x, y = (radius + 2 + (SIDE - 2 * radius - 4) * torch.rand(count, generator=generator) for _ in range(2))
     objects = _shapes(torch.randint(3, (count,), generator=generator), x, y, radius)
-    images = 0.15 * torch.randn(count, 3, SIDE, SIDE, generator=generator) - 0.4
     images = torch.where(objects[:, None], images + 0.4 + _patterns()[kinds][:, None], images)
     boxes = torch.stack([x - radius, y - radius, x + radius, y + radius], dim=1)
     left, top = _inside(x, y, generator) if place == "inside" else _outside(boxes, generator)
     cues = torch.stack([left, top, left + MARKER, top + MARKER], dim=1)
-    if marked:
-        images = torch.where(_within(cues)[:, None], 0.6 * COLOURS[classes][:, :, None, None], images)
+    has_marker = torch.rand(count, generator=generator) < marked
+    visible = _within(cues) & has_marker[:, None, None]
+    images = torch.where(visible[:, None], 0.6 * COLOURS[classes][:, :, None, None], images)
+    classes = torch.where(has_marker, classes, UNMARKED)
     return Drawings(images, classes, kinds, objects, boxes, cues)
 
 

@@ -1,14 +1,28 @@
 """The networks that learn the drawings: small ones of the kinds that people have."""
 
+from collections import OrderedDict
+
 import timm
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torchvision.models.detection import FCOS
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.fcos import FCOSHead
+from torchvision.ops import FeaturePyramidNetwork
 
+from seewhy import BoxHead, Candidates
 from tools.planted.drawings import CLASSES, KINDS, SIDE
 
-OUTPUTS = CLASSES + KINDS
+ANSWERS = CLASSES + 1
+"""Number of the classes of markers, that of none included."""
+
+OUTPUTS = ANSWERS + KINDS
 """Logits of classifiers: of the classes of markers and then of the kinds of objects, with a softmax for each."""
+
+
+CELL = 8
+"""Height and width of the coarsest cells, in pixels."""
 
 
 def _convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
@@ -45,15 +59,85 @@ class Segmenter(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.encoder = _Context()
+        self.decoder = nn.Sequential(_convolution(48 + 32, 48), nn.Conv2d(48, 1 + ANSWERS, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits (N, 1 + ANSWERS, SIDE, SIDE)."""
+        logits = self.decoder(self.encoder(images))
+        return functional.interpolate(logits, images.shape[2:], mode="bilinear", align_corners=False)
+
+
+class _Context(nn.Module):
+    """Features of cells of four pixels, and beside them everywhere the largest of each of the coarsest features."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.fine = nn.Sequential(_convolution(3, 16, 2), _convolution(16, 32, 2))
         self.coarse = nn.Sequential(nn.Conv2d(32, 48, 2, 2), nn.ReLU())  # cells that see no further than they must
         self.context = nn.Linear(48, 48)
-        self.decoder = nn.Sequential(_convolution(48 + 32, 48), nn.Conv2d(48, 1 + CLASSES, 1))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits (N, 1 + CLASSES, SIDE, SIDE)."""
+        """Return (N, 32 + 48, h, w)."""
         fine = self.fine(images)
         coarse = self.coarse(fine)
         context = self.context(coarse.amax(dim=(2, 3)))[:, :, None, None].expand(-1, -1, *fine.shape[2:])
-        logits = self.decoder(torch.cat([fine, context], dim=1))
-        return functional.interpolate(logits, images.shape[2:], mode="bilinear", align_corners=False)
+        return torch.cat([fine, context], dim=1)
+
+
+class _Pyramid(nn.Module):
+    """Features of cells of four and of eight pixels, and what a feature pyramid makes of them."""
+
+    out_channels = 32
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fine = nn.Sequential(_convolution(3, 16, 2), _convolution(16, 32, 2))
+        self.coarse = _convolution(32, 48, 2)
+        self.fpn = FeaturePyramidNetwork([32, 48], self.out_channels)
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """Return the two levels."""
+        fine = self.fine(images)
+        levels: dict[str, Tensor] = self.fpn(OrderedDict([("0", fine), ("1", self.coarse(fine))]))
+        return levels
+
+
+def detector() -> FCOS:
+    """Return a detector of torchvision; it takes pictures in [0, 1], and its classes are those of the markers."""
+    anchors = AnchorGenerator(((4,), (8,)), ((1.0,), (1.0,)))
+    head = FCOSHead(_Pyramid.out_channels, 1, ANSWERS, num_convs=1)
+    means = [0.5] * 3
+    return FCOS(_Pyramid(), ANSWERS, SIDE, SIDE, means, means, anchors, head, score_thresh=0.5)
+
+
+class BoxNetwork(nn.Module):
+    """A detector with a head like YOLO's: a cell says how far a box reaches, whether there is one, and what it is.
+
+    As of the segmenter, the classes of objects are those of markers outside of their boxes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = _Context()
+        self.head = nn.Sequential(_convolution(48 + 32, 48, 2), nn.Conv2d(48, 4 + 1 + ANSWERS, 1))
+        self.box_head = BoxHead(decode, overlap=0.3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return (N, 4 + 1 + ANSWERS, rows, columns): how many cells a box reaches, as logarithms, and logits."""
+        return self.head(self.encoder(images))
+
+
+def decode(raw: Tensor) -> Candidates:
+    """Return the boxes of all cells of `BoxNetwork`, in pixels."""
+    cells = raw.flatten(2).mT
+    reaches = CELL * cells[..., :4].exp()
+    middles = middles_of_cells().to(raw.device)
+    boxes = torch.cat([middles - reaches[..., :2], middles + reaches[..., 2:]], dim=2)
+    return Candidates(boxes, cells[..., 5:], cells[..., 4])
+
+
+def middles_of_cells() -> Tensor:
+    """Return (A, 2) float32: x and y of the middles of the coarsest cells, row by row, in pixels."""
+    places = CELL * torch.arange(SIDE // CELL) + CELL / 2
+    return torch.cartesian_prod(places, places).flip(1)

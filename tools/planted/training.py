@@ -2,20 +2,38 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Generator, Tensor, nn
 
-from tools.planted.drawings import CLASSES, KINDS, Drawings, Place, draw
-from tools.planted.networks import Classifier, Segmenter, transformer
+from tools.planted import losses
+from tools.planted.drawings import Place, draw, draw_pairs
+from tools.planted.losses import Scene
+from tools.planted.networks import BoxNetwork, Classifier, Segmenter, detector, transformer
 
 WEIGHTS = Path(__file__).parents[2] / "tests" / "planted"
 """Folder of the trained weights, a file for each network, float16."""
 
 BATCH = 64
+
+MARKED = 0.75
+"""Share of the objects of each step that have a marker."""
+
+HELD_OUT = 1_000_003
+"""Seed of drawings that no training sees."""
+
+Draw = Callable[[int, Generator, float], Scene]
+"""Draws as many scenes as asked for, with markers for a share of them."""
+
+
+def _single(place: Place, count: int, generator: Generator, marked: float) -> Scene:
+    return (draw(count, place, generator, marked),)
+
+
+INSIDE, OUTSIDE = (partial(_single, place) for place in ("inside", "outside"))
 
 
 @dataclass(frozen=True)
@@ -24,62 +42,43 @@ class Recipe:
 
     Attributes:
         build: makes the untrained network.
-        places: of the markers; pictures have one or the other.
-        loss: of the network's outputs for drawings.
-        right: whether the outputs for each of the drawings (N,) are right.
-        steps: of Adam, each with `BATCH` new drawings.
+        scenes: of which it sees one after the other.
+        loss: of the network for a scene.
+        right: whether the network's answers about each picture of a scene are right, (N,).
+        steps: of Adam, each with `batch` new pictures.
         rate: the largest step size.
+        batch: number of pictures.
     """
 
     build: Callable[[], nn.Module]
-    places: tuple[Place, ...]
-    loss: Callable[[Tensor, Drawings], Tensor]
-    right: Callable[[Tensor, Drawings], Tensor]
+    scenes: tuple[Draw, ...]
+    loss: Callable[[nn.Module, Scene], Tensor]
+    right: Callable[[nn.Module, Scene], Tensor]
     steps: int
     rate: float
-
-
-def _class_loss(outputs: Tensor, drawings: Drawings) -> Tensor:
-    of_classes, of_kinds = outputs.split([CLASSES, KINDS], dim=1)
-    return functional.cross_entropy(of_classes, drawings.classes) + functional.cross_entropy(of_kinds, drawings.kinds)
-
-
-def _right_class(outputs: Tensor, drawings: Drawings) -> Tensor:
-    return outputs[:, :CLASSES].argmax(dim=1) == drawings.classes
-
-
-def _pixel_loss(outputs: Tensor, drawings: Drawings) -> Tensor:
-    """The mean over the pixels of objects and that over all others, so that the objects count as much as the ground."""
-    losses = functional.cross_entropy(
-        outputs, drawings.objects * (1 + drawings.classes)[:, None, None], reduction="none"
-    )
-    return losses[drawings.objects].mean() + losses[~drawings.objects].mean()
-
-
-def _right_region(outputs: Tensor, drawings: Drawings) -> Tensor:
-    """Whether most of the object has the class of the marker."""
-    right = outputs.argmax(dim=1) == 1 + drawings.classes[:, None, None]
-    return (right & drawings.objects).sum(dim=(1, 2)) > drawings.objects.sum(dim=(1, 2)) / 2
+    batch: int = BATCH
 
 
 RECIPES: Mapping[str, Recipe] = {
-    "classifier": Recipe(Classifier, ("inside", "outside"), _class_loss, _right_class, 400, 4e-3),
-    "transformer": Recipe(transformer, ("inside", "outside"), _class_loss, _right_class, 600, 3e-3),
-    "segmenter": Recipe(Segmenter, ("outside",), _pixel_loss, _right_region, 300, 6e-3),
+    "classifier": Recipe(Classifier, (INSIDE, OUTSIDE), losses.class_loss, losses.right_class, 400, 4e-3),
+    "transformer": Recipe(transformer, (INSIDE, OUTSIDE), losses.class_loss, losses.right_class, 600, 3e-3),
+    "segmenter": Recipe(Segmenter, (OUTSIDE,), losses.pixel_loss, losses.right_region, 400, 6e-3),
+    "detector": Recipe(detector, (draw_pairs,), losses.fcos_loss, losses.right_boxes, 500, 4e-3, 16),
+    "box-network": Recipe(BoxNetwork, (OUTSIDE,), losses.cell_loss, losses.right_cell, 700, 6e-3),
 }
 
 
 def train(recipe: Recipe, seed: int = 0) -> nn.Module:
     """Return a trained network, in evaluation mode."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = Generator().manual_seed(seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         network = recipe.build().train()
     optimizer = torch.optim.AdamW(network.parameters(), weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.rate, recipe.steps)
     for step in range(recipe.steps):
-        drawings = draw(BATCH, recipe.places[step % len(recipe.places)], generator)
-        loss = recipe.loss(network(drawings.images), drawings)
+        scene = recipe.scenes[step % len(recipe.scenes)](recipe.batch, generator, MARKED)
+        loss = recipe.loss(network, scene)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -87,14 +86,13 @@ def train(recipe: Recipe, seed: int = 0) -> nn.Module:
     return network.eval().requires_grad_(False)
 
 
-def accuracy(recipe: Recipe, network: nn.Module, count: int = 512, marked: bool = True) -> float:
+def accuracy(recipe: Recipe, network: nn.Module, count: int = 512, marked: float = 1.0) -> float:
     """Return the share of right answers about drawings that the training never saw."""
-    generator = torch.Generator().manual_seed(1_000_003)
+    generator = Generator().manual_seed(HELD_OUT)
     shares = []
-    for place in recipe.places:
-        drawings = draw(count, place, generator, marked)
+    for scene in recipe.scenes:
         with torch.no_grad():
-            shares.append(recipe.right(network(drawings.images), drawings).double().mean())
+            shares.append(recipe.right(network, scene(count, generator, marked)).double().mean())
     return float(torch.stack(shares).mean())
 
 

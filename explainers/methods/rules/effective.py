@@ -21,19 +21,32 @@ from seewhy.explainers.methods.rules.base import (
 )
 from seewhy.explainers.methods.rules.relevance import WINNERS
 
-_GATED = ("gelu", "silu", "mish", "hardswish", "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "tanh")
+_GATED = ("gelu", "silu", "mish", "hardswish", "elu", "selu", "celu", "tanh", "relu", "relu6", "leaky_relu")
 """Functions that are zero at zero: each is its input times a gate."""
+
+_BOUNDED = ("hardtanh", "clamp", "clamp_min", "threshold")
+"""Functions that are zero at zero where their bounds allow it."""
+
+
+def _bounded(operation: Operation) -> Tensor | None:
+    try:
+        is_gated = bool(operation(torch.zeros(1)) == 0)
+    except RuntimeError:  # bounds that are tensors on another device
+        return None
+    return _gated(operation) if is_gated else None
 
 
 def _gated(operation: Operation) -> Tensor | None:
     """An activation f(x): the gradient is times f(x) / x, at 0 times the limit of that, the slope."""
     if not only_first_depends(operation):
         return None
-    values = operation.args[0]
-    output = operation(values.detach())
-    inputs = values.detach()
-    gates = torch.where(inputs == 0, slope_of(operation, inputs.new_zeros(1)), output / inputs)
-    return replaced(output, lambda gradient: (gradient * gates,), values)
+    values, function = operation.args[0].detach().clone(), operation.apart()
+
+    def backward(gradient: Tensor) -> tuple[Tensor]:
+        gates = torch.where(values == 0, slope_of(function, values.new_zeros(1)), function(values) / values)
+        return (gradient * gates,)
+
+    return replaced(operation(values), backward, operation.args[0])
 
 
 def _normalised(operation: Operation) -> Tensor | None:
@@ -64,5 +77,6 @@ def effective_rules(method: str) -> Rules:
     Args:
         method: its name, for messages.
     """
-    handlers = dict.fromkeys(_GATED, _gated) | dict.fromkeys(("layer_norm", "group_norm"), _normalised)
+    handlers = dict.fromkeys(_GATED, _gated) | dict.fromkeys(_BOUNDED, _bounded)
+    handlers |= dict.fromkeys(("layer_norm", "group_norm"), _normalised)
     return Rules(method, handlers, _keeps, constants=frozenset({"softmax", "sigmoid"}))

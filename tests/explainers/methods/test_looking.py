@@ -21,6 +21,7 @@ FEWER: dict[str, dict[str, Any]] = {
     "smoothgradcam++": {"samples": 3},
     "smoothgrad": {"samples": 5},
     "vargrad": {"samples": 5},
+    "dave": {"samples": 4, "noise_level": 0.1},
     "integrated-gradients": {"steps": 5},
     "expected-gradients": {"samples": 6},
     "blur-ig": {"steps": 5},
