@@ -38,11 +38,11 @@ class PictureError(ExplainerError):
 
 
 @contextmanager
-def at_fault(field: str) -> Iterator[None]:
-    """Name this field in errors of a picture, where a request has several."""
+def at_fault(field: str, kind: type[ExplainerError] = PictureError) -> Iterator[None]:
+    """Name this field in errors of a kind, where another one than usual is at fault."""
     try:
         yield
-    except PictureError as error:
+    except kind as error:
         error.field = field
         raise
 
@@ -169,13 +169,13 @@ def near_matches(name: str, names: Iterable[str]) -> str:
 def never_runs(path: str) -> str:
     """Return the message about a layer that a picture does not pass."""
     return (
-        f"{path!r} never runs for this picture (or its `forward` is called directly, bypassing hooks); choose a layer "
-        "that runs, as GET /models/NAME/layers or `seewhy layers MODEL` list them."
+        f"{path!r} never runs for this picture (its parts may run without it, or its `forward` is called directly, "
+        "bypassing hooks); choose a layer that runs, from the list of the model's layers."
     )
 
 
-def nearest(name: str, names: Iterable[str], limit: int = 5) -> list[str]:
-    """Return the names closest to an unknown name; case is ignored.
+def nearest(name: str, names: Iterable[str]) -> list[str]:
+    """Return the five names closest to an unknown name; case is ignored.
 
     Names with it as a word come first, the shortest before the others, as ``tiger cat`` for ``cat``; names that merely
     contain it come last.
@@ -185,5 +185,5 @@ def nearest(name: str, names: Iterable[str], limit: int = 5) -> list[str]:
     query = name.lower()
     containing = [candidate for candidate in by_lower if query and query in candidate]
     close = sorted((candidate for candidate in containing if query in re.split(r"[^a-z0-9]+", candidate)), key=len)
-    close += difflib.get_close_matches(query, by_lower, n=limit, cutoff=0.6)
-    return [by_lower[candidate] for candidate in [*dict.fromkeys([*close, *containing])][:limit]]
+    close += difflib.get_close_matches(query, by_lower, n=5, cutoff=0.6)
+    return [by_lower[candidate] for candidate in [*dict.fromkeys([*close, *containing])][:5]]

@@ -15,6 +15,7 @@ from seewhy.explainers.hooks.selection import match_modules
 from seewhy.explainers.methods.cam.shared_pass import explain_jointly
 from seewhy.explainers.methods.catalogue import Method, build_methods, get_method
 from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.results.display import must_show
 from seewhy.explainers.results.explanation import Explanation, explanations
 from seewhy.explainers.tasks.function import TargetFunction
 from seewhy.explainers.tasks.pose import predict, task_of
@@ -138,8 +139,7 @@ def _best(model: Model, view: View, target: Any, top: int) -> list[Any]:
     """Return the names of the `top` most probable targets in a picture; errors are those of `explain`."""
     if target is not None:
         raise OptionError("Give `target` or `top`, not both.", field="top")
-    if top < 1:
-        raise OptionError(f"top is {top}; it must be 1 or more.", field="top")
+    must_show(top)
     outputs = predict(model, view.images(model.device))[0]
     return [row.name for row in model.task.describe(outputs, top=top)] or [None]
 
@@ -159,7 +159,7 @@ def _explained(model: Model, entry: Method, explainer: Explainer, view: View, as
         return [row for ask in asks for row in _explained(model, entry, explainer, view, [ask])]
     ask = Ask.stacked(asks)
     images = view.images(model.device).expand(len(asks), -1, -1, -1)
-    attribution = explainer.explain(model, images, ask.function or ask.targets, ask.against)
+    attribution = explainer.explain(model, images, ask)
     return explanations(model, entry.name, view.picture, view.geometry, attribution, task_of(model, ask))
 
 

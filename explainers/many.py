@@ -69,7 +69,7 @@ class _Series:
         images = torch.stack([view.image for view, _ in batch]).to(self.model.device)
         ask = Ask.stacked([ask for _, ask in batch])
         try:
-            rows = self.explainer.explain(self.model, images, ask.function or ask.targets, ask.against).rows()
+            rows = self.explainer.explain(self.model, images, ask).rows()
         except ExplainerError as error:
             return [error] if len(batch) == 1 else [answer for pair in batch for answer in self.explain([pair])]
         return [
@@ -158,8 +158,8 @@ def explain_many(
     if layers := layer_paths(model.module, layer):
         module_paths(model.module, layers)
     series = _Series(model, entry.name, explainer, ask_of(model, target, against))
-    counted = getattr(pictures, "dataset", pictures)  # a loader's own length is that of its batches
-    total = len(counted) if isinstance(counted, Sized) else None
+    dataset = getattr(pictures, "dataset", pictures)  # a loader's own length is that of its batches
+    total = len(dataset) if isinstance(dataset, Sized) else None
     return _deliver(_in_batches(series, pictures, batch_size), total, progress, on_error == "raise")
 
 

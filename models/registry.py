@@ -272,8 +272,8 @@ def _as_detector(spec: ModelSpec, module: nn.Module) -> tuple[ModelSpec, nn.Modu
                 f"[models.{spec.name}], head: the module of a detector has a `box_head`, see BoxHead."
             )
         return replace(spec, box_head=box_head), module
-    given, preprocess = spec.preprocess, preprocess_of_detector(detector)
-    if given != DEFAULT_PREPROCESS:
-        preprocess = replace(preprocess, size=given.size, scale_size=given.size)
+    preprocess, size = preprocess_of_detector(detector), spec.preprocess.size
+    if spec.preprocess != DEFAULT_PREPROCESS:
+        preprocess = replace(preprocess, size=size, scale_size=size)
     spec = replace(spec, box_head=detector.box_head, preprocess=preprocess)
     return replace(spec, default_layers=spec.default_layers or pyramid(detector, spec.image_shape)), detector

@@ -31,17 +31,15 @@ def preprocess_of(transform: Transform) -> Preprocess:
         ModelError: a step of another kind, a random one, or an input of no fixed size; or the transform gives something
             else than its steps say.
     """
-    preprocess = _preset(transform) or _from_steps(list(_steps(transform)))
+    is_preset = all(hasattr(transform, name) for name in ("crop_size", "resize_size", "mean", "std", "interpolation"))
+    preprocess = preset_of(transform) if is_preset else _from_steps(list(_steps(transform)))
     _try(transform, preprocess)
     return preprocess
 
 
-def _preset(transform: Transform) -> Preprocess | None:
-    """Return the preprocessing of `Weights.transforms()`; None of another transform."""
-    if not all(hasattr(transform, name) for name in ("crop_size", "resize_size", "mean", "std", "interpolation")):
-        return None
-    preset: Any = transform
-    (resize,), (crop,) = preset.resize_size, preset.crop_size
+def preset_of(preset: Any) -> Preprocess:
+    """Return the preprocessing of `Weights.transforms()`; those of segmenters do not crop."""
+    (resize,), (crop,) = preset.resize_size, getattr(preset, "crop_size", preset.resize_size)
     kind = _interpolation(preset.interpolation)
     return Preprocess((crop, crop), (resize, resize), "shorter", kind, tuple(preset.mean), tuple(preset.std))
 
@@ -95,9 +93,9 @@ _INSTEAD = "give `input_size`, `resize`, `interpolation`, `mean` and `std` inste
 def _interpolation(mode: Any) -> Interpolation:
     """Return what torchvision's enumeration, or Pillow's, calls an interpolation."""
     name = str(getattr(mode, "value", mode)) if not isinstance(mode, int) else Image.Resampling(mode).name.lower()
-    for known in get_args(Interpolation):
-        if name == known:
-            return known  # type: ignore[no-any-return]
+    for interpolation in get_args(Interpolation):
+        if name == interpolation:
+            return interpolation  # type: ignore[no-any-return]
     raise ModelError(f"The transform's interpolation {name!r} is unknown; {_INSTEAD}")
 
 

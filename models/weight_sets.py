@@ -32,8 +32,8 @@ def source_of(name: str, weights: str | None, weight_set: Any) -> WeightsSource:
     return WeightsSource(
         weight_set.name,
         (*file_names(name if weights is None else f"{name}-{weights}"), file_name),
-        lambda: path if is_file(path := hub_file(weight_set.url)) else None,
-        partial(_downloaded, weight_set.url),
+        partial(cached_file, weight_set.url),
+        partial(download_file, weight_set.url),
         published_digest(file_name),
     )
 
@@ -48,9 +48,15 @@ def hub_file(url: str) -> Path:
     return Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
 
 
-def _downloaded(url: str) -> Path:
+def cached_file(url: str) -> Path | None:
+    """Return the file of weights in PyTorch's cache, if it is there."""
+    return path if is_file(path := hub_file(url)) else None
+
+
+def download_file(url: str) -> Path:
+    """Download weights into PyTorch's cache."""
     path = hub_file(url)
     path.parent.mkdir(parents=True, exist_ok=True)
-    digest = path.name.rsplit("-", 1)[-1].split(".")[0]
+    digest = published_digest(path.name).get(path.name)
     torch.hub.download_url_to_file(url, str(path), hash_prefix=digest, progress=False)
     return path

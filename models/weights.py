@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -139,13 +139,9 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     if not isinstance(loaded, Mapping) or not all(isinstance(value, Tensor) for value in loaded.values()):
         raise BadWeightsError(f"The weights file {path.name!r} holds no state dict; save `model.state_dict()`.")
     tensors = {str(name): value for name, value in loaded.items()}
-    while prefix := next((prefix for prefix in _WRAPPERS if _all_begin_with(prefix, tensors)), ""):
+    while tensors and (prefix := next((start for start in _WRAPPERS if all(n.startswith(start) for n in tensors)), "")):
         tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
     return tensors
-
-
-def _all_begin_with(prefix: str, names: Collection[str]) -> bool:
-    return bool(names) and all(name.startswith(prefix) for name in names)
 
 
 def fill_by_name(module: nn.Module, state_dict: Mapping[str, Tensor]) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torchvision import models as torchvision_models
 
@@ -17,9 +17,9 @@ from seewhy.models.detectors import detector_preprocess
 from seewhy.models.errors import BadWeightsError, UnknownModelError
 from seewhy.models.hub import ImageNetInfo, hf_hub_download, infer_imagenet_subset, timm, try_to_load_from_cache
 from seewhy.models.preprocess import Preprocess
-from seewhy.models.segmenters import build_segmenter, segmenter_names, segmenter_spec
 from seewhy.models.spec import ModelSpec, WeightsSource
-from seewhy.models.weight_sets import file_names, hub_file, source_of, weight_set_of
+from seewhy.models.transforms import preset_of
+from seewhy.models.weight_sets import cached_file, download_file, file_names, hub_file, source_of, weight_set_of
 from seewhy.models.weights import fill_by_name, fill_by_order, is_file, published_digest
 
 TIMM_PREFIX = "timm/"
@@ -92,7 +92,7 @@ _MOBILENET_WEIGHTS = "IMAGENET1K_V1"
 
 def zoo_names() -> list[str]:
     """Return the names of all ready-made models: embedded, torchvision's, then timm's as ``timm/NAME``."""
-    torchvision = dict.fromkeys((*EMBEDDED, *_torchvision_names(), *segmenter_names()))
+    torchvision = dict.fromkeys((*EMBEDDED, *_torchvision_names()))
     return [*torchvision, *(TIMM_PREFIX + name for name in _timm_names())]
 
 
@@ -118,8 +118,6 @@ def zoo_spec(name: str, weights: str | None = None) -> ModelSpec:
         return _timm_spec(name, weights)
     if name in _torchvision_names():
         return _torchvision_spec(name, weights)
-    if name in segmenter_names():
-        return segmenter_spec(name, weights)
     hint = near_matches(name, zoo_names()) or "`seewhy models` or GET /models lists all names."
     raise UnknownModelError(f"There is no model {name!r}. {hint}")
 
@@ -158,12 +156,13 @@ def _lite_spec(name: str) -> ModelSpec:
 
 @cache
 def _torchvision_names() -> tuple[str, ...]:
-    return (*torchvision_models.list_models(module=torchvision_models), *_detector_names())
+    classifiers = torchvision_models.list_models(module=torchvision_models)
+    return (*classifiers, *_names_of(torchvision_models.detection), *_names_of(torchvision_models.segmentation))
 
 
 @cache
-def _detector_names() -> tuple[str, ...]:
-    return tuple(torchvision_models.list_models(module=torchvision_models.detection))
+def _names_of(room: ModuleType) -> tuple[str, ...]:
+    return tuple(torchvision_models.list_models(module=room))
 
 
 def _torchvision_spec(name: str, weights: str | None) -> ModelSpec:
@@ -177,23 +176,19 @@ def _torchvision_spec(name: str, weights: str | None) -> ModelSpec:
         fill=fill_by_name,
         weights=source_of(name, weights, weight_set),
     )
-    if name in _detector_names():
+    if name in _names_of(torchvision_models.detection):
         return spec(
             preprocess=detector_preprocess(DETECTOR_SIDES.get(name, 800), name.startswith("ssd")),
             build=partial(build_torchvision, name, is_frozen=weight_set.name == "COCO_V1"),
             declared_head="detection",
         )
-    transforms = weight_set.transforms()
-    side, scale = transforms.crop_size[0], transforms.resize_size[0]
+    is_segmenter = name in _names_of(torchvision_models.segmentation)
+    preprocess = preset_of(weight_set.transforms())
     return spec(
-        preprocess=Preprocess(
-            size=(side, side),
-            scale_size=(scale, scale),
-            interpolation=transforms.interpolation.value,
-            mean=tuple(transforms.mean),
-            std=tuple(transforms.std),
-        ),
-        build=partial(build_torchvision, name, **_as_trained(name, side)),
+        # A segmenter sees the whole picture.
+        preprocess=replace(preprocess, resize="exact") if is_segmenter else preprocess,
+        build=partial(build_torchvision, name, **_as_trained(name, preprocess.size[0])),
+        declared_head="segmentation" if is_segmenter else None,
     )
 
 
@@ -206,10 +201,12 @@ def build_torchvision(name: str, is_frozen: bool = False, **arguments: Any) -> n
             epsilon to the variance.
         arguments: of its builder.
     """
-    if name in segmenter_names():
-        return build_segmenter(name, **arguments)
-    if name in _detector_names():
+    is_segmenter = name in _names_of(torchvision_models.segmentation)
+    if is_segmenter or name in _names_of(torchvision_models.detection):
         arguments = {"weights_backbone": None, **arguments}
+    # Torchvision's weights have an auxiliary head where there may be one.
+    if is_segmenter and not name.startswith("lraspp"):
+        arguments = {"aux_loss": True, **arguments}
     if name in ("googlenet", "inception_v3"):
         arguments = {"init_weights": True, **arguments}
     module: nn.Module = torchvision_models.get_model(name, weights=None, **arguments)
@@ -291,17 +288,13 @@ def _timm_weights(full: str, config: Any) -> WeightsSource | None:
         return None
 
     def cached() -> Path | None:
-        if repository is not None:
-            file = try_to_load_from_cache(repository, file_name)
-            return Path(file) if isinstance(file, str) else None
-        return path if is_file(path := hub_file(config.url)) else None
+        if repository is None:
+            return cached_file(config.url)
+        file = try_to_load_from_cache(repository, file_name)
+        return Path(file) if isinstance(file, str) else None
 
     def download() -> Path:
-        if repository is not None:
-            return Path(hf_hub_download(repository, file_name))
-        hub_file(config.url).parent.mkdir(parents=True, exist_ok=True)
-        torch.hub.download_url_to_file(config.url, str(hub_file(config.url)), progress=False)
-        return hub_file(config.url)
+        return download_file(config.url) if repository is None else Path(hf_hub_download(repository, file_name))
 
     base = full.split(".", 1)[0]
     stems = (TIMM_PREFIX + full, full) if full != base else (TIMM_PREFIX + base, f"timm-{base}")

@@ -15,6 +15,10 @@ CONVOLUTIONAL = tuple(name for name in CLASSIFYING if "attention" not in METHODS
 """Of these, the methods that explain networks without attention."""
 
 
+ONE_A_FAMILY = tuple({METHODS[name].family: name for name in CLASSIFYING}.values())
+"""A method of each family, for what their bases do."""
+
+
 def few(values: Iterable[Any], short: Collection[Any]) -> list[Any]:
     """Return parameters of a test; those that are not in the short run are marked as slow."""
     return [pytest.param(value, marks=[] if value in short else [pytest.mark.slow]) for value in values]

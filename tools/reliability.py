@@ -53,7 +53,7 @@ def load(wrong: list[str], count: int) -> Iterator[str]:
     yield f"| errors that do not say why | {len(tally.failed)} |"
     early, late = first.resident / 1e6, last.resident / 1e6
     yield f"| resident memory, at rest, after a quarter of the run | {early:,.0f} MB, at the end {late:,.0f} MB |"
-    yield f"| growth of its median from the second quarter of the run to the last | {tally.growth:+.1%} |"
+    yield f"| growth of its lowest value from the second quarter of the run to the last | {tally.growth:+.1%} |"
     yield f"| open files | {first.files}, at the end {last.files} |"
     yield f"| threads | {first.threads}, at the end {last.threads} |"
     yield f"| hooks left on models | {hooks} |"

@@ -3,14 +3,17 @@
 Five models, of which the service may keep two: they are loaded and make room for one another all the time. Each
 request is answered alone first. Then threads send them again and again, and each answer is compared with the one
 given alone: a batch that mixes up its pictures, a hook that is left behind, a model that is changed, or a state of the
-process that two threads share, shows as a difference or as an error. Meanwhile the memory, open files and threads of
-the server are watched.
+process that two threads share, shows as a difference or as an error. Now and then the clients pause, and the memory,
+open files and threads of the server are measured.
+
+Memory swings: a model that has been asked for long holds more than one that was just loaded, and the C library gives
+back what it can. So each pause begins with the same models, just loaded, and takes the lowest of many samples; what
+grew is told by the lowest of a quarter of the run, which a leak raises and a swing does not.
 """
 
 import io
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -35,8 +38,14 @@ from tools.load import MAX_MODELS, METHODS, MODELS, PICTURES, UNTRAINED, Questio
 
 THREADS = 32
 
+PAUSES = 80
+"""In a run: of a quarter enough for its lowest level to be the floor, although memory swings."""
+
 REST = 2 * REST_SECONDS
 """Until the server has given back what it does not need."""
+
+SAMPLES_PER_SECOND = 4
+"""Of memory, while the server rests."""
 
 TOLERANCE = 1e-4
 """Of a heatmap or a number, over the largest of its kind in the answer."""
@@ -130,7 +139,7 @@ def difference(answer: Answer, expected: Answer) -> float:
 
 @dataclass
 class State:
-    """What a server and its children hold: bytes, open files, threads; hooks on its models."""
+    """What a server and its children hold at rest: bytes, open files, threads; hooks on its models."""
 
     resident: int = 0
     files: int = 0
@@ -139,19 +148,29 @@ class State:
 
 
 def state(process: "subprocess.Popen[bytes]", base: str) -> State:
-    """Return what a server holds now, while it rests."""
-    snapshot = State()
+    """Return what a server holds at the end of a rest, and the least memory of that time."""
+    levels = []
+    for _ in range(round(REST * SAMPLES_PER_SECOND)):
+        time.sleep(1 / SAMPLES_PER_SECOND)
+        levels.append(sum(_status(pid, "VmRSS") for pid in _processes(process)) * 1024)
+    snapshot = State(resident=min(levels))
     for line in requests.get(f"{base}/metrics", timeout=60).text.splitlines():
         if line.startswith("seewhy_hooks{"):
             snapshot.hooks += int(float(line.split()[-1]))
-    for pid in (process.pid, *children(process.pid)):
-        status = dict(
-            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
-        )
-        snapshot.resident += int(status["VmRSS"].split()[0]) * 1024
-        snapshot.threads += int(status["Threads"])
+    for pid in _processes(process):
+        snapshot.threads += _status(pid, "Threads")
         snapshot.files += len(os.listdir(f"/proc/{pid}/fd"))
     return snapshot
+
+
+def _processes(process: "subprocess.Popen[bytes]") -> list[int]:
+    return [process.pid, *children(process.pid)]
+
+
+def _status(pid: int, name: str) -> int:
+    """Return a number of the status of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 @dataclass
@@ -165,7 +184,7 @@ class Report:
         wrong: answers that differ by more than `TOLERANCE`.
         rounded: such answers that say that rounding can decide them, or shows in them.
         failed: errors that do not say why, or that a client should not see.
-        loads: of models, of how many the service had to make room.
+        loads: of models for requests, to which the service had to make room.
     """
 
     count: int = 0
@@ -181,10 +200,12 @@ class Report:
 
     @property
     def growth(self) -> float:
-        """How much resident memory grew between the second and the last quarter of the run, over what it was."""
+        """How much the lowest resident memory of the last quarter of the run is above that of the second, over it."""
         quarter = max(1, len(self.states) // 4)
-        early = statistics.median(snapshot.resident for snapshot in self.states[quarter : 2 * quarter] or self.states)
-        late = statistics.median(snapshot.resident for snapshot in self.states[-quarter:])
+        early, late = (
+            min(snapshot.resident for snapshot in part)
+            for part in (self.states[quarter : 2 * quarter] or self.states, self.states[-quarter:])
+        )
         return late / early - 1
 
 
@@ -227,7 +248,7 @@ class Clients:
                 self._report.failed.append(f"{reply.status} {question}")
 
     def settle(self, models: Sequence[str]) -> None:
-        """Leave these models in memory, so that what the server holds can be compared."""
+        """Ask models in turn, so that the last of them, as many as there is room for, were just loaded."""
         for model in models:
             self._insist(Question("/predict", PICTURES[0], (("model", model),)))
 
@@ -276,7 +297,7 @@ def soak(
         try:
             kinds = questions(models, methods)
             sequence = order(kinds, count, max_models, seed)
-            return _soaked(process, f"http://127.0.0.1:{port}", kinds, sequence, threads, models[:max_models])
+            return _soaked(process, f"http://127.0.0.1:{port}", kinds, sequence, threads, models[::-1])
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(120)
@@ -288,25 +309,24 @@ def _soaked(
     kinds: Sequence[Question],
     sequence: Sequence[Question],
     threads: int,
-    resting: Sequence[str],
+    models: Sequence[str],
 ) -> Report:
     count = len(sequence)
     report = Report(count=count)
     clients = Clients(base, report)
     clients.ask_alone(kinds)
-    loads = _loads(base)
     started = time.monotonic()
-    step = max(2 * threads, count // 20)
+    step = max(2 * threads, count // PAUSES)
     with ThreadPoolExecutor(threads) as pool:
         for first in range(0, count, step):
-            asking = sequence[first : first + step]
+            asking, loads = sequence[first : first + step], _loads(base)
             for _ in pool.map(clients.ask, asking):
                 pass
-            clients.settle(resting)
-            time.sleep(REST)
+            report.loads += _loads(base) - loads
+            clients.settle(models)
             report.states.append(snapshot := state(process, base))
             print(f"{first + len(asking):,} requests, {snapshot.resident / 1e6:,.0f} MB", file=sys.stderr, flush=True)
-    report.loads, report.seconds = _loads(base) - loads, time.monotonic() - started
+    report.seconds = time.monotonic() - started
     return report
 
 

@@ -40,7 +40,7 @@ from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.app.pipeline.choices import Drawing, Format
-from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResult
+from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResult, Result
 from seewhy.app.pipeline.timings import Timings
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.task import Prediction
@@ -60,10 +60,19 @@ from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.agreement import rank_correlation
 from seewhy.explainers.results.array_files import ArrayFile
 from seewhy.explainers.results.explanation import Explanation
+from seewhy.explainers.tasks.classification import ClassPrediction
 from seewhy.explainers.tasks.detected import BoxPrediction
 from seewhy.explainers.tasks.segmentation import RegionPrediction
 from seewhy.explainers.tasks.values import ValuePrediction
 from seewhy.models import LoadedModel
+
+_ANSWERS: dict[type[Prediction], tuple[type[AnyPrediction], type[AnyTarget]]] = {
+    ClassPrediction: (PredictionAnswer, TargetAnswer),
+    ValuePrediction: (ValueAnswer, ValueTargetAnswer),
+    RegionPrediction: (SegmentAnswer, SegmentTargetAnswer),
+    BoxPrediction: (BoxAnswer, BoxTargetAnswer),
+}
+"""What answers give of a prediction, and of it as the target; both have fields of its names."""
 
 _COPIES = 3
 """Bytes per value of a heatmap while it is resized to the picture and scaled."""
@@ -223,15 +232,13 @@ def _document(result: ExplainResult, with_map: bool) -> ExplainAnswer:
         answers.append(_explanation(explanation, result, style, with_map))
     methods = [method_identity(method, explainer) for method, explainer in result.methods]
     return ExplainAnswer(
-        model=model_identity(result.model),
+        **head_of(result),
         method=methods[0],
         methods=methods,
         agreement=_agreement(result.explanations),
         layers=list(layers_of(result)),
         predictions=ranked(result.explanations[0].predictions),
         explanations=answers,
-        timings_ms=result.timings.milliseconds,
-        versions=VERSIONS,
     )
 
 
@@ -331,6 +338,11 @@ def method_identity(method: Method, explainer: Explainer) -> MethodIdentity:
     return MethodIdentity(name=method.name, options=options)
 
 
+def head_of(result: Result) -> dict[str, Any]:
+    """Return the members of all documents that say how long the work has taken."""
+    return {"model": model_identity(result.model), "timings_ms": result.timings.milliseconds, "versions": VERSIONS}
+
+
 def model_identity(model: LoadedModel) -> ModelIdentity:
     """Return the identity of a model."""
     return ModelIdentity(name=model.name, weights=model.weights, sha256=model.sha256, head=model.spec.head)
@@ -343,29 +355,12 @@ def data_url(png: bytes) -> str:
 
 def ranked(predictions: Sequence[Prediction]) -> list[AnyPrediction]:
     """Return predictions for an answer."""
-    return [_prediction(row) for row in predictions]
-
-
-def _prediction(row: Prediction) -> AnyPrediction:
-    if isinstance(row, ValuePrediction):
-        return ValueAnswer(index=row.index, label=row.label, value=row.value, unit=row.unit)
-    if isinstance(row, RegionPrediction):
-        return SegmentAnswer(index=row.index, label=row.label, area=row.area)
-    if isinstance(row, BoxPrediction):
-        names = BoxAnswer.model_fields
-        return BoxAnswer(**{name: value for name, value in vars(row).items() if name in names})
-    return PredictionAnswer(index=row.index, label=row.label, probability=row.probability)
+    return [_ANSWERS[type(row)][0].model_validate(row, from_attributes=True) for row in predictions]
 
 
 def target_answer(target: Prediction) -> AnyTarget:
     """Return what is explained for an answer."""
-    if isinstance(target, ValuePrediction):
-        return ValueTargetAnswer(**vars(target))
-    if isinstance(target, RegionPrediction):
-        return SegmentTargetAnswer(**vars(target))
-    if isinstance(target, BoxPrediction):
-        return BoxTargetAnswer(**vars(target))
-    return TargetAnswer(**vars(target))
+    return _ANSWERS[type(target)][1].model_validate(target, from_attributes=True)
 
 
 def take_heatmaps(

@@ -12,8 +12,8 @@ from seewhy.app.answers.documents import (
     data_url,
     drawn_bytes,
     encoded,
+    head_of,
     method_identity,
-    model_identity,
     ranked,
     take_heatmaps,
     target_answer,
@@ -29,7 +29,6 @@ from seewhy.app.answers.schemas import (
     TraceAnswer,
 )
 from seewhy.app.answers.stream import Body, file_parts, json_parts
-from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.app.pipeline.choices import CaptureFormat, Drawing, InterveneFormat, TraceFormat
 from seewhy.app.pipeline.options import CaptureOptions, InterveneOptions
 from seewhy.app.pipeline.results import CaptureResult, InterveneResult, SweepResult, TargetResult, TraceResult
@@ -37,7 +36,6 @@ from seewhy.app.pipeline.timings import Timings
 from seewhy.explainers.errors import EditError
 from seewhy.explainers.inspection.capture import contact_sheet, strongest
 from seewhy.explainers.inspection.intervene import Intervention, intervention_panel
-from seewhy.explainers.inspection.statistics import statistics
 from seewhy.explainers.inspection.sweep import sweep_sheet
 from seewhy.explainers.results.explanation import Explanation
 
@@ -63,17 +61,8 @@ def capture_body(result: CaptureResult, form: CaptureFormat, options: CaptureOpt
         OutOfMemoryError: there is no memory for the drawing at present.
     """
     if form == "json":
-        tensors = [
-            CapturedAnswer(
-                key=tensor.key,
-                layer=tensor.layer,
-                kind=tensor.kind,
-                call=tensor.call,
-                name=tensor.name,
-                statistics=None if tensor.tensor is None else statistics(tensor.tensor),
-            )
-            for tensor in result.capture.tensors
-        ]
+        rows = result.capture.tensors
+        tensors = [CapturedAnswer.model_validate(tensor, from_attributes=True) for tensor in rows]
         return _json(CaptureAnswer(**_head(result), tensors=tensors))
     if form == "npz" or form == "safetensors":
         with result.timings.stage("encode"):
@@ -129,11 +118,8 @@ def sweep_body(result: SweepResult, form: InterveneFormat, options: InterveneOpt
     """
     sweep, picture = result.sweep, result.picture
     if form == "json":
-        channels, predictions = list(sweep.channels), ranked(result.top)
-        head = _head(result)
-        return _json(
-            SweepAnswer(**head, layer=sweep.layer, edit=sweep.edit, predictions=predictions, channels=channels)
-        )
+        content = {"layer": sweep.layer, "edit": sweep.edit, "channels": list(sweep.channels)}
+        return _json(SweepAnswer(**_head(result), **content, predictions=ranked(result.top)))
 
     def sheet() -> Image.Image:
         drawing = sweep_sheet(sweep, options.top, picture.picture, picture.geometry, result.style)
@@ -156,13 +142,8 @@ def _json(answer: BaseModel) -> bytes:
 
 
 def _head(result: TargetResult) -> dict[str, Any]:
-    """Return the members of all documents about hooks."""
-    return {
-        "model": model_identity(result.model),
-        "target": target_answer(result.target),
-        "timings_ms": result.timings.milliseconds,
-        "versions": VERSIONS,
-    }
+    """Return the members of all documents about the hooks of one target."""
+    return {**head_of(result), "target": target_answer(result.target)}
 
 
 def _heatmaps(intervention: Intervention, is_exact: bool) -> tuple[list[NDArray[np.float32]], float]:
@@ -185,7 +166,7 @@ def _intervention_answer(result: InterveneResult, panel: bytes) -> InterveneAnsw
         for heatmap in _heatmaps(intervention, is_exact=False)[0]
     ]
     return InterveneAnswer(
-        model=model_identity(result.model),
+        **head_of(result),
         method=method_identity(result.method, result.explainer),
         layers=list(before.layers),
         target=target_answer(before.target),
@@ -197,8 +178,6 @@ def _intervention_answer(result: InterveneResult, panel: bytes) -> InterveneAnsw
         ),
         applied=list(intervention.applied),
         panel=data_url(panel),
-        timings_ms=result.timings.milliseconds,
-        versions=VERSIONS,
     )
 
 

@@ -1,9 +1,8 @@
 """Bodies of answers about two pictures."""
 
-from seewhy.app.answers.documents import data_url, drawn_bytes, encoded, model_identity, take_values
+from seewhy.app.answers.documents import data_url, drawn_bytes, encoded, head_of, take_values
 from seewhy.app.answers.schemas import SimilarAnswer
 from seewhy.app.answers.stream import Body, file_parts
-from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.app.pipeline.choices import Drawing, Format
 from seewhy.app.pipeline.results import SimilarResult
 from seewhy.app.settings import Settings
@@ -28,14 +27,7 @@ def similar_body(result: SimilarResult, form: Format, settings: Settings) -> Bod
         return _drawing(result, form)
     take_values([values.size for values in likeness.maps], settings.max_json_values, _REMEDY)
     drawing = data_url(_drawing(result, "png"))
-    answer = SimilarAnswer(
-        model=model_identity(result.model),
-        drawing=drawing,
-        timings_ms=result.timings.milliseconds,
-        versions=VERSIONS,
-        **likeness.document(),
-    )
-    return answer.model_dump_json().encode()
+    return SimilarAnswer(**head_of(result), drawing=drawing, **likeness.document()).model_dump_json().encode()
 
 
 def _drawing(result: SimilarResult, form: Drawing) -> bytes:

@@ -4,13 +4,12 @@ import io
 
 from PIL import Image
 
-from seewhy.app.answers.documents import drawn_bytes, encoded, model_identity
+from seewhy.app.answers.documents import drawn_bytes, encoded, head_of
 from seewhy.app.answers.schemas import SegmentsAnswer
 from seewhy.app.answers.stream import Body, file_parts
 from seewhy.app.errors import FieldError
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import ANSWER
-from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.app.pipeline.choices import Drawing, Format
 from seewhy.app.pipeline.results import SegmentResult
 from seewhy.app.settings import Settings
@@ -48,10 +47,7 @@ def segment_body(result: SegmentResult, form: Format, settings: Settings) -> Bod
         if form != "json":
             return _grey_png(segments.overlay("mask"))
         document = segments.document()
-    answer = SegmentsAnswer(
-        model=model_identity(result.model), timings_ms=result.timings.milliseconds, versions=VERSIONS, **document
-    )
-    return answer.model_dump_json().encode()
+    return SegmentsAnswer(**head_of(result), **document).model_dump_json().encode()
 
 
 def _drawing(result: SegmentResult, form: Drawing, max_side: int) -> bytes:

@@ -6,10 +6,9 @@ from typing import Any, Literal
 from seewhy.app.answers.hook_documents import capture_body, intervention_body, sweep_body, trace_body
 from seewhy.app.answers.stream import Body
 from seewhy.app.cli.files import Item, read
-from seewhy.app.cli.run import load_model, open_service, write_each
-from seewhy.app.pipeline.ask import Service
+from seewhy.app.cli.run import ready_service, write_each
+from seewhy.app.pipeline import inspection
 from seewhy.app.pipeline.choices import DRAWINGS, CaptureFormat, InterveneFormat, TraceFormat
-from seewhy.app.pipeline.inspection import HookService
 from seewhy.app.pipeline.options import CaptureOptions, InterveneOptions, TraceOptions
 from seewhy.app.pipeline.parse import parse
 
@@ -20,10 +19,10 @@ _FINDINGS = ("vanishing", "exploding", "without_gradient", "non_finite", "not_ru
 def write_traces(items: list[Item], form: TraceFormat, fields: dict[str, Any], device: str | None) -> None:
     """Write the timeline of each picture, and print its summary."""
     options = parse(TraceOptions, fields)
-    hooks = HookService(_service(device, options.model))
+    service = ready_service(device, options.model)
 
     def answer(item: Item) -> tuple[str, Body]:
-        result = hooks.trace(read(item.picture), options)
+        result = inspection.trace(service, read(item.picture), options)
         summary = result.trace.summary
         dead = sum(len(layer.channels) for layer in summary.dead_maps)
         facts = [f"{len(result.trace.events)} events", f"{dead} dead feature maps"]
@@ -38,10 +37,10 @@ def write_traces(items: list[Item], form: TraceFormat, fields: dict[str, Any], d
 def write_captures(items: list[Item], form: CaptureFormat, fields: dict[str, Any], device: str | None) -> None:
     """Write activations and gradients of layers for each picture."""
     options = parse(CaptureOptions, fields)
-    hooks = HookService(_service(device, options.model))
+    service = ready_service(device, options.model)
 
     def answer(item: Item) -> tuple[str, Body]:
-        result = hooks.capture(read(item.picture), options, sheet=form in DRAWINGS)
+        result = inspection.capture(service, read(item.picture), options, sheet=form in DRAWINGS)
         count = len(result.capture.tensors)
         return f"{count} tensor{'s' if count > 1 else ''}", capture_body(result, form, options)
 
@@ -49,47 +48,27 @@ def write_captures(items: list[Item], form: CaptureFormat, fields: dict[str, Any
 
 
 def write_interventions(
-    items: list[Item], form: InterveneFormat, fields: dict[str, Any], other: Path | None, device: str | None
-) -> None:
-    """Write predictions and heatmaps of each picture before and after the edits."""
-    options = parse(InterveneOptions, fields)
-    service = _service(device, options.model)
-    hooks = HookService(service)
-    other_picture = None if other is None else other.read_bytes()
-
-    def answer(item: Item) -> tuple[str, Body]:
-        result = hooks.intervene(read(item.picture), other_picture, options)
-        before, after = result.intervention.before.target, result.intervention.after.target
-        line = f"{before.label} {before.text} before, {after.text} after"
-        return line, intervention_body(result, form, options.values, service.settings.max_json_values)
-
-    write_each(items, form, answer)
-
-
-def write_sweeps(
     items: list[Item],
     form: InterveneFormat | Literal["csv"],
     fields: dict[str, Any],
     other: Path | None,
     device: str | None,
 ) -> None:
-    """Write the channels of a layer for each picture, ranked by the effect of their edit on its class."""
+    """Write predictions and heatmaps of each picture before and after the edits; or a sweep, which can be csv."""
     options = parse(InterveneOptions, fields)
-    hooks = HookService(_service(device, options.model))
+    service = ready_service(device, options.model)
     other_picture = None if other is None else other.read_bytes()
 
     def answer(item: Item) -> tuple[str, Body]:
-        result = hooks.sweep(read(item.picture), other_picture, options)
-        channels = result.sweep.channels
-        ends = [f"{end.channel} ({end.score_change:+.3f})" for end in (channels[0], channels[-1])]
-        line = f"{result.target.label} {len(channels)} channels, from {' to '.join(ends)}"
-        return line, result.sweep.table() if form == "csv" else sweep_body(result, form, options)
+        if form == "csv" or options.each_channel:
+            sweep = inspection.sweep(service, read(item.picture), other_picture, options)
+            channels = sweep.sweep.channels
+            ends = [f"{end.channel} ({end.score_change:+.3f})" for end in (channels[0], channels[-1])]
+            line = f"{sweep.target.label} {len(channels)} channels, from {' to '.join(ends)}"
+            return line, sweep.sweep.table() if form == "csv" else sweep_body(sweep, form, options)
+        result = inspection.intervene(service, read(item.picture), other_picture, options)
+        before, after = result.intervention.before.target, result.intervention.after.target
+        line = f"{before.label} {before.text} before, {after.text} after"
+        return line, intervention_body(result, form, options.values, service.settings.max_json_values)
 
     write_each(items, form, answer)
-
-
-def _service(device: str | None, model: str | None) -> Service:
-    """Return a service that has this model loaded."""
-    service = open_service(device)
-    load_model(service, model)
-    return service

@@ -139,12 +139,9 @@ def intervene(
         raise click.UsageError(f"Say what to edit: --edit '{_EXAMPLE}', or --edits FILE.")
     request = {**fields(options, extra), "edits": all_edits}
 
-    from seewhy.app.cli.hook_answers import write_interventions, write_sweeps
+    from seewhy.app.cli.hook_answers import write_interventions
 
-    if answer_form == "csv" or options["each_channel"]:
-        write_sweeps(items, answer_form, request, other, device)
-    else:
-        write_interventions(items, answer_form, request, other, device)
+    write_interventions(items, answer_form, request, other, device)
 
 
 def _json(text: str, option: str) -> Any:

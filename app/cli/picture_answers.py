@@ -22,18 +22,18 @@ from seewhy.app.cli.run import (
     in_one_piece,
     load_model,
     open_service,
+    print_each,
+    ready_service,
     write_each,
 )
 from seewhy.app.cli.sheet import Sheet
 from seewhy.app.cli.summary import Summary
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.choices import DRAWINGS, Format
-from seewhy.app.pipeline.detection import detect
 from seewhy.app.pipeline.likeness import similar
 from seewhy.app.pipeline.options import ExplainOptions, Options, PredictOptions, SegmentOptions, SimilarOptions
 from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.results import ExplainResult
-from seewhy.app.pipeline.segmentation import segment
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import PictureError
 
@@ -200,8 +200,7 @@ def explain_pictures(
 def predict_pictures(items: list[Item], fields: dict[str, Any], device: str | None) -> None:
     """Print the most probable classes of each picture."""
     options = parse(PredictOptions, fields)
-    service = open_service(device)
-    load_model(service, options.model)
+    service = ready_service(device, options.model)
 
     def lines(item: Item) -> str:
         result = service.predict(read(item.picture), options)
@@ -209,20 +208,19 @@ def predict_pictures(items: list[Item], fields: dict[str, Any], device: str | No
         if result.model.spec.head == "sigmoid":
             note = " (sigmoid of one logit)" if len(result.model.labels) == 1 else " (sigmoid)"
         rows = [f"  {_share(row):>7}  {row.index:>5}  {row.label}{note}" for row in result.predictions]
-        return "\n".join([f"{printable(item.picture)}:", *rows])
+        return "\n".join(rows)
 
-    for_each(items, lines, lambda _, text: click.echo(text), threads=concurrency(service.settings.max_batch))
+    print_each(service, items, lines)
 
 
 def segment_pictures(items: list[Item], form: Format, fields: dict[str, Any], device: str | None) -> None:
     """Write the class of each pixel of each picture."""
     options = parse(SegmentOptions, fields)
     check_view(options.view, form)
-    service = open_service(device)
-    load_model(service, options.model)
+    service = ready_service(device, options.model)
 
     def answer(item: Item) -> tuple[str, Body]:
-        result = segment(service, read(item.picture), options)
+        result = service.segment(read(item.picture), options)
         return result.segments.caption, segment_body(result, form, service.settings)
 
     write_each(items, form, answer)
@@ -231,18 +229,17 @@ def segment_pictures(items: list[Item], form: Format, fields: dict[str, Any], de
 def detect_in_pictures(items: list[Item], fields: dict[str, Any], device: str | None) -> None:
     """Print the boxes that a detector shows in each picture."""
     options = parse(Options, fields)
-    service = open_service(device)
-    load_model(service, options.model)
+    service = ready_service(device, options.model)
 
     def lines(item: Item) -> str:
-        (result,) = detect(service, [read(item.picture)], options)
+        result = service.detect(read(item.picture), options)
         rows = [
             f"  {box.score:>7.2%}  box:{box.index:<4} {box.label}  {','.join(f'{edge:.0f}' for edge in box.box)}"
             for box in result.boxes
         ]
-        return "\n".join([f"{printable(item.picture)}:", *(rows or ["  no box"])])
+        return "\n".join(rows or ["  no box"])
 
-    for_each(items, lines, lambda _, text: click.echo(text), threads=concurrency(service.settings.max_batch))
+    print_each(service, items, lines)
 
 
 def compare_pictures(
@@ -250,8 +247,7 @@ def compare_pictures(
 ) -> None:
     """Write how alike a picture and its reference are."""
     options = parse(SimilarOptions, fields)
-    service = open_service(device)
-    load_model(service, options.model)
+    service = ready_service(device, options.model)
     other = read(reference)
 
     def answer(item: Item) -> tuple[str, Body]:

@@ -46,6 +46,13 @@ def open_service(device: str | None) -> Service:
     return service
 
 
+def ready_service(device: str | None, model: str | None) -> Service:
+    """Return a service that has this model loaded; errors as `load_model`."""
+    service = open_service(device)
+    load_model(service, model)
+    return service
+
+
 def concurrency(max_batch: int) -> int:
     """Return how many pictures to process at once: while some share a pass, others are decoded or drawn."""
     return 2 * max_batch
@@ -127,6 +134,15 @@ def check_terminal(items: Sequence[Item], form: str) -> None:
         raise click.UsageError("The standard output is a terminal, but the answer is not text: name a file.")
 
 
+def print_each(service: Service, items: Sequence[Item], work: Callable[[Item], str]) -> None:
+    """Print the lines about each picture under its name; see `for_each`."""
+
+    def report(item: Item, lines: str) -> None:
+        click.echo(f"{printable(item.picture)}:\n{lines}")
+
+    for_each(items, work, report, threads=concurrency(service.settings.max_batch))
+
+
 def write_each(items: Sequence[Item], form: str, work: Callable[[Item], tuple[str, Body]]) -> None:
     """Write the result of each picture, one after the other, and print its line; see `for_each`, `check_terminal`."""
     check_terminal(items, form)
@@ -156,11 +172,11 @@ def in_one_piece(body: Body, form: str) -> bytes:
 
 def _in_order(items: Sequence[Item], work: Callable[[Item], T], threads: int) -> Iterator[tuple[Item, "Future[T]"]]:
     """Yield each item when it is finished. If this ends early, running work is abandoned."""
-    stopped = threading.Event()
+    end = threading.Event()
 
     def begin() -> None:
         # The pipeline drops work of disconnected clients: the end of this command looks like that.
-        client_disconnected.set(stopped.is_set)
+        client_disconnected.set(end.is_set)
 
     pool = ThreadPoolExecutor(threads, "pictures", begin)
     pending: deque[tuple[Item, Future[T]]] = deque()
@@ -175,7 +191,7 @@ def _in_order(items: Sequence[Item], work: Callable[[Item], T], threads: int) ->
             wait([pending[0][1]])
             yield pending.popleft()
     finally:
-        stopped.set()
+        end.set()
         pool.shutdown(cancel_futures=True)
 
 

@@ -85,10 +85,6 @@ class PictureReader:
             return decode_base64(f"{place}.b64", value[member]["b64"])
         return self.from_json(value[member], f"{place}.{member}")
 
-    def from_tensor(self, part: bytes | Numbers, place: str) -> Source:
-        """Return the picture in an item of a tensor; errors as `from_array`."""
-        return part if isinstance(part, bytes) else self.from_array(part, place)
-
     def from_array(self, array: Numbers, place: str) -> Source:
         """Return the picture in an array.
 

@@ -169,7 +169,10 @@ def _pictures(inference: InferRequest, spec: ModelSpec, meaning: Range | None) -
     parts = inference.pictures()
     check_count(len(parts))
     reader = picture_reader(spec, meaning)
-    return [reader.from_tensor(part, f"picture {number + 1}") for number, part in enumerate(parts)]
+    return [
+        part if isinstance(part, bytes) else reader.from_array(part, f"picture {number}")
+        for number, part in enumerate(parts, start=1)
+    ]
 
 
 def _answer(

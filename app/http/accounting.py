@@ -1,7 +1,7 @@
 """Memory accounting: each request has an account, which counts its body and closes once the answer is sent."""
 
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from flask import Response
@@ -41,7 +41,7 @@ class Accounting:
         begin(account)
         environ["wsgi.input"] = _CountedBody(environ["wsgi.input"], account)
         try:
-            return _Answer(self._inner(environ, start_response), account)
+            return AtEnd(self._inner(environ, start_response), account.close)
         except BaseException:
             account.close()
             raise
@@ -65,19 +65,19 @@ class _CountedBody(io.RawIOBase):
         return len(piece)
 
 
-class _Answer(ClosingIterator):
-    """An answer that holds memory until it is sent, closed or dropped."""
+class AtEnd(ClosingIterator):
+    """An answer that calls a function, maybe several times, once it is sent, closed or dropped."""
 
-    def __init__(self, inner: Iterable[bytes], account: Account) -> None:
-        self._account = account
-        super().__init__(inner, account.close)
+    def __init__(self, inner: Iterable[Any], end: Callable[[], None]) -> None:
+        self._end = end
+        super().__init__(inner, end)
 
-    def __next__(self) -> bytes:
+    def __next__(self) -> Any:
         try:
             return super().__next__()
         except BaseException:  # also StopIteration: the client may see the end before the server closes the answer
-            self._account.close()
+            self._end()
             raise
 
     def __del__(self) -> None:
-        self._account.close()
+        self._end()

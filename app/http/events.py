@@ -20,7 +20,7 @@ from seewhy.app.errors import CLIENT_GONE, ClientGoneError, kind_of
 from seewhy.app.http.problems import problem_of
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.record import current
-from seewhy.app.pipeline.ticket import Ticket, TicketProgress
+from seewhy.app.pipeline.ticket import Ticket
 from seewhy.explainers.results.explanation import draw_map
 
 MEDIA_TYPE = "text/event-stream"
@@ -80,33 +80,33 @@ def _watch(service: Service, ticket: Ticket) -> Iterator[bytes]:
     is_over = False
     while not is_over:
         is_over = ticket.wait(_GLANCE)
-        now, progress = time.monotonic(), ticket.progress()
-        parts = None if progress.share is None else int(_WHOLE * progress.share)
-        if parts != last_parts or progress.map is not last_map:
+        now, share, unfinished = time.monotonic(), ticket.share, ticket.preview
+        parts = None if share is None else int(_WHOLE * share)
+        if parts != last_parts or unfinished is not last_map:
             answer = ProgressAnswer(
                 done=parts or 0,
                 total=0 if parts is None else _WHOLE,
                 elapsed_ms=round((now - start) * 1000, 3),
-                preview=None if progress.map is last_map else _preview(service, ticket, progress),
+                preview=None if unfinished is last_map else _preview(service, ticket, unfinished),
             )
-            last_parts, last_map, last_event = parts, progress.map, now
+            last_parts, last_map, last_event = parts, unfinished, now
             yield event("progress", answer.model_dump_json(exclude_none=True))
         elif now - last_event > _SILENCE:
             last_event = now
             yield b": still at work\n\n"
 
 
-def _preview(service: Service, ticket: Ticket, progress: TicketProgress) -> str | None:
+def _preview(service: Service, ticket: Ticket, unfinished: NDArray[np.float32] | None) -> str | None:
     """Draw an unfinished map like the final answer; return a data URL, or None if that fails."""
     submission = ticket.submissions[0]
     plan, picture = submission.plan, submission.picture
     side = _SIDE // 2 if plan.style.view == "side-by-side" else _SIDE
-    if progress.map is None:
+    if unfinished is None:
         return None
     try:
         with service.processors:
             small = replace(plan.style, max_side=min(side, plan.style.max_side or side))
-            drawing = draw_map(picture.picture, picture.geometry, progress.map, plan.signed, small)
+            drawing = draw_map(picture.picture, picture.geometry, unfinished, plan.signed, small)
             return f"data:image/jpeg;base64,{b64encode(encode(drawing, 'jpeg')).decode('ascii')}"
     except Exception:  # a failed preview must not fail the answer
         _log.exception("A preview could not be drawn")

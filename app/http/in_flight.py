@@ -4,13 +4,13 @@ Open and light routes (probes, pages, metrics) are always admitted, and so are u
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from flask import Flask, Response, g, request
 
 from seewhy.app.errors import NoMoreError, OverloadedError
 from seewhy.app.http.access import is_open
+from seewhy.app.http.accounting import AtEnd
 from seewhy.app.http.declaration import current_declaration
 from seewhy.app.system.stopping import stopping
 
@@ -61,20 +61,15 @@ class Admission:
     def _keep_streams(self, response: Response) -> Response:
         if response.is_streamed and g.pop("admitted", False):
             pending = [self.release]
-            response.call_on_close(lambda: pending.pop()() if pending else None)
-            response.response = _release_at_end(response.response, pending)
+
+            def release() -> None:
+                if pending:
+                    pending.pop()()
+
+            response.call_on_close(release)
+            response.response = AtEnd(response.response, release)  # a stream outlives its request
         return response
 
     def _leave(self, _error: Any) -> None:
         if g.pop("admitted", False):
             self.release()
-
-
-def _release_at_end(parts: Iterable[Any], pending: list[Callable[[], None]]) -> Iterator[Any]:
-    """Yield the parts of an answer, then call the pending functions: a stream outlives its request."""
-    try:
-        yield from parts
-    finally:
-        getattr(parts, "close", lambda: None)()
-        if pending:
-            pending.pop()()

@@ -38,13 +38,10 @@ def _option_schema(schemas: dict[str, Schema]) -> Schema:
     texts: dict[str, list[str]] = {}
     for method, schema in schemas.items():
         texts.setdefault(_text(schema, union), []).append(method)
-    lines = [f"{_subject(methods)}: {text}" for text, methods in texts.items()]
+    is_common = len(schemas) == len(METHODS) > 1 and len(texts) == 1
+    lines = [f"{'All methods' if is_common else ', '.join(methods)}: {text}" for text, methods in texts.items()]
     title = next(iter(schemas.values())).get("title", "")
     return {**union, "title": title, "description": " ".join(lines)}
-
-
-def _subject(methods: Sequence[str]) -> str:
-    return "All methods" if len(methods) == len(METHODS) > 1 else ", ".join(methods)
 
 
 def _union(schemas: Sequence[Schema]) -> Schema:

@@ -1,5 +1,7 @@
 """The memory budget of all requests of a process: bodies, pixels, tensors and answers count before they are allocated.
 
+What a model returns counts once its pass is over and it is a request's. Each pass has memory of its own (`limit`).
+
 What does not fit at present is refused with 503, after idle models have been dropped; what could never fit, with 413.
 Requests wait only for pixels, which are held briefly; an answer may be held as long as its client reads.
 """
@@ -42,6 +44,7 @@ class Purpose:
 BODY = Purpose("The body", BodyTooLargeError, "send a smaller one")
 PIXELS = Purpose("The picture", PictureTooLargeError, "send a smaller one")
 CAPTURE = Purpose("The capture", CaptureTooLargeError, "name fewer layers or kinds")
+OUTPUTS = Purpose("What the model returns", AnswerTooLargeError, "ask for fewer classes or pictures")
 ANSWER = Purpose("The answer", AnswerTooLargeError, "ask for fewer classes or numbers, or send a smaller picture")
 
 
@@ -107,7 +110,9 @@ class MemoryBudget:
             OutOfMemoryError: the bytes are in use, or too little would be left for requests.
         """
         while not self._set_aside(size, lasts):
-            if self._is_vain(size, lasts) or not self.spare():
+            # In vain, if they would not fit even without all droppable models.
+            is_vain = not lasts and max(self.occupancy, self._least) + size > self._whole - self._lasting
+            if is_vain or not self.spare():
                 if lasts:  # cannot be refused: it counts, however little that leaves for requests
                     self._set_aside(size, lasts, must_fit=False)
                     break
@@ -211,10 +216,6 @@ class MemoryBudget:
             self._aside += size
             self._lasting += size if lasts else 0
             return True
-
-    def _is_vain(self, size: int, lasts: bool) -> bool:
-        """Whether bytes would not fit even if all droppable models were dropped."""
-        return not lasts and max(self.occupancy, self._least) + size > self._whole - self._lasting
 
     def _try_take(self, size: int, holdings: int, purpose: Purpose) -> bool:
         with self._condition:

@@ -1,10 +1,9 @@
 """Memory limits: of this process, of its requests, and of one pass."""
 
-import math
 import os
 from pathlib import Path
 
-from seewhy.app.system.control_groups import CONTROL_GROUPS, OWN_GROUPS, own_groups
+from seewhy.app.system.control_groups import own_limits
 
 PASSES_SHARE = 0.2
 """Share of the limit for passes through models and for fragmentation."""
@@ -17,28 +16,20 @@ STATUS = Path("/proc/self/status")
 PASS_BYTES = 128 * 2**20, 2**30
 """Minimum and maximum memory of one pass: with less, pictures run one by one; more gains nothing."""
 
-_FILES = {False: "memory.max", True: "memory.limit_in_bytes"}
 
-
-def memory_limit(groups: Path = CONTROL_GROUPS, own: Path = OWN_GROUPS) -> int:
-    """Return the memory limit of this container in bytes: that of its control groups, or the machine's memory.
-
-    Args:
-        groups: folder of control groups, version 2 or 1.
-        own: file that lists those of this process, as far as it can see them.
-    """
+def memory_limit() -> int:
+    """Return the memory limit of this container in bytes: that of its control groups, or the machine's memory."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [_limit(group / _FILES[first]) for group, first in own_groups("memory", groups, own)]
-    return int(min([physical, *limits]))
+    return min([physical, *(limit for (limit,) in own_limits("memory", "memory.max", "memory.limit_in_bytes"))])
 
 
-def own_memory(status: Path = STATUS) -> int:
+def own_memory() -> int:
     """Return the unreclaimable memory of this process in bytes; 0 if the system does not report it.
 
     It does not include pages of files, such as PyTorch's libraries: under memory pressure the system drops them.
     """
     try:
-        lines = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines() if ":" in line)
+        lines = dict(line.split(":", 1) for line in STATUS.read_text(encoding="utf-8").splitlines() if ":" in line)
         return 1024 * sum(int(lines[name].split()[0]) for name in ("RssAnon", "RssShmem"))
     except (OSError, KeyError, ValueError):
         return 0
@@ -63,10 +54,3 @@ def pass_memory(workers: int, models: int) -> int:
     """
     least, most = PASS_BYTES
     return max(least, min(most, int(memory_limit() * PASSES_SHARE) // (workers * models)))
-
-
-def _limit(file: Path) -> float:
-    try:
-        return int(file.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # the file does not exist, or says "max"
-        return math.inf

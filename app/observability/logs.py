@@ -135,13 +135,13 @@ class TextFormatter(logging.Formatter):
         line = f"{moment} [{record.process}] {record.levelname:<7} {record.getMessage()}"
         facts = getattr(record, "fields", None)
         if facts is not None:
-            line += "".join(f" {name}={_plain(value)}" for name, value in facts.items() if name not in _SAID)
+            line += "".join(f" {name}={_plain(value)}" for name, value in facts.items() if name not in _MESSAGE_FIELDS)
         for frames in (record.exc_info and self.formatException(record.exc_info), record.stack_info):
             line += f"\n{frames}" if frames else ""
         return line
 
 
-_SAID = ("verb", "route", "status")
+_MESSAGE_FIELDS = ("verb", "route", "status")
 """Fields that the message already has."""
 
 

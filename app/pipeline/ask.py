@@ -2,9 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from seewhy.app.pipeline.computation import Computation, PredictComputation
 from seewhy.app.pipeline.costs import spend
@@ -13,19 +18,21 @@ from seewhy.app.pipeline.disconnect import client_disconnected
 from seewhy.app.pipeline.jobs import Deadline, Outcome
 from seewhy.app.pipeline.model_store import ModelStore
 from seewhy.app.pipeline.observer import UNOBSERVED, Observer
-from seewhy.app.pipeline.options import ExplainOptions, Options, PredictOptions
+from seewhy.app.pipeline.options import ExplainOptions, Options, PredictOptions, SegmentOptions
 from seewhy.app.pipeline.plan import Plan, drawing_style, explain_methods, explain_plan
 from seewhy.app.pipeline.record import current
-from seewhy.app.pipeline.results import ExplainResult, PredictResult
+from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResult, SegmentResult
 from seewhy.app.pipeline.ticket import Submission, Ticket
 from seewhy.app.pipeline.timings import Timings
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.ask import DEFAULT_ASK
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.task import located
-from seewhy.explainers.errors import PictureError
+from seewhy.explainers.detect import detected, must_detect
+from seewhy.explainers.errors import PictureError, UnsuitableModelError, at_fault
 from seewhy.explainers.methods.catalogue import Method
 from seewhy.explainers.results.explanation import explanations
+from seewhy.explainers.segment import segmentation_of, segments_of
 from seewhy.explainers.view import View
 from seewhy.models import LoadedModel
 
@@ -70,15 +77,60 @@ class Service:
             name: name of the model; None for the default one.
             top: how many of the most probable classes to return.
         """
-        return [_predict_result(submission, outcome, top) for submission, outcome in self.outcomes(sources, name)]
+        return [_predict_result(submission, outcome, top) for submission, outcome in self._outcomes(sources, name)]
 
-    def outcomes(self, sources: Sequence[Source], name: str | None) -> list[tuple[Submission, Outcome]]:
-        """Run pictures once, in shared passes; return each with the model's outputs. Errors as `explain`."""
+    def detect(self, upload: bytes, options: Options) -> DetectResult:
+        """Return the boxes that a detector shows in a picture.
+
+        Raises:
+            UnsuitableModelError: the model is no detector; `field` is ``model``.
+            Exception: errors as `explain`.
+        """
+        with at_fault("model", UnsuitableModelError):
+            ((place, outcome),) = self._outcomes([upload], options.model, must_detect)
+        model = place.plan.model
+        return DetectResult(model, place.timings, detected(model, outcome.result.outputs[0], place.picture.geometry))
+
+    def segment(self, upload: bytes, options: SegmentOptions, drawn: bool = True) -> SegmentResult:
+        """Segment a picture.
+
+        Args:
+            upload: the bytes of the picture.
+            options: the validated options.
+            drawn: whether the answer will be drawn.
+
+        Raises:
+            OptionError: the model does not segment.
+            Exception: errors as `explain`.
+        """
+        ((place, outcome),) = self._outcomes([upload], options.model, segmentation_of, "segment", drawn)
+        model = place.plan.model
+        segments = segments_of(model, outcome.result.outputs[0], place.picture)
+        return SegmentResult(model, place.timings, segments, options)
+
+    def _outcomes(
+        self,
+        sources: Sequence[Source],
+        name: str | None,
+        check: Callable[[LoadedModel], object] = lambda model: None,
+        stage: str = "predict",
+        drawn: bool = False,
+    ) -> list[tuple[Submission, Outcome]]:
+        """Run pictures once, in shared passes; return each with the model's outputs. Errors as `explain`.
+
+        Args:
+            sources: the pictures.
+            name: name of the model; None for the default one.
+            check: refuses unsuitable models, before any picture is decoded.
+            stage: see `Plan`.
+            drawn: whether the answer will be drawn.
+        """
         deadline = self.deadline()
         model = self.models.model(name, deadline)
+        check(model)
         self.spend(model, PredictComputation(), len(sources), deadline)
-        plan = Plan(model, PredictComputation(), (DEFAULT_ASK,), deadline, "predict")
-        ticket = self.submit(self._prepare(sources, [plan] * len(sources), drawn=False))
+        plan = Plan(model, PredictComputation(), (DEFAULT_ASK,), deadline, stage)
+        ticket = self.submit(self._prepare(sources, [plan] * len(sources), drawn))
         pairs = zip(ticket.submissions, ticket.result(), strict=True)
         return [(submission, outcome) for submission, (outcome,) in pairs]
 
@@ -165,10 +217,16 @@ class Service:
         """Queue pictures for their model together, leaving half of its queue to others."""
         return Ticket(self.models.engine, submissions, max(1, self.settings.queue_size // 2), watched)
 
+    def run(self, plan: Plan, picture: View, timings: Timings) -> Any:
+        """Return the result of a plan for one picture and one question; errors as `Ticket.result`."""
+        ((outcome,),) = self.submit([Submission(plan, picture, timings)]).result()
+        return outcome.result
+
     def present(self, ticket: Ticket) -> list[ExplainResult]:
         """Wait for the explanations and return them for each picture; errors as `Ticket.result`."""
         pairs = zip(ticket.submissions, ticket.result(), strict=True)
         results = [_explain_result(submission, outcomes) for submission, outcomes in pairs]
+        ticket.release(sum(result.outputs.nbytes for result in results))
         self._observer.explained(ticket.plan.model, [part for result in results for part in result.explanations])
         return results
 
@@ -210,7 +268,13 @@ class Service:
 def _predict_result(submission: Submission, outcome: Outcome, top: int) -> PredictResult:
     model, outputs = submission.plan.model, outcome.result.outputs[0]
     predictions = located(model.task.describe(outputs, top=top), submission.picture.geometry)
-    return PredictResult(model, predictions, outputs.numpy(), submission.timings)
+    return PredictResult(model, submission.timings, predictions, _own(outputs))
+
+
+def _own(outputs: Tensor) -> "NDArray[np.float32]":
+    """Return the outputs (K, ...) of a picture, without those of others in its batch, which would stay in memory."""
+    is_alone = outputs.untyped_storage().nbytes() == outputs.nbytes
+    return (outputs if is_alone else outputs.clone()).numpy()
 
 
 def _explain_result(submission: Submission, outcomes: Sequence[Outcome]) -> ExplainResult:
@@ -225,7 +289,7 @@ def _explain_result(submission: Submission, outcomes: Sequence[Outcome]) -> Expl
             for (method, _), attribution in zip(plan.methods, outcome.result, strict=True)
         ],
         style=plan.style,
-        outputs=outcomes[0].result[0].outputs[0].numpy(),
+        outputs=_own(outcomes[0].result[0].outputs[0]),
         timings=submission.timings,
         deadline=plan.deadline,
     )

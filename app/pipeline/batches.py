@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from seewhy.app.errors import ClientGoneError, DeadlineError, OutOfMemoryError, lacks_memory
-from seewhy.app.pipeline.computation import Batch, Computation
+from seewhy.app.pipeline.computation import Computation
 from seewhy.app.pipeline.jobs import Job, Outcome, late
 from seewhy.app.pipeline.observer import Observer
 from seewhy.app.pipeline.scheduler import MOST_PASSES, TIERS, Pace, Tier, tier_of
-from seewhy.explainers.core.ask import Ask
+from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.errors import ExplainerError, LayerError, TargetError
 from seewhy.explainers.execution.chunks import one_by_one
-from seewhy.explainers.execution.progress import Progress
+from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.models import LoadedModel, ModelError
 
 _log = logging.getLogger(__name__)
@@ -132,11 +132,10 @@ class BatchRunner:
         if computation is None or passes is None:
             return
         images = torch.zeros(most, *model.spec.image_shape, device=model.device)
-        batch = Batch(images)
         try:
             for learns in (False, True):
                 started, busy = self._clock(), time.thread_time()
-                computation.run(model, batch)
+                computation.run(model, images, DEFAULT_ASK, SILENT)
                 if learns:
                     self._pace.learn(passes * most, self._clock() - started, time.thread_time() - busy)
         except Exception as error:  # the model fails on an empty picture; requests measure it too
@@ -250,7 +249,7 @@ def _results(model: LoadedModel, jobs: list[Job], offer_turn: Callable[[], None]
         cancel()  # again, for the turn may have taken long to come back
 
     ask = Ask.stacked([job.ask for job in jobs])
-    return jobs[0].computation.run(model, Batch(images, ask, Progress(report, _show(jobs), cancel)))
+    return jobs[0].computation.run(model, images, ask, Progress(report, _show(jobs), cancel))
 
 
 def _show(jobs: Sequence[Job]) -> Callable[[Callable[[], Tensor]], None]:

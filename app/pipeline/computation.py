@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
+from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.attribution import Attribution, require_finite
 from seewhy.explainers.core.costs import Passes
-from seewhy.explainers.execution.progress import SILENT, Progress
+from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.cam.base import CAM
 from seewhy.explainers.methods.cam.shared_pass import explain_jointly
 from seewhy.explainers.methods.catalogue import passes_of
@@ -20,27 +20,23 @@ from seewhy.explainers.tasks.pose import pose, predict
 from seewhy.models import LoadedModel
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Pictures that share passes of a model.
-
-    Attributes:
-        images: (N, C, H, W) float32, normalised, on the model's device.
-        ask: the question about each picture.
-        progress: called between passes; lets other work run in its turn, and raises once no client waits.
-    """
-
-    images: Tensor
-    ask: Ask = DEFAULT_ASK
-    progress: Progress = SILENT
-
-
 class Computation(ABC):
     """A computation on a batch of pictures. Jobs with equal computations share a batch."""
 
     @abstractmethod
-    def run(self, model: LoadedModel, batch: Batch) -> Sequence[Any]:
-        """Return one result per picture, on the CPU; no other thread runs the model until this one reports progress."""
+    def run(self, model: LoadedModel, images: Tensor, ask: Ask, progress: Progress) -> Sequence[Any]:
+        """Return one result per picture, on the CPU; no other thread runs the model until this one reports progress.
+
+        Args:
+            model: the model.
+            images: (N, C, H, W) float32, normalised, on the model's device.
+            ask: the question about each picture.
+            progress: called between passes; lets other work run in its turn, and raises once no client waits.
+        """
+
+    @abstractmethod
+    def outputs(self, result: Any) -> Sequence[Tensor]:
+        """Return the model's outputs in the result for one picture; those of segmenters and detectors are large."""
 
     @abstractmethod
     def passes(self, model: LoadedModel) -> Passes | None:
@@ -67,15 +63,20 @@ class PredictComputation(Computation):
 
     runs_whole: ClassVar[bool] = True
 
+    def outputs(self, result: Attribution) -> Sequence[Tensor]:
+        """Return the outputs of an attribution."""
+        return (result.outputs,)
+
     def passes(self, model: LoadedModel) -> Passes:
         """Return one forward pass."""
         return Passes(1)
 
-    def run(self, model: LoadedModel, batch: Batch) -> Sequence[Attribution]:
+    def run(self, model: LoadedModel, images: Tensor, ask: Ask, progress: Progress) -> Sequence[Attribution]:
         """Return one attribution (N = 1) per picture."""
-        outputs = predict(model, batch.images)
-        maps, targets = outputs.new_empty((len(batch.images), 0, 0)), model.task.objective(outputs, batch.ask).asked
-        return Attribution(maps, targets, outputs, layers=(), signed=False).rows()
+        outputs = predict(model, images)
+        targets = model.task.objective(outputs, ask).ask_targets
+        no_maps = outputs.new_empty((len(images), 0, 0))
+        return Attribution(no_maps, targets, outputs, layers=(), signed=False).rows()
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,10 @@ class ExplainComputation(Computation):
     """Explain pictures by one or several methods; equal explainers share a batch."""
 
     explainers: tuple[Explainer, ...]
+
+    def outputs(self, result: Sequence[Attribution]) -> Sequence[Tensor]:
+        """Return the outputs of each method's attribution."""
+        return [attribution.outputs for attribution in result]
 
     @property
     def runs_whole(self) -> bool:
@@ -92,8 +97,8 @@ class ExplainComputation(Computation):
     def passes(self, model: LoadedModel) -> Passes | None:
         """Return the passes of all methods together; shared passes count for each."""
         counts = [passes_of(explainer, model, model.spec.image_shape) for explainer in self.explainers]
-        known = [passes for passes in counts if passes is not None]
-        return sum(known, Passes()) if len(known) == len(counts) else None
+        numbers = [passes for passes in counts if passes is not None]
+        return sum(numbers, Passes()) if len(numbers) == len(counts) else None
 
     def most(self, model: LoadedModel) -> int | None:
         """Return how many pictures may share a batch."""
@@ -102,9 +107,9 @@ class ExplainComputation(Computation):
         is_heavy = any(passes is not None and passes.backwards for passes in counts)
         return MOST_WHOLE if is_heavy and model.device.type == "cpu" else None
 
-    def run(self, model: LoadedModel, batch: Batch) -> Sequence[Any]:
+    def run(self, model: LoadedModel, images: Tensor, ask: Ask, progress: Progress) -> Sequence[Any]:
         """Return for each picture a sequence of one attribution (N = 1) per method."""
-        attributions = explain_jointly(self.explainers, model, batch.images, batch.ask, batch.progress)
+        attributions = explain_jointly(self.explainers, model, images, ask, progress)
         return list(zip(*(attribution.rows() for attribution in attributions), strict=True))
 
 
@@ -114,9 +119,13 @@ class ChannelGradients(ExplainComputation):
 
     explainers: tuple[IntegratedGradients]
 
-    def run(self, model: LoadedModel, batch: Batch) -> Sequence[Tensor]:
+    def outputs(self, result: Any) -> Sequence[Tensor]:
+        """Return none; the result is gradients alone."""
+        return ()
+
+    def run(self, model: LoadedModel, images: Tensor, ask: Ask, progress: Progress) -> Sequence[Tensor]:
         """Return (C, H, W) float32 per picture."""
-        with pose(model, batch.images, batch.ask, batch.progress.unseen) as question:
+        with pose(model, images, ask, progress.unseen) as question:
             contributions, _, _ = self.explainers[0].contributions(question, lambda sums: sums)
             require_finite(contributions)
         return list(contributions.cpu())
@@ -130,12 +139,18 @@ class SoloComputation(Computation):
         do: takes the model, the picture (1, C, H, W), the question, and a progress function to call between passes,
             never within one.
         cost: number of its passes; None if unknown.
+        outputs_of: returns the model's outputs in its result.
     """
 
     do: Callable[[LoadedModel, Tensor, Ask, Progress], Any]
     cost: Passes | None
+    outputs_of: Callable[[Any], Sequence[Tensor]] = lambda _: ()
 
     runs_whole: ClassVar[bool] = False
+
+    def outputs(self, result: Any) -> Sequence[Tensor]:
+        """Return what `outputs_of` does."""
+        return self.outputs_of(result)
 
     def passes(self, model: LoadedModel) -> Passes | None:
         """Return `cost`."""
@@ -145,6 +160,6 @@ class SoloComputation(Computation):
         """Return 1."""
         return 1
 
-    def run(self, model: LoadedModel, batch: Batch) -> Sequence[Any]:
+    def run(self, model: LoadedModel, images: Tensor, ask: Ask, progress: Progress) -> Sequence[Any]:
         """Return the single result."""
-        return [self.do(model, batch.images, batch.ask, batch.progress)]
+        return [self.do(model, images, ask, progress)]

@@ -120,12 +120,12 @@ def require_time(passes: Passes, least: float, deadline: Deadline, model: str, m
     """
     if least <= CLEARLY * deadline.remaining:
         return
-    counted = list(dict.fromkeys(name for method in methods for name in method.counted))
+    options = list(dict.fromkeys(name for method in methods for name in method.counted))
     names = ", ".join(method.name for method in methods)
-    less = f"fewer {' or '.join(counted)}, " if counted else ""
+    less = f"fewer {' or '.join(options)}, " if options else ""
     raise TooMuchWorkError(
         f"This takes {passes.total:,} passes through {model} ({names}), at least {ceil(least)} s here, but a request "
         f"has {deadline.remaining:.0f} s (SEEWHY_DEADLINE). Ask for {less}fewer classes or a cheaper method: GET "
         "/methods lists their costs.",
-        counted[0] if counted else "method",
+        options[0] if options else "method",
     )

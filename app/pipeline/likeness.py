@@ -6,7 +6,6 @@ from seewhy.app.pipeline.options import SimilarOptions
 from seewhy.app.pipeline.plan import Plan, drawing_style
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.results import SimilarResult
-from seewhy.app.pipeline.ticket import Submission
 from seewhy.explainers.core.ask import DEFAULT_ASK
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.errors import LayerError, at_fault
@@ -34,27 +33,20 @@ def similar(
         PictureError: a picture cannot be read, or is too large; `field` is ``reference`` if it is the second one.
         Exception: errors as `Service.explain`.
     """
-    try:
-        return _compared(service, upload, reference, options, drawn)
-    except LayerError as error:
-        error.field = "model"  # the request names no layer
-        raise
-
-
-def _compared(service: Service, upload: bytes, reference: bytes, options: SimilarOptions, drawn: bool) -> SimilarResult:
     style = drawing_style(options, service.settings)
     deadline = service.deadline()
     model = service.models.model(options.model, deadline)
-    anatomy_of(model)  # which refuses a model without cells, before any picture is decoded
     timings = current().timed()
-    first = service.decode(upload, model, timings, deadline, drawn)
-    with at_fault("reference"):
-        second = service.decode(reference, model, timings, deadline, drawn)
-    computation = SoloComputation(
-        lambda model, images, _, progress: decompose(model, images, second.image[None], options.top, progress),
-        PASSES,
-    )
-    service.spend(model, computation, 1, deadline)
-    plan = Plan(model, computation, (DEFAULT_ASK,), deadline, "compare")
-    ((outcome,),) = service.submit([Submission(plan, first, timings)]).result()
-    return SimilarResult(model, likeness(model, outcome.result, (first, second)), style, timings)
+    with at_fault("model", LayerError):  # the request names no layer
+        anatomy_of(model)  # which refuses a model without cells, before any picture is decoded
+        first = service.decode(upload, model, timings, deadline, drawn)
+        with at_fault("reference"):
+            second = service.decode(reference, model, timings, deadline, drawn)
+        computation = SoloComputation(
+            lambda model, images, _, progress: decompose(model, images, second.image[None], options.top, progress),
+            PASSES,
+        )
+        service.spend(model, computation, 1, deadline)
+        plan = Plan(model, computation, (DEFAULT_ASK,), deadline, "compare")
+        parts = service.run(plan, first, timings)
+    return SimilarResult(model, timings, likeness(model, parts, (first, second)), style)

@@ -166,6 +166,7 @@ class ModelStore:
             model = self._model_memory.load(name, size, load)
         if self._warm:
             model.accelerated.warm()
+        model.accelerated.seal()
         return model
 
     def _spare(self) -> bool:

@@ -131,8 +131,8 @@ class ModelThreads:
             self._waiting.extend(queued)
             if self._turn is None:  # an idle model starts at once: waiting for company would only cost time
                 self._pass_on(fills=False)
-            self._changed.notify_all()
             self._observer.waiting(self._name, len(self._waiting))
+            self._changed.notify_all()  # last: a thread that wakes earlier only waits for this lock
             return True
 
     @property

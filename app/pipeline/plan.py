@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from seewhy.app.errors import FieldError
@@ -13,7 +12,7 @@ from seewhy.app.pipeline.options import DrawingOptions, ExplainOptions, HeatmapO
 from seewhy.app.pipeline.record import current
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.ask import Ask
-from seewhy.explainers.core.task import BoxTask, each_ask, named_ask, named_target
+from seewhy.explainers.core.task import BoxTask, each_ask, must_have_boxes, named_ask, named_target
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.imaging.render import Style
@@ -182,10 +181,11 @@ def explain_plan(
 def _targets(options: ExplainOptions, model: LoadedModel, mask: Mask | None) -> list[Any]:
     """Return what the request names; a mask or a part of a region alone is of the class that the model sees there."""
     field = "region" if mask is None else "mask"
-    name = partial(named_target, model.task, attribute=options.attribute, label=options.label)
+    box_options = options.attribute, options.label
     if options.region is None and mask is None:
-        return [name(target) for target in options.target] or [name(None)]
-    name(None)  # which refuses the options of detectors
+        names: list[int | str | None] = list(options.target) or [None]
+        return [named_target(model.task, target, *box_options) for target in names]
+    must_have_boxes(model.task, *box_options)
     if not isinstance(model.task, Segmentation):
         raise FieldError(f"{model.name!r} has no regions; leave {field!r} out, or name a segmenter.", field=field)
     if options.top is not None:

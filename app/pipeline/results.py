@@ -1,9 +1,9 @@
 """Results of requests, from which answers are made."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.options import SegmentOptions
@@ -26,51 +26,54 @@ from seewhy.models import LoadedModel
 
 
 @dataclass(frozen=True)
-class PredictResult:
-    """Everything that an answer of /predict is made from.
+class Result:
+    """The part that all share.
 
     Attributes:
         model: the model that answered.
-        predictions: the most probable classes.
-        outputs: outputs of the model, (K,) float32 logits of a classifier.
-        timings: timings of the stages.
+        timings: timings of the stages so far.
     """
 
     model: LoadedModel
-    predictions: tuple[Prediction, ...]
-    outputs: "np.ndarray[Any, np.dtype[np.float32]]"
     timings: Timings
 
 
 @dataclass(frozen=True)
-class DetectResult:
+class PredictResult(Result):
+    """Everything that an answer of /predict is made from.
+
+    Attributes:
+        predictions: the most probable classes.
+        outputs: outputs of the model, (K,) float32 logits of a classifier.
+    """
+
+    predictions: tuple[Prediction, ...]
+    outputs: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class DetectResult(Result):
     """Everything that an answer of /detect is made from."""
 
-    model: LoadedModel
     boxes: tuple[DetectedBox, ...]
-    timings: Timings
 
 
 @dataclass(frozen=True)
-class ExplainResult:
+class ExplainResult(Result):
     """Everything that an answer of /explain is made from.
 
     Attributes:
-        model: the model that answered.
         methods: the methods with their options.
         explanations: one per explained class and method, grouped by class.
         style: how to draw them.
         outputs: outputs of the model, (K,) float32 logits of a classifier.
-        timings: timings of the stages so far.
         deadline: deadline of the request.
     """
 
-    model: LoadedModel
     methods: Methods
     explanations: list[Explanation]
     style: Style
-    outputs: "np.ndarray[Any, np.dtype[np.float32]]"
-    timings: Timings
+    outputs: NDArray[np.float32]
     deadline: Deadline
 
     @property
@@ -81,32 +84,26 @@ class ExplainResult:
 
 
 @dataclass(frozen=True)
-class SimilarResult:
+class SimilarResult(Result):
     """Everything that an answer of /similar is made from."""
 
-    model: LoadedModel
     likeness: Likeness
     style: Style
-    timings: Timings
 
 
 @dataclass(frozen=True)
-class SegmentResult:
+class SegmentResult(Result):
     """Everything that an answer of /segment is made from."""
 
-    model: LoadedModel
     segments: Segments
     options: SegmentOptions
-    timings: Timings
 
 
 @dataclass(frozen=True)
-class TargetResult:
+class TargetResult(Result):
     """The part that the answers about hooks at one target share."""
 
-    model: LoadedModel
     target: Prediction
-    timings: Timings
 
 
 @dataclass(frozen=True)
@@ -126,15 +123,13 @@ class CaptureResult(TargetResult):
 
 
 @dataclass(frozen=True)
-class InterveneResult:
+class InterveneResult(Result):
     """Everything that an answer of /hooks/intervene is made from."""
 
-    model: LoadedModel
     method: Method
     explainer: Explainer
     intervention: Intervention
     style: Style
-    timings: Timings
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,14 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from seewhy.app.errors import FieldError
+from seewhy.app.memory.account import current as account
+from seewhy.app.memory.budget import OUTPUTS
 from seewhy.app.pipeline.engine import Engine
 from seewhy.app.pipeline.jobs import Job, Outcome
 from seewhy.app.pipeline.plan import Plan
@@ -33,19 +36,6 @@ class Submission:
     timings: Timings
 
 
-@dataclass(frozen=True)
-class TicketProgress:
-    """The progress of a ticket.
-
-    Attributes:
-        share: share of the work done, 0 to 1; None before it starts.
-        map: (h, w) float32, the latest preview of the first class; None if there is none.
-    """
-
-    share: float | None
-    map: "np.ndarray[Any, np.dtype[np.float32]] | None"
-
-
 class Ticket:
     """Submitted work of a model.
 
@@ -68,6 +58,9 @@ class Ticket:
         self.submissions = tuple(submissions)
         self._engine = engine
         self._most_queued = most_queued
+        self._account = account()
+        self._outputs: dict[int, Tensor] = {}
+        """The model's outputs in the outcomes, by address: questions about one picture may share them."""
         self._outcomes: list[list[Outcome]] = [[] for _ in submissions]
         self._parts: deque[list[tuple[int, Job]]] = deque()
         self._running: list[tuple[int, Job]] = []
@@ -101,20 +94,31 @@ class Ticket:
             DeadlineError, ClientGoneError: no client waits any longer.
             FieldError: the class to contrast with is invalid.
             ExplainerError: the model or the method failed.
+            OutOfMemoryError, AnswerTooLargeError: there is no memory for what the model returned.
         """
         while self._advance():
             pass
         return self._outcomes
 
-    def progress(self) -> TicketProgress:
-        """Return the progress of the work."""
-        share = None
+    def release(self, remainder: int) -> None:
+        """Drop the outcomes, and give back the memory of the model's outputs, except a remainder of bytes."""
+        size = sum(outputs.nbytes for outputs in self._outputs.values())
+        self._outcomes, self._outputs = [[] for _ in self.submissions], {}
+        self._account.give(size - remainder)
+
+    @property
+    def share(self) -> float | None:
+        """Share of the work done, 0 to 1; None before it starts."""
         finished = sum(map(len, self._outcomes))
-        if finished or any(job.progress.passes[1] for _, job in self._running):
-            underway = sum(job.progress.share for _, job in self._running)
-            total = sum(submission.plan.count for submission in self.submissions)
-            share = min(1.0, (finished + underway) / total)
-        return TicketProgress(share, self._progress.map)
+        if not (finished or any(job.progress.passes[1] for _, job in self._running)):
+            return None
+        underway = sum(job.progress.share for _, job in self._running)
+        return min(1.0, (finished + underway) / sum(submission.plan.count for submission in self.submissions))
+
+    @property
+    def preview(self) -> NDArray[np.float32] | None:
+        """The latest map (h, w) of the first class; None if there is none."""
+        return self._progress.map
 
     def cancel(self) -> None:
         """Cancel the remaining work; it ends before its next pass."""
@@ -126,7 +130,8 @@ class Ticket:
         """Wait for the queued jobs, and queue the next ones; return whether there are any."""
         if not self._running:
             return False
-        for (place, _), outcome in zip(self._running, self._results(), strict=True):
+        for (place, job), outcome in zip(self._running, self._results(), strict=True):
+            self._count(job.computation.outputs(outcome.result))
             self._outcomes[place].append(outcome)
         last_of_round = not self._parts
         for place in {place for place, _ in self._running} - {place for part in self._parts for place, _ in part}:
@@ -141,6 +146,12 @@ class Ticket:
         if self._parts:
             self._submit()
         return bool(self._running)
+
+    def _count(self, outputs: Iterable[Tensor]) -> None:
+        """Take the memory of a model's outputs, unless they are counted already."""
+        new = {part.data_ptr(): part for part in outputs if part.data_ptr() not in self._outputs}
+        self._account.take(sum(part.nbytes for part in new.values()), OUTPUTS)
+        self._outputs |= new
 
     def _begin_round(self, asks: Iterable[Sequence[Ask]]) -> None:
         """Create the jobs for the questions about each picture."""

@@ -1,11 +1,13 @@
-"""gunicorn's threaded worker, with two changes: it waits when files run out, and closes its socket as it ends."""
+"""gunicorn's threaded worker, with two changes: it waits when files run out, and ends without waiting for silence."""
 
 import errno
 import os
 import time
-from socket import socket
+from contextlib import suppress
+from socket import SHUT_RDWR, socket
+from typing import Any
 
-from gunicorn.workers.gthread import STOP_KEEPALIVE_LINGER, ThreadWorker
+from gunicorn.workers.gthread import STOP_KEEPALIVE_LINGER, TConn, ThreadWorker
 
 from seewhy.app.server.readiness import State
 from seewhy.app.system.stopping import stopping
@@ -28,6 +30,9 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
     next_warning = 0.0
 
+    last_call: float | None = None
+    """Time (monotonic) until which connections may send a request, once the worker ends."""
+
     def accept(self, listener: socket) -> None:
         """Accept a connection, or wait a little if no file is free; gunicorn would end the process."""
         try:
@@ -46,6 +51,21 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         if not enabled and (not self.alive or self.ppid != os.getppid()):
             self._leave()
 
+    def handle(self, conn: TConn) -> Any:
+        """Handle a request; once the worker ends, close a connection on which none arrives in time.
+
+        gunicorn would give each silent connection a thread for five seconds, however many wait for one.
+        """
+        if (
+            self.last_call is None
+            or conn.initialized
+            or conn.wait_for_data(max(0.0, self.last_call - time.monotonic()))
+        ):
+            return super().handle(conn)
+        with suppress(OSError):  # its client has closed it
+            conn.sock.shutdown(SHUT_RDWR)  # or the main loop would wait two seconds for its client to do so
+        return False
+
     def _leave(self) -> None:
         """Accept no new connections, and soon close those that have sent no request.
 
@@ -58,9 +78,9 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             if stopping.is_set():
                 self._accept_waiting(listener)
             listener.close()
-        soon = time.monotonic() + STOP_KEEPALIVE_LINGER
+        self.last_call = time.monotonic() + STOP_KEEPALIVE_LINGER
         for connection in self.pending_conns:
-            connection.timeout = min(connection.timeout, soon)
+            connection.timeout = min(connection.timeout, self.last_call)
 
     def _accept_waiting(self, listener: socket) -> None:
         """Accept connections that the system has queued: the service stops, and `Admission` tells their clients."""

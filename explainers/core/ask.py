@@ -96,6 +96,18 @@ class Ask:
             raise TargetError("The model has no regions to ask about; name a class or a value.")
         return self.targets
 
+    def in_pictures(self, count: int, of_class: Callable[[int], SpatialTarget]) -> tuple[SpatialTarget | None, ...]:
+        """Return what is asked of `count` pictures as targets that lie in them; None for the most probable one.
+
+        Args:
+            count: number of pictures.
+            of_class: returns the target that a class index means.
+        """
+        if isinstance(self.targets, tuple):
+            return self.targets
+        numbers = [MOST_PROBABLE] * count if self.targets is None else self.targets.tolist()
+        return tuple(None if number == MOST_PROBABLE else of_class(number) for number in numbers)
+
     @property
     def is_plural(self) -> bool:
         """Whether a target means several things."""

@@ -49,8 +49,19 @@ class Diagnostic:
     message: str
 
 
+class Answered:
+    """Base of what has the outputs of a model."""
+
+    outputs: Tensor
+
+    @property
+    def logits(self) -> Tensor:
+        """(N, K) float32, or (K,) of one picture: the outputs of a classifier."""
+        return self.outputs
+
+
 @dataclass(frozen=True, eq=False)
-class Attribution:
+class Attribution(Answered):
     """The maps of a batch, and what they explain.
 
     Attributes:
@@ -75,11 +86,6 @@ class Attribution:
     regions: Regions | None = None
     diagnostics: tuple[tuple[Diagnostic, ...], ...] = ()
     change: Tensor | None = None
-
-    @property
-    def logits(self) -> Tensor:
-        """(N, K) float32: the outputs of a classifier."""
-        return self.outputs
 
     def is_faint(self, row: int) -> bool:
         """Whether what is hidden changes the score so little that rounding shows in the map; looks at the tensor."""

@@ -11,6 +11,10 @@ from torch import Tensor
 from seewhy.explainers.core.ask import NO_CONTRAST, Ask, SpatialTarget, Targets
 from seewhy.explainers.errors import TargetError
 
+_NO_CLASSES = (
+    "The method compares probabilities of classes, which values and functions of the outputs do not have; use gradcam."
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Objective(ABC):
@@ -31,28 +35,28 @@ class Objective(ABC):
         The gradient of their sum holds each picture's own.
         """
 
-    @abstractmethod
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return outputs (N, ...) as probabilities (N, ...) float32, which `scores` also accepts.
 
         Outputs that are no logits, such as values with a unit, are returned as they are.
         """
+        return outputs.float()
 
-    @abstractmethod
     def log_probabilities(self, outputs: Tensor) -> Tensor:
         """Return the logarithms of `probabilities`.
 
         Raises:
             TargetError: the model gives no probabilities.
         """
+        raise TargetError(_NO_CLASSES)
 
-    @abstractmethod
     def nearest(self, outputs: Tensor, count: int) -> Tensor:
         """Return (N,) float32: the mean value of the `count` other targets nearest in value to the target.
 
         Raises:
             TargetError: there is no other target.
         """
+        raise TargetError(_NO_CLASSES)
 
     def similarity(self, outputs: Tensor) -> Tensor:
         """Return (N,) float32 in [0, 1]: how like the explained box the box most like it in outputs (N, ...) is.
@@ -84,20 +88,20 @@ class Objective(ABC):
         raise TargetError("The method asks what keeps a region, and only a segmenter has regions; use rise.")
 
     @property
-    def asked(self) -> Targets:
+    def ask_targets(self) -> Targets:
         """The same targets, to ask again."""
         return self.targets
 
     @property
     def first(self) -> int | SpatialTarget | None:
         """The target of the first picture."""
-        target = self.asked[0]
+        target = self.ask_targets[0]
         return int(target) if isinstance(target, Tensor) else target
 
     @property
     def ask(self) -> Ask:
         """The same targets and contrasts, for other pictures."""
-        return Ask(self.asked, self.against)
+        return Ask(self.ask_targets, self.against)
 
     @property
     def alone(self) -> Self:

@@ -66,6 +66,12 @@ class Question:
         """The images without repetitions: (1, C, H, W) if all are one picture in the same memory, as by `expand`."""
         return self.images[:1] if self.images.stride(0) == 0 else self.images
 
+    @property
+    def is_precise(self) -> bool:
+        """Whether the module computes in single or double precision: in that itself, and not under `torch.autocast`."""
+        full = self.images.dtype in (torch.float32, torch.float64)
+        return full and not torch.is_autocast_enabled(self.images.device.type)
+
     def part(self, rows: slice) -> "Question":
         """Return the same question about some of the pictures."""
         return replace(self, images=self.images[rows], ask=self.ask.rows(rows))

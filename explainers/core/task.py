@@ -1,16 +1,15 @@
 """What can be asked of a model: a task reads its outputs, turns them into scores, and describes them to people."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, cast, runtime_checkable
 
 from torch import Tensor
 
 from seewhy.explainers.core.ask import Ask, SpatialTarget
 from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
-from seewhy.explainers.errors import OptionError, TargetError
+from seewhy.explainers.errors import OptionError, TargetError, at_fault
 from seewhy.explainers.imaging.geometry import Geometry
 
 
@@ -97,10 +96,12 @@ class Task(Protocol):
         """
 
     def remarks(self, outputs: Tensor, target: Any) -> Sequence[Diagnostic]:
-        """Return what the reader of a map of a target should know of one picture's outputs (...)."""
+        """Return what the reader of a map of a target should know of one picture's outputs (...); else nothing."""
+        return ()
 
     def are_probabilities(self, outputs: Tensor) -> bool:
-        """Whether outputs (N, ...) look like probabilities, which a model should not return."""
+        """Whether outputs (N, ...) look like probabilities, which a model should not return; those of values do not."""
+        return False
 
 
 @runtime_checkable
@@ -112,6 +113,13 @@ class BoxTask(Task, Protocol):
 
         Raises:
             OptionError: the detector has no such attribute.
+        """
+
+    def with_label(self, target: Any, label: int | str) -> Any:
+        """Return the target as one of a class, or all boxes of the class for None.
+
+        Raises:
+            TargetError: there is no such class, or the target is of another one.
         """
 
     def each(self, outputs: Tensor, target: Any) -> tuple[Any, ...]:
@@ -144,27 +152,22 @@ def named_target(
         TargetError: as `Task.target`.
         OptionError: the task has no boxes, or these lack the attribute.
     """
-    for field, value in (("label", label), ("attribute", attribute)):
-        if value is not None and not isinstance(task, BoxTask):
-            raise OptionError(f"Only a detector's boxes have {field}s to ask about; leave {field} out.", field)
-    if label is not None:
-        with blamed("label"):
-            task.target(f"label:{label}")
-        target = f"{'label' if target is None else target}:{label}"
+    must_have_boxes(task, attribute, label)
     result: int | SpatialTarget | None = None if target is None else task.target(target)
-    if attribute is not None and isinstance(task, BoxTask):
-        result = task.with_attribute(result, attribute)
+    if isinstance(task, BoxTask):
+        if label is not None:
+            with at_fault("label", TargetError):
+                result = task.with_label(result, label)
+        if attribute is not None:
+            result = task.with_attribute(result, attribute)
     return result
 
 
-@contextmanager
-def blamed(field: str) -> Iterator[None]:
-    """Let an error about a target name another option of the user's."""
-    try:
-        yield
-    except TargetError as error:
-        error.field = field
-        raise
+def must_have_boxes(task: Task, attribute: str | None, label: int | str | None) -> None:
+    """Raise OptionError for what only boxes can be asked, of a task without any."""
+    for field, value in (("label", label), ("attribute", attribute)):
+        if value is not None and not isinstance(task, BoxTask):
+            raise OptionError(f"Only a detector's boxes have {field}s to ask about; leave {field} out.", field)
 
 
 def named_ask(
@@ -203,5 +206,7 @@ def each_ask(task: Task, outputs: Tensor, ask: Ask) -> list[Ask]:
 
 
 def located(predictions: Sequence[Prediction], geometry: Geometry) -> tuple[Prediction, ...]:
-    """Return predictions, those that lie in the picture in pixels of the upload."""
-    return tuple(row.located(geometry) if isinstance(row, Located) else row for row in predictions)
+    """Return the predictions of a task, those that lie in the picture in pixels of the upload."""
+    if not predictions or not isinstance(predictions[0], Located):  # a task has one kind, and this check is slow
+        return tuple(predictions)
+    return tuple(row.located(geometry) for row in cast(Sequence[Any], predictions))

@@ -48,7 +48,7 @@ class AcceleratedModel:
     """The parts of a model, compiled on demand and compared with the model.
 
     The model runs whole while its modules have hooks, and after its weights have changed. Changes through ``.data`` are
-    noticed only if they change the first element of a tensor.
+    noticed only if they change the first element of a tensor. Whoever alone has the module can `seal` its weights.
 
     Args:
         module: the model, frozen.
@@ -81,6 +81,7 @@ class AcceleratedModel:
         self._pictures: Counter[tuple[str, ...]] = Counter()
         self._lock = threading.Lock()
         self._watch = _Watch(module)
+        self._sealed = False
 
     def parts(self, layers: Sequence[str], images: Tensor) -> Parts | None:
         """Return the model cut at the first of some layers; None if it must run whole.
@@ -116,13 +117,18 @@ class AcceleratedModel:
             if key and key not in self._parts and is_float32:
                 self._keep(key)
 
+    def seal(self) -> None:
+        """Check the weights no more: nobody else has the model, and hundreds of tensors take as long as some layers."""
+        self._sealed = True
+
     def _serves(self, images: Tensor) -> bool:
         """Whether the parts fit these images, and the model is unchanged."""
         return (
             tuple(images.shape[1:]) == self._shape
             and images.dtype == torch.float32
             and images.device == self.device
-            and self._watch.unchanged()
+            and self._watch.untouched()
+            and (self._sealed or self._watch.unchanged())
         )
 
     def _keep(self, key: tuple[str, ...]) -> None:
@@ -188,18 +194,18 @@ class _Watch:
         self._state = self._present()
 
     def unchanged(self) -> bool:
-        """Whether modules and weights are the same, and no module has a hook or another `forward`."""
-        return (
-            self._members() == self._start_members
-            and self._present() == self._state
-            and not any(
-                part._forward_hooks
-                or part._forward_pre_hooks
-                or part._backward_hooks
-                or part._backward_pre_hooks
-                or "forward" in part.__dict__
-                for part in self._modules
-            )
+        """Whether modules and weights are the same."""
+        return self._members() == self._start_members and self._present() == self._state
+
+    def untouched(self) -> bool:
+        """Whether no module has a hook or another `forward`."""
+        return not any(
+            part._forward_hooks
+            or part._forward_pre_hooks
+            or part._backward_hooks
+            or part._backward_pre_hooks
+            or "forward" in part.__dict__
+            for part in self._modules
         )
 
     def _members(self) -> list[int]:

@@ -9,6 +9,7 @@ runs for each batch instead.
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -73,7 +74,7 @@ class Replay:
             part.forward = self._replaying(part)
 
     def run(self, size: int, copying: bool = False) -> Any:
-        """Return the model's output for a batch of that many copies of the picture."""
+        """Return the model's output for so many copies of the picture; `copying` is for models that modify outputs."""
         if self._version() != self._recorded_version:  # an earlier batch modified a recorded output in place
             raise UnreplayableError
         self._size, self._copying = size, copying
@@ -83,10 +84,6 @@ class Replay:
         if self._version() != self._recorded_version:
             raise UnreplayableError
         return output
-
-    def run_copying(self, size: int) -> Any:
-        """Do the same with a copy of each row, for models that modify outputs in place."""
-        return self.run(size, copying=True)
 
     def run_all(self, size: int) -> Any:
         """Do the same with the whole model."""
@@ -116,7 +113,7 @@ class Replay:
         """
         dtypes = {value.dtype for value in self.module.parameters() if value.is_floating_point()}
         tolerance = max(_TOLERANCE, *(8 * torch.finfo(dtype).eps for dtype in dtypes), 0) * plain.abs().max()
-        for way in (self.run, self.run_copying, self.run_all):
+        for way in (self.run, partial(self.run, copying=True), self.run_all):
             rows = []
             for batch in batches():
                 row = self._outputs_of_batch(way, outputs_of, batch, edit)

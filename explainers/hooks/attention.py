@@ -58,7 +58,7 @@ class DefinedAttention(TorchFunctionMode):
         if func is functional.multi_head_attention_forward:
             bound = _MULTI_HEAD.bind(*args, **kwargs)
             bound.apply_defaults()
-            if all(bound.arguments[name] is None or bound.arguments[name] is False for name in _ADDED):
+            if all(bound.arguments[name] is None or bound.arguments[name] is False for name in _EXTRA_KEYS):
                 return self._multi_head(bound.arguments)
         result = func(*args, **kwargs)
         if func in _SOFTMAXES and _last_axis(result, *args[1:2], **kwargs):
@@ -229,12 +229,12 @@ def _mask(arguments: dict[str, Any], query: Tensor, key: Tensor) -> Tensor | Non
         parts.append(mask.reshape(*query.shape[:2], *mask.shape[-2:]) if mask.ndim == 3 else mask)
     if padding is not None:
         parts.append(padding.reshape(query.shape[0], 1, 1, key.shape[2]))
-    added = [_additive(part.logical_not() if part.dtype == torch.bool else part, query.dtype) for part in parts]
-    return (added[0] if len(added) == 1 else added[0] + added[1]) if added else None
+    terms = [_additive(part.logical_not() if part.dtype == torch.bool else part, query.dtype) for part in parts]
+    return (terms[0] if len(terms) == 1 else terms[0] + terms[1]) if terms else None
 
 
 _MULTI_HEAD = signature(functional.multi_head_attention_forward)
-_ADDED = ("bias_k", "bias_v", "add_zero_attn", "static_k", "static_v")
+_EXTRA_KEYS = ("bias_k", "bias_v", "add_zero_attn", "static_k", "static_v")
 """Arguments that add keys, or put other keys in their place."""
 
 _SOFTMAXES = frozenset({functional.softmax, torch.softmax, Tensor.softmax})

@@ -34,8 +34,10 @@ class ParameterSite:
         self.hooks.clear()
         _freeze(self.parameter)
 
-    def _receive(self, gradient: Tensor) -> Tensor | None:
+    def _receive(self, gradient: Tensor | None) -> Tensor | None:
         """Run the hooks on a gradient, and record it."""
+        if gradient is None:  # PyTorch calls also where no gradient flows, behind a node that gives none
+            return None
         # On the CPU the backward pass runs in the thread that started it, on CUDA in a thread of the device, so there
         # the thread does not tell whose backward pass this is.
         if not self._registry.is_open or (gradient.device.type == "cpu" and not self._registry.sees_this_thread()):

@@ -96,7 +96,8 @@ def match_paths(modules: Iterable[str], patterns: Iterable[str]) -> tuple[str, .
         pattern = "" if pattern == "." else pattern
         matches = {pattern} if pattern in paths else {path for path in paths if fnmatchcase(path, pattern)}
         if not matches:
-            hint = near_matches(pattern, paths) or f"It has {', '.join(_top_level(paths)[:20]) or 'none at all'}."
+            outermost = [path for path in paths if path and "." not in path]
+            hint = near_matches(pattern, paths) or f"It has {', '.join(outermost[:20]) or 'none at all'}."
             raise LayerError(f"The model has no layer {pattern!r}. {hint}")
         matching |= matches
     return tuple(path for path in paths if path in matching)
@@ -234,7 +235,3 @@ def named_parameters(modules: Mapping[str, nn.Module], where: tuple[ModuleSelect
         if parameter is not None:
             return {where[0]: parameter}
     return dict(modules[""].named_parameters(remove_duplicate=False))
-
-
-def _top_level(paths: Iterable[str]) -> list[str]:
-    return [path for path in paths if path and "." not in path]

@@ -44,7 +44,7 @@ def check_size(image: Image.Image, max_pixels: int) -> int:
     if width * height > max_pixels:
         raise PictureTooLargeError(
             f"The picture is {width}×{height} = {width * height:,} pixels, more than the {max_pixels:,} "
-            "allowed (SEEWHY_MAX_PIXELS of a service); send a smaller one."
+            "that max_pixels allows; send a smaller one."
         )
     if min(image.size) < 1:
         raise UnreadablePictureError("The picture has no pixels; send one that has.")

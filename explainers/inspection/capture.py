@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
+from seewhy.explainers.core.attribution import Answered
 from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import finite_outputs, ready
 from seewhy.explainers.core.task import named_ask
@@ -24,8 +25,8 @@ from seewhy.explainers.imaging.decode import PictureSource
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.imaging.sheets import sheet
-from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps
-from seewhy.explainers.layers.layout import grid_axes
+from seewhy.explainers.inspection.statistics import Statistics, statistics
+from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps, grid_axes
 from seewhy.explainers.layers.survey_cache import surveyed_maps
 from seewhy.explainers.results.array_files import ArrayFile, ArrayForm
 from seewhy.explainers.results.display import Canvas, Result, must_show, picture_of
@@ -57,9 +58,14 @@ class CapturedTensor:
         parts = (self.layer or ".", self.kind, self.call, self.name)
         return "/".join(str(part) for part in parts if part is not None)
 
+    @property
+    def statistics(self) -> Statistics | None:
+        """Of the tensor; None without one."""
+        return None if self.tensor is None else statistics(self.tensor)
+
 
 @dataclass(frozen=True, eq=False)
-class Capture(Result):
+class Capture(Result, Answered):
     """Activations and gradients of chosen layers; `save` writes ``.npz``, ``.safetensors`` and pictures of a `sheet`.
 
     Attributes:
@@ -77,11 +83,6 @@ class Capture(Result):
     image_size: tuple[int, int]
     views: Mapping[str, FeatureMaps | None] = field(default_factory=dict)
     canvas: Canvas | None = None
-
-    @property
-    def logits(self) -> Tensor:
-        """(K,) float32: the outputs of a classifier."""
-        return self.outputs
 
     @property
     def arrays(self) -> dict[str, Tensor]:
@@ -278,8 +279,8 @@ def strongest(captured: Capture, count: int, by_effect: bool = False) -> list[Fe
         ]
     if not features:
         raise LayerError(
-            "No captured tensor is a grid of features over the picture; choose a layer that `seewhy layers MODEL` or "
-            "GET /models/NAME/layers marks as usable for a CAM, or another format."
+            "No captured tensor is a grid of features over the picture; choose a layer that the list of the "
+            "model's layers marks as usable for a CAM, or another format."
         )
     features.sort(key=lambda feature: -abs(feature.strength))
     return features[:count]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seewhy.explainers.errors import EditError
 from seewhy.explainers.hooks.gradient_tap import is_differentiable
-from seewhy.explainers.layers.layout import grid_axes
+from seewhy.explainers.layers.feature_maps import grid_axes
 
 
 class MisfitError(Exception):

@@ -65,10 +65,7 @@ def check_layers(module: nn.Module, edits: tuple[Edit, ...], has_other: bool) ->
                 field=f"edits[{index}].{'parameter' if names else 'layer'}",
             )
         if isinstance(edit, Swap) and not has_other:
-            raise EditError(
-                "A swap needs another picture; give it as `other`: --other FILE, or other= in Python.",
-                field=f"edits[{index}].op",
-            )
+            raise EditError("A swap needs another picture; give it as `other`.", field=f"edits[{index}].op")
 
 
 def must_swap(edits: tuple[Edit, ...], has_other: bool) -> None:

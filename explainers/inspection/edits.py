@@ -357,7 +357,7 @@ def _fault_message(fault: Any) -> str:
     if kind == "too_short":
         return "It is empty; leave it out to mean all."
     if kind == "missing" and place[-1] == "layer":
-        return f"{plain_fault(fault)} GET /models/NAME/layers or `seewhy layers MODEL` list the layers."
+        return f"{plain_fault(fault)} See the list of the model's layers."
     return plain_fault(fault)
 
 

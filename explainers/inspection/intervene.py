@@ -175,11 +175,12 @@ def edit_images(
     task = task_of(model)
     with ready(model, images) as (module, inputs):
         check_layers(module, edits, other is not None)
-        before = explainer.explain(model, inputs, ask.targets, ask.against, progress.part(0, 2))
+        before = explainer.explain(model, inputs, ask, progress=progress.part(0, 2))
         if isinstance(explainer, LayerExplainer) and not explainer.layers:
             # The same layers again: another survey would run an empty picture through the edits.
             explainer = replace(explainer, layers=before.layers)
-        objective = task.objective(before.outputs, replace(ask, targets=before.targets))
+        ask = replace(ask, targets=before.targets)
+        objective = task.objective(before.outputs, ask)
         swapped = swapped_tensors(task, module, other, edits, objective, like=inputs)
         try:
             with torch.enable_grad(), HookSession(module) as hooks:
@@ -194,7 +195,7 @@ def edit_images(
             with HookSession(module) as hooks, ExitStack() as last:
                 # No map depends on gradients of parameters.
                 Editor(hooks, edits, swapped, editor.image_size, last=last, check=progress.cancel).hook(CALL_KINDS)
-                after = explainer.explain(model, inputs, before.targets, ask.against, progress.part(1, 2))
+                after = explainer.explain(model, inputs, ask, progress=progress.part(1, 2))
         except NonFiniteError as error:
             raise _too_large(edits, applied) from error
     return EditedPair(before, after, tuple(applied))

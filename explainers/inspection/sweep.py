@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
+from seewhy.explainers.core.attribution import Answered
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import finite_outputs, ready
@@ -33,8 +34,7 @@ from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.inspection.edit_parts import MisfitError, Part, edit_errors, part_of, sole_place
 from seewhy.explainers.inspection.editor import Place, check_layers, must_swap, swapped_tensors
 from seewhy.explainers.inspection.edits import Edit, Mean, Normalize, PermuteChannels, not_finite, parse_edits
-from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps
-from seewhy.explainers.layers.layout import grid_axes
+from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps, grid_axes
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.layers.survey_cache import maps_at
 from seewhy.explainers.results.display import Canvas, Result, must_show, picture_of
@@ -66,7 +66,7 @@ class ChannelEffect:
 
 
 @dataclass(frozen=True, eq=False)
-class Sweep(Result):
+class Sweep(Result, Answered):
     """The channels of a layer, ranked by the effect of an edit of each on the target.
 
     `save` writes a ``.csv`` file, the `table`, and pictures of a `sheet`.
@@ -90,11 +90,6 @@ class Sweep(Result):
     channels: tuple[ChannelEffect, ...]
     maps: Tensor | None
     canvas: Canvas | None = None
-
-    @property
-    def logits(self) -> Tensor:
-        """(K,) float32: the outputs of a classifier."""
-        return self.outputs
 
     def sheet(self, top: int = 16, **style: Any) -> Image.Image:
         """Draw the feature maps of the first channels, with the change of the score, over the model's input.

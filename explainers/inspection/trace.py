@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
+from seewhy.explainers.core.attribution import Answered
 from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import ready
 from seewhy.explainers.core.task import named_ask
@@ -32,14 +33,14 @@ from seewhy.explainers.inspection.trace_events import (
     Summary,
     TracedTensor,
 )
-from seewhy.explainers.layers.layout import grid_axes
+from seewhy.explainers.layers.feature_maps import grid_axes
 from seewhy.explainers.layers.survey import PASSING
 from seewhy.explainers.tasks.pose import task_of
 from seewhy.explainers.view import prepare
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
+class Trace(Answered):
     """The time line of one forward and one backward pass.
 
     Attributes:
@@ -53,11 +54,6 @@ class Trace:
     summary: Summary
     target: Any
     outputs: Tensor
-
-    @property
-    def logits(self) -> Tensor:
-        """(K,) float32: the outputs of a classifier."""
-        return self.outputs
 
     def drawn(self, form: Literal["svg", "png"], title: str = "") -> bytes:
         """Return a drawing of the time line as the bytes of a file, with a title above it."""

@@ -52,12 +52,12 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return enter
 
 
-def layout_rule(*names: str, kernel: bool = False, pools: bool = False) -> Callable[[LayoutRule], LayoutRule]:
+def layout_rule(*names: str, kernel: bool = False) -> Callable[[LayoutRule], LayoutRule]:
     """Enter a function of one tensor's layout as the rule of operations; a tensor outside the picture stays outside.
 
     Args:
         names: see `rule`.
-        kernel, pools: of the `Effect`, if the function returns a layout and not an effect.
+        kernel: of the `Effect`, if the function returns a layout and not an effect.
     """
 
     def enter(function: LayoutRule) -> LayoutRule:
@@ -68,7 +68,7 @@ def layout_rule(*names: str, kernel: bool = False, pools: bool = False) -> Calla
             if layout is None:
                 return Effect(None)
             outcome = function(layout, result, *args, **kwargs)
-            return outcome if isinstance(outcome, Effect) else Effect(outcome, kernel, pools=pools)
+            return outcome if isinstance(outcome, Effect) else Effect(outcome, kernel)
 
         return function
 

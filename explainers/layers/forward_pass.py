@@ -13,7 +13,8 @@ from seewhy.explainers.errors import ModelOutputError
 from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.hooks.selection import out_of_reach
 from seewhy.explainers.hooks.session import HookSession
-from seewhy.explainers.layers.layout import Grid, TokenGrid, grid_axes
+from seewhy.explainers.layers.feature_maps import grid_axes
+from seewhy.explainers.layers.layout import Grid, TokenGrid
 from seewhy.explainers.layers.provenance import Provenance, Tracker
 from seewhy.explainers.process_wide import exclusive
 
@@ -56,14 +57,20 @@ class LayerCall:
     tokens: TokenGrid | None = None
 
     @property
-    def is_weighted_leaf(self) -> bool:
-        """Whether the module has parameters, and no other module ran inside this call."""
-        return self.finished == self.started + 1 and next(_own_parameters(self.module), None) is not None
+    def is_weighted(self) -> bool:
+        """Whether the module has parameters of its own."""
+        return next(_own_parameters(self.module), None) is not None
 
     @property
     def cells(self) -> int:
         """Number of positions of the output in the picture; 0 if it is no grid."""
         return cells_of(self.output_shape, self.grid)
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether the output has several positions in the picture, in whatever order."""
+        layout = self.provenance.layout if self.provenance is not None else None
+        return self.cells > 1 or (layout is not None and layout.extended)
 
 
 @dataclass

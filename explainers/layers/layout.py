@@ -370,34 +370,3 @@ def contracted(layout: Layout, axis: Axis) -> Layout:
         if factor.along is not None:
             layout = layout.shift(factor.along, field=math.inf)
     return layout
-
-
-def grid_axes(shape: tuple[int, ...], image_size: tuple[int, int]) -> tuple[int, int, int] | None:
-    """Return the axes of channels, rows and columns in a feature map by its shape alone; None if it is none.
-
-    This is for tensors that no survey covers: gradients, arguments, outputs of bare modules. A grid here has the
-    picture's proportions, up to a cell of rounding. It is channels-first, as PyTorch's convolutions make it, unless
-    only the channels-last reading has these proportions, with more channels than cells to a side (Swin Transformers
-    keep (N, H, W, C) between their blocks).
-
-    Args:
-        shape: of the feature map, batch axis first.
-        image_size: (H, W) of the input.
-    """
-    if len(shape) != 4:
-        return None
-    _, first, second, third = shape
-    if _proportional((second, third), image_size):
-        return (1, 2, 3)
-    if _proportional((first, second), image_size) and third > max(first, second):
-        return (3, 1, 2)
-    return None
-
-
-def _proportional(grid: tuple[int, int], image_size: tuple[int, int]) -> bool:
-    rows, columns = grid
-    height, width = image_size
-    if rows > height or columns > width:
-        return False
-    # Strides round each side separately, so only a square picture has an exactly square grid.
-    return rows == columns if height == width else abs(columns - rows * width / height) <= max(1.0, width / height)

@@ -8,7 +8,7 @@ the last such module whose tokens of the picture the outputs depend on.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,13 +166,21 @@ def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | N
     """Return the default layer, or why there is none."""
     if run.is_dense:
         return _end_of_encoder(run, counts)
-    weighted = [call for call in run.calls if call.is_weighted_leaf]
+    weighted = [call for call in run.calls if call.is_weighted]
     if not weighted:
         return None, "The model has no parameters, so no layer of features."
+    # A gate, or a convolution that scores positions, has parameters or a grid too, but information flows past it.
+    on_the_way = _waypoints(None if run.provenance is None else run.provenance.last)
+    head = _head([call for call in weighted if id(call) in on_the_way] or weighted, run)
     candidates = [
         call
-        for call in _before_head(run, weighted[-1])
-        if counts[call.path] == 1 and not call.pooled and not isinstance(call.module, PASSING) and call.cells > 1
+        for call in run.calls
+        if call.path
+        and counts[call.path] == 1
+        and call.cells > 1
+        and not call.pooled
+        and not isinstance(call.module, PASSING)
+        and (head is None or call.finished < head.started)
     ]
     if not candidates:
         reason = (
@@ -180,8 +188,6 @@ def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | N
             "method=saliency."
         )
         return _last_tokens(run, counts, reason)
-    # A gate, or a convolution that scores positions, has a grid too, but information flows past it.
-    on_the_way = _waypoints(None if run.provenance is None else run.provenance.last)
     waypoints = [call for call in candidates if id(call) in on_the_way]
     layer = (waypoints or candidates)[-1]
     if _is_patch_embedding(layer, run):
@@ -244,18 +250,33 @@ def _channels(call: LayerCall) -> int:
     return 0 if call.output_shape is None or call.grid is None else call.output_shape[call.grid.axes[0]]
 
 
-def _before_head(run: Pass, last: LayerCall) -> list[LayerCall]:
-    """Return the calls that finished before the head, which is the last call with parameters.
+def _head(weighted: Sequence[LayerCall], run: Pass) -> LayerCall | None:
+    """Return the last layer with parameters, if it makes scores; None if it makes features that pooling sums up.
 
-    A last call that returns features, a grid with another number of channels than scores, is no head; but what a
-    detector reads boxes from is. A model whose only convolution is its head, with global pooling right after it, is
-    explained at that head.
+    A layer behind pooling or flattening makes scores, and so does what a detector reads boxes from. In front of pooling
+    only a linear map of each position to as many channels as there are scores does (SqueezeNet), and not where a module
+    around it returns what other layers with parameters made too, as a stage of features does, or where an identity has
+    taken the place of the head. An only layer is explained, whatever it makes.
     """
-    if last.cells > 1 and last.grid is not None and last.output_shape is not None and not run.has_boxes:
-        channels = last.output_shape[last.grid.axes[0]]
-        if channels != run.scores:
-            return run.calls
-    return [call for call in run.calls if call.finished < last.started] or [last]
+    last = max(weighted, key=lambda call: call.started)
+    if not last.is_spread or run.has_boxes:
+        return last
+    channels = _channels(last) or (last.output_shape or (0,))[-1]
+    if not _is_linear_in_places(last.module) or channels != run.scores or len(weighted) == 1:
+        return None
+    for call in run.calls:
+        if call.is_spread and call.finished > last.finished:
+            if any(call.started < layer.started < last.started for layer in weighted):
+                return None
+        elif call.started > last.finished and type(call.module) is nn.Identity:
+            return None
+    return last
+
+
+def _is_linear_in_places(module: nn.Module) -> bool:
+    if isinstance(module, nn.Conv2d):
+        return set(module.kernel_size) == {1}
+    return isinstance(module, nn.Linear)
 
 
 def _waypoints(last: Waypoint | None) -> set[int]:

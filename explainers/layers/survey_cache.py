@@ -1,20 +1,22 @@
 """Surveys at hand: those that models carry, and cached ones of bare modules, valid until the module changes."""
 
+import threading
 import weakref
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor, nn
 
 from seewhy.explainers.hooks.selection import as_module, is_compiled_in_place
-from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps
-from seewhy.explainers.layers.layout import grid_axes
+from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps, grid_axes
 from seewhy.explainers.layers.survey import Survey, survey_module
 from seewhy.explainers.process_wide import exclusive, exclusive_if_free
 
-_MOST_SIZES = 8
-"""Most sizes of pictures for which a module's surveys are cached; the oldest is dropped first."""
+MOST_KEYS = 8
+"""Most keys, such as sizes of pictures, of a module in a cache; the oldest is dropped first."""
+
+Value = TypeVar("Value")
 
 
 class Surveyed(Protocol):
@@ -29,12 +31,33 @@ class Surveyed(Protocol):
         """Its layers, in execution order, for pictures of one size."""
 
 
-class _Entry(NamedTuple):
-    state: object
-    survey: Survey
+class ModuleCache(Generic[Value]):
+    """What was found out about modules, by keys; it counts until the module changes."""
+
+    def __init__(self) -> None:
+        self._entries: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, tuple[object, Value]]]
+        self._entries = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def get(self, module: nn.Module, key: Hashable) -> Value | None:
+        """Return what is valid for a key; None for nothing."""
+        with self._lock:
+            state, value = self._entries.get(module, {}).get(key, (None, None))
+        return value if state is not None and state == state_of(module) else None
+
+    def put(self, module: nn.Module, key: Hashable, value: Value) -> Value:
+        """Keep a value for a key, and return it."""
+        state = state_of(module)
+        with self._lock:
+            entries = self._entries.setdefault(module, {})
+            entries.pop(key, None)
+            if len(entries) >= MOST_KEYS:
+                del entries[next(iter(entries))]
+            entries[key] = state, value
+        return value
 
 
-_surveys: "weakref.WeakKeyDictionary[nn.Module, dict[Hashable, _Entry]]" = weakref.WeakKeyDictionary()
+_surveys = ModuleCache[Survey]()
 
 
 def survey_of(
@@ -58,24 +81,12 @@ def survey_of(
         if layers and layers[0].input_shape == (1, *image_shape):
             return model.survey
     module, key = as_module(model), (image_shape, outputs)
-    present = _valid_entry(module, key)
-    if present is not None:
+    if (present := _surveys.get(module, key)) is not None:
         return present
     with exclusive_if_free() as free, nullcontext() if free else exclusive(check):
-        present = _valid_entry(module, key)
-        if present is None:
-            present = survey_module(module, image_shape, outputs)
-            entries = _surveys.setdefault(module, {})
-            entries.pop(key, None)
-            if len(entries) >= _MOST_SIZES:
-                del entries[next(iter(entries))]
-            entries[key] = _Entry(state_of(module), present)
-    return present
-
-
-def _valid_entry(module: nn.Module, key: Hashable) -> Survey | None:
-    entry = _surveys.get(module, {}).get(key)
-    return entry.survey if entry is not None and entry.state == state_of(module) else None
+        if (present := _surveys.get(module, key)) is not None:
+            return present
+        return _surveys.put(module, key, survey_module(module, image_shape, outputs))
 
 
 def state_of(module: nn.Module) -> object:

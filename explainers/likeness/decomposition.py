@@ -126,7 +126,7 @@ def _exact_terms(features: Pictures, reading: Reading) -> Terms | None:
 
     Features are rectified where the network does that itself, between the layer and the pooling.
     """
-    tolerance = _FULL if reading.dtype in (torch.float32, torch.float64) else _HALF
+    tolerance = _FULL if reading.precise else _HALF
     for first, second in (features, (features[0].relu(), features[1].relu())):
         pairs = list(zip((first, second), reading.embeddings, strict=True))
         if all(_is_near(values.mean(dim=(1, 2)), embedding, tolerance) for values, embedding in pairs):

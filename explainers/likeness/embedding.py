@@ -54,12 +54,12 @@ class Reading:
 
     Attributes:
         embeddings: (F,) float64 of each picture.
-        dtype: of the embeddings in the network.
+        precise: whether the network computes in single or double precision.
         cells: by path of the layer.
     """
 
     embeddings: Pictures
-    dtype: torch.dtype
+    precise: bool
     cells: dict[str, Cells]
 
 
@@ -144,7 +144,7 @@ def read(question: Question, model: Model, anatomy: Anatomy, pictures: Pictures)
         tensors, gradients = hooks.outputs, hooks.grad_outputs
     surveys = [_survey(question, model, picture) for picture in pictures]
     cells = {path: _cells(path, surveys, tensors[path], gradients[path]) for path in anatomy.layers}
-    return Reading((_exact(first), _exact(second)), first.dtype, cells)
+    return Reading((_exact(first), _exact(second)), question.is_precise, cells)
 
 
 def _keep_input(inputs: list[Tensor], _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -277,6 +277,6 @@ def get_method(name: str) -> Method:
         raise OptionError("A method is given by its name; `compare` takes several.", field="method")
     entry = METHODS.get(name.lower())
     if entry is None:
-        hint = near_matches(name, METHODS) or "`seewhy methods` or GET /methods lists all names."
+        hint = near_matches(name, METHODS) or "See the list of the methods."
         raise OptionError(f"There is no method {name!r}. {hint}", field="method")
     return entry

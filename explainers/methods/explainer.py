@@ -18,7 +18,7 @@ from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import Sign, Smooth, keep_sign, principal_component
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.errors import UnknownOptionError, near_matches
+from seewhy.explainers.errors import TargetError, UnknownOptionError, near_matches
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.tasks.pose import pose
 
@@ -105,13 +105,13 @@ class Explainer(ABC):
     def answer(self, maps: Tensor, objective: Objective, outputs: Tensor, layers: tuple[str, ...] = ()) -> Attribution:
         """Return the attribution of final maps (N, h, w)."""
         maps, outputs = maps.detach().float(), outputs.detach().float()
-        return Attribution(maps, objective.asked, outputs, layers, self.sign == "signed", objective.against)
+        return Attribution(maps, objective.ask_targets, outputs, layers, self.sign == "signed", objective.against)
 
     def explain(
         self,
         model: AnyModel,
         images: Tensor,
-        targets: Targets | Callable[[Tensor], Tensor] | None = None,
+        targets: Ask | Targets | Callable[[Tensor], Tensor] | None = None,
         against: Tensor | None = None,
         progress: Progress = SILENT,
     ) -> Attribution:
@@ -127,7 +127,7 @@ class Explainer(ABC):
                 converted to the model's dtype.
             targets: (N,) int64 class indices, `MOST_PROBABLE` for some of them, or None for
                 the most probable class of each image; or a function from outputs (N, K) to the scores (N,) to
-                explain, such as ``lambda logits: logits[:, 3] - logits[:, 5]``.
+                explain, such as ``lambda logits: logits[:, 3] - logits[:, 5]``; or an `Ask`, which has all of it.
             against: (N,) int64 class indices to contrast the targets with: what speaks for the one rather than the
                 other, by the difference of their scores; `NO_CONTRAST` for some of them, or None.
             progress: see `Progress`.
@@ -142,8 +142,11 @@ class Explainer(ABC):
             ModelOutputError: the model returns no outputs, or NaN.
             ValueError: images of the wrong shape or dtype.
         """
-        ask = Ask(against=against, function=targets) if callable(targets) else Ask(targets, against)
-        with pose(model, images, ask, progress) as question:
+        if not isinstance(targets, Ask):
+            targets = Ask(against=against, function=targets) if callable(targets) else Ask(targets, against)
+        elif against is not None:
+            raise TargetError("What targets are contrasted with is part of an `Ask`; leave `against` out.")
+        with pose(model, images, targets, progress) as question:
             attribution = self.attribution(question)
             require_finite(attribution.maps)
             return attribution

@@ -1,16 +1,21 @@
 """What results have in common: they are saved as pictures, and displayed in notebooks."""
 
 import io
+import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
 from PIL import Image
 
 from seewhy.explainers.errors import OptionError, PictureError
+from seewhy.explainers.imaging.choices import Scale, View
 from seewhy.explainers.imaging.geometry import Geometry
+from seewhy.explainers.imaging.render import Style
+from seewhy.explainers.results.array_files import ArrayFile
 
 Canvas = tuple[Image.Image, Geometry]
 """An upright picture, and the part of it that the model saw."""
@@ -81,7 +86,7 @@ class Result(ABC):
 
 
 class Figure(Result):
-    """Base of results that can be saved, and that notebooks display."""
+    """Base of results that notebooks display."""
 
     @abstractmethod
     def _preview(self) -> Image.Image:
@@ -91,3 +96,52 @@ class Figure(Result):
         png = io.BytesIO()
         self._preview().save(png, "PNG", optimize=True)
         return png.getvalue()
+
+
+class Document(Figure):
+    """Base of results that have a document and arrays; `save` writes these as ``.json`` and ``.npz``."""
+
+    @abstractmethod
+    def document(self) -> dict[str, Any]:
+        """Return everything but pictures, for JSON."""
+
+    @abstractmethod
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that the service gives as npz."""
+
+    @property
+    def _number_files(self) -> Mapping[str, Callable[[], Iterable[bytes]]]:
+        return {
+            ".json": lambda: [json.dumps(self.document(), ensure_ascii=False).encode()],
+            ".npz": lambda: ArrayFile("npz", self.arrays()).pieces(),
+        }
+
+
+class Drawing(Document):
+    """Base of documents of maps, which are drawn over a picture in a style."""
+
+    @abstractmethod
+    def draw(self, style: Style) -> Image.Image:
+        """Return the drawing in a style, RGB."""
+
+    def overlay(
+        self,
+        view: View = "overlay",
+        colormap: str | None = None,
+        alpha: float = 0.5,
+        scale: Scale = None,
+        max_side: int | None = None,
+    ) -> Image.Image:
+        """Return the maps drawn over their pictures, RGB, as `draw` does.
+
+        Args:
+            view, colormap, alpha, scale: see `render.Style`.
+            max_side: longest side in pixels; None for that of the pictures.
+
+        Raises:
+            OptionError: a value out of bounds, or an unknown name.
+        """
+        return self.draw(Style(view, colormap, alpha, scale, max_side))
+
+    def _file_picture(self, **drawing: Any) -> Image.Image:
+        return self.overlay(**drawing)

@@ -1,7 +1,5 @@
 """Explanations: a map with its picture, its class and its diagnostics."""
 
-import json
-from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,12 +15,11 @@ from seewhy.explainers.core.model import Model
 from seewhy.explainers.core.task import Prediction, Task, located
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging import render
-from seewhy.explainers.imaging.choices import Scale, View
+from seewhy.explainers.imaging.choices import Scale
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.methods.catalogue import METHODS
-from seewhy.explainers.results.array_files import ArrayFile
-from seewhy.explainers.results.display import Figure
+from seewhy.explainers.results.display import Drawing
 from seewhy.explainers.tasks.regions import Region as Target
 from seewhy.explainers.tasks.regions import share_outside
 
@@ -49,7 +46,7 @@ class Region:
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation(Figure):
+class Explanation(Drawing):
     """Why a model gave a picture a class; `save` writes ``.json``, a `document`, ``.npz``, the `arrays`, and pictures.
 
     Attributes:
@@ -107,25 +104,6 @@ class Explanation(Figure):
             )
         return *diagnostics, *self.remarks
 
-    def overlay(
-        self,
-        view: View = "overlay",
-        colormap: str | None = None,
-        alpha: float = 0.5,
-        scale: Scale = None,
-        max_side: int | None = None,
-    ) -> Image.Image:
-        """Return the heatmap drawn over the picture, RGB; a labelled panel of the regions if there are any.
-
-        Args:
-            view, colormap, alpha, scale: see `render.Style`.
-            max_side: longest side in pixels; None for that of the picture.
-
-        Raises:
-            OptionError: a value out of bounds, or an unknown name.
-        """
-        return self.draw(render.Style(view, colormap, alpha, scale, max_side))
-
     def draw(self, style: render.Style) -> Image.Image:
         """Return the heatmap drawn in a style, RGB; a labelled panel of the regions if there are any."""
         if self.regions:
@@ -169,7 +147,26 @@ class Explanation(Figure):
         Raises:
             OptionError: a value out of bounds, or an unknown name.
         """
-        return _plot(self, ax, colorbar, title, render.Style(view, colormap, alpha, scale, max_side))
+        style = render.Style(view, colormap, alpha, scale, max_side)
+        if ax is None:
+            from matplotlib import pyplot  # matplotlib takes long to import
+
+            ax = pyplot.subplots()[1]
+        if not hasattr(ax, "imshow"):
+            raise OptionError(f"ax is a {type(ax).__name__}; give one Axes, such as axes[0].", "ax")
+        width, height = self.geometry.width, self.geometry.height
+        ax.imshow(self.draw_map(style), extent=(-0.5, width - 0.5, height - 0.5, -0.5))
+        ax.set_title(self.caption if title is None else title)
+        ax.set_axis_off()
+        if colorbar:
+            from matplotlib.cm import ScalarMappable
+            from matplotlib.colors import Normalize
+
+            name = style.colormap or render.default_colormap(self.signed)
+            colours = ScalarMappable(Normalize(*_ends(self, style)), Colormap(name).to_mpl())
+            against = f" rather than {self.against.label}" if self.against else ""
+            ax.figure.colorbar(colours, ax=ax, label=f"evidence for {self.target.label}{against}")
+        return ax
 
     def document(self) -> dict[str, Any]:
         """Return everything but the picture for JSON, with the heatmap's values in rows."""
@@ -202,18 +199,17 @@ class Explanation(Figure):
             "methods": np.array([self.method]),
         }
 
-    def _file_picture(self, **drawing: Any) -> Image.Image:
-        return self.overlay(**drawing)
-
-    @property
-    def _number_files(self) -> dict[str, Callable[[], Iterable[bytes]]]:
-        return {
-            ".json": lambda: [json.dumps(self.document(), ensure_ascii=False).encode()],
-            ".npz": lambda: ArrayFile("npz", self.arrays()).pieces(),
-        }
-
     def _preview(self) -> Image.Image:
-        return _captioned(self, render.Style(max_side=800))
+        """Return the drawing under its caption and, where it is one map, above the colours' meaning."""
+        style = render.Style(max_side=800)
+        drawing = self.draw(style)
+        if self.regions:  # these are labelled, and each has a scale of its own
+            return drawing
+        bar = _colour_bar(self, style, drawing.width)
+        whole = Image.new("RGB", (drawing.width, drawing.height + _LINE), "white")
+        whole.paste(drawing, (0, 0))
+        whole.paste(bar, (0, drawing.height))
+        return render.panel([whole], [self.caption], bar=_LINE)
 
     def __repr__(self) -> str:
         return f"Explanation({self.caption}, {self.geometry.width}x{self.geometry.height})"
@@ -307,43 +303,6 @@ def _regions(attribution: Attribution, row: int, model: Model) -> tuple[Region, 
         return ()
     parts = zip(regions.maps[row].cpu().numpy(), regions.gains[row].tolist(), regions.outputs[row], strict=True)
     return tuple(Region(values, gain, tuple(model.task.describe(outputs))) for values, gain, outputs in parts)
-
-
-def _captioned(explanation: Explanation, style: render.Style) -> Image.Image:
-    """Draw an explanation under its caption and, where it is one map, above the colours' meaning."""
-    drawing = explanation.draw(style)
-    if explanation.regions:  # these are labelled, and each has a scale of its own
-        return drawing
-    bar = _colour_bar(explanation, style, drawing.width)
-    whole = Image.new("RGB", (drawing.width, drawing.height + _LINE), "white")
-    whole.paste(drawing, (0, 0))
-    whole.paste(bar, (0, drawing.height))
-    return render.panel([whole], [explanation.caption], bar=_LINE)
-
-
-def _plot(
-    explanation: Explanation, ax: "Axes | None", colorbar: bool, title: str | None, style: render.Style
-) -> "Axes":
-    """Draw an explanation with matplotlib; see `Explanation.plot`."""
-    if ax is None:
-        from matplotlib import pyplot  # matplotlib takes long to import
-
-        ax = pyplot.subplots()[1]
-    if not hasattr(ax, "imshow"):
-        raise OptionError(f"ax is a {type(ax).__name__}; give one Axes, such as axes[0].", "ax")
-    width, height = explanation.geometry.width, explanation.geometry.height
-    ax.imshow(explanation.draw_map(style), extent=(-0.5, width - 0.5, height - 0.5, -0.5))
-    ax.set_title(explanation.caption if title is None else title)
-    ax.set_axis_off()
-    if colorbar:
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import Normalize
-
-        name = style.colormap or render.default_colormap(explanation.signed)
-        colours = ScalarMappable(Normalize(*_ends(explanation, style)), Colormap(name).to_mpl())
-        against = f" rather than {explanation.against.label}" if explanation.against else ""
-        ax.figure.colorbar(colours, ax=ax, label=f"evidence for {explanation.target.label}{against}")
-    return ax
 
 
 def _ends(explanation: Explanation, style: render.Style) -> tuple[float, float]:

@@ -1,8 +1,6 @@
 """Likenesses: how alike two pictures are to a network, what each of their patches adds, and which belong together."""
 
-import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,10 +11,9 @@ from PIL import Image, ImageDraw
 from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.imaging import render
 from seewhy.explainers.imaging.boxes import COLOURS, draw_boxes, draw_tag, tag_width
-from seewhy.explainers.imaging.choices import Scale, View
+from seewhy.explainers.imaging.choices import Scale
 from seewhy.explainers.imaging.geometry import Box, Geometry
-from seewhy.explainers.results.array_files import ArrayFile
-from seewhy.explainers.results.display import Figure
+from seewhy.explainers.results.display import Drawing
 
 _BAR = 24
 """Height of the title and of the list of pairs, in pixels."""
@@ -47,7 +44,7 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Likeness(Figure):
+class Likeness(Drawing):
     """How alike two pictures are to a network, and which of their patches make them so.
 
     `save` writes ``.json``, a `document`, ``.npz``, the `arrays`, and pictures.
@@ -118,27 +115,11 @@ class Likeness(Figure):
         source = "the outputs" if self.embedding is None else f"the input of {self.embedding}"
         return f"cosine {self.score:.3f} of {source}, {'' if self.exact else 'estimated '}by patches of {self.layer}"
 
-    def overlay(
-        self,
-        view: View = "overlay",
-        colormap: str | None = None,
-        alpha: float = 0.5,
-        scale: Scale = None,
-        max_side: int | None = None,
-    ) -> Image.Image:
+    def draw(self, style: render.Style) -> Image.Image:
         """Return both pictures side by side with their heatmaps, to one scale, and the pairs as numbered boxes, RGB.
 
-        Args:
-            view, colormap, alpha, scale: see `render.Style`.
-            max_side: longest side of the drawing in pixels; None for twice that of the pictures.
-
-        Raises:
-            OptionError: a value out of bounds, or an unknown name.
+        The style's `max_side` is that of the whole drawing; None for twice that of the pictures.
         """
-        return self.draw(render.Style(view, colormap, alpha, scale, max_side))
-
-    def draw(self, style: render.Style) -> Image.Image:
-        """Return the drawing in a style; its `max_side` is that of the whole drawing."""
         sizes = self._tile_sizes(style)
         tiles = [self._tile(side, size, style) for side, size in enumerate(sizes)]
         width = sum(tile.width for tile in tiles) + _GAP
@@ -230,18 +211,8 @@ class Likeness(Figure):
             return scale
         return 0.0, max(render.magnitude(values, scale) for values in self.maps) or 1.0
 
-    @property
-    def _number_files(self) -> Mapping[str, Callable[[], Iterable[bytes]]]:
-        return {
-            ".json": lambda: [json.dumps(self.document(), ensure_ascii=False).encode()],
-            ".npz": lambda: ArrayFile("npz", self.arrays()).pieces(),
-        }
-
-    def _file_picture(self, **style: Any) -> Image.Image:
-        return self.overlay(**style)
-
     def _preview(self) -> Image.Image:
-        return self.draw(replace(render.Style(), max_side=1200))
+        return self.overlay(max_side=1200)
 
     def __repr__(self) -> str:
         pairs = "1 pair" if len(self.pairs) == 1 else f"{len(self.pairs)} pairs"

@@ -2,9 +2,7 @@
 
 import base64
 import io
-import json
 import os
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +17,7 @@ from seewhy.explainers.imaging import render
 from seewhy.explainers.imaging.choices import SEGMENT_VIEWS, SegmentView
 from seewhy.explainers.imaging.classes import coloured, legend
 from seewhy.explainers.imaging.geometry import Geometry
-from seewhy.explainers.results.array_files import ArrayFile
-from seewhy.explainers.results.display import Figure
+from seewhy.explainers.results.display import Document
 from seewhy.explainers.tasks.segmentation import RegionPrediction
 
 Indices = NDArray[np.uint8] | NDArray[np.uint16]
@@ -32,7 +29,7 @@ _LOSSY = (".jpg", ".jpeg", ".webp")
 
 
 @dataclass(frozen=True, eq=False)
-class Segments(Figure):
+class Segments(Document):
     """Which class a segmenter gives each pixel of a picture.
 
     `save` writes ``.json``, a `document`, ``.npz``, the `arrays`, and pictures.
@@ -133,13 +130,6 @@ class Segments(Figure):
         if drawing.get("view") == "mask" and Path(path).suffix.lower() in _LOSSY:
             raise OptionError("JPEG and WebP change the indices of a mask; write it as .png or .npz.", field="path")
         return super().save(path, **drawing)
-
-    @property
-    def _number_files(self) -> Mapping[str, Callable[[], Iterable[bytes]]]:
-        return {
-            ".json": lambda: [json.dumps(self.document(), ensure_ascii=False).encode()],
-            ".npz": lambda: ArrayFile("npz", self.arrays()).pieces(),
-        }
 
     def _file_picture(self, **drawing: Any) -> Image.Image:
         return self.overlay(**drawing)

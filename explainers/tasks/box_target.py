@@ -92,6 +92,9 @@ class BoxTarget:
 def parse_target(target: int | str, labels: Sequence[str], attributes: Sequence[str]) -> BoxTarget:
     """Return the target that a user names.
 
+    A text that begins like a place is one, whatever the labels: ``label:box:1`` is the class *box:1*. A whole label
+    goes before a label and an attribute: ``label:dog:x1`` is the class *dog:x1*, if there is one.
+
     Args:
         target: a class by its index or label (``label:NAME`` too), `_FORMS`, with ``:LABEL`` after edges and
             ``:ATTRIBUTE`` after each of these.
@@ -99,33 +102,36 @@ def parse_target(target: int | str, labels: Sequence[str], attributes: Sequence[
         attributes: what can be asked of a box of this detector.
 
     Raises:
-        TargetError: it is none of these.
+        TargetError: it is none of these, or means two things.
     """
     if not isinstance(target, str):
         return BoxTarget("label", class_index(target, labels), name=f"label:{target}")
     name = target.strip()
     form, colon, details = name.partition(":")
-    if form not in ("box", "region", "label") or not colon or name in labels:
+    if form not in ("box", "region", "label") or not colon:
         return _of_class(name, name, labels, attributes)
     if form == "label":
         return _of_class(details, name, labels, attributes)
     place, _, suffix = details.partition(":")
-    box_target = replace(_suffix(suffix, labels, attributes) if suffix else BoxTarget(), kind="surest", name=name)
     if form == "box" and re.fullmatch(r"\d{1,6}", place):
-        return replace(box_target, kind="box", number=int(place))
+        # Answers name boxes so, and such a box has its class already.
+        is_attribute = suffix in ATTRIBUTES
+        target_of_box = _suffix(suffix, () if is_attribute else labels, attributes)
+        return replace(target_of_box, kind="box", number=int(place), name=name)
     edges = re.fullmatch(rf"({_NUMBER}),({_NUMBER}),({_NUMBER}),({_NUMBER})", place)
     if edges is None:
         raise TargetError(f"{name!r} names no place; give {_FORMS}, with four numbers in pixels of the picture.")
     x1, y1, x2, y2 = map(float, edges.groups())
     if x1 >= x2 or y1 >= y2:
         raise TargetError(f"{name!r} has no area; give left, top, right, bottom, each edge before its opposite.")
-    return replace(box_target, kind="near" if form == "box" else "region", box=(x1, y1, x2, y2))
+    kind: Kind = "near" if form == "box" else "region"
+    return replace(_suffix(suffix, labels, attributes), kind=kind, box=(x1, y1, x2, y2), name=name)
 
 
 def _of_class(label: str, name: str, labels: Sequence[str], attributes: Sequence[str]) -> BoxTarget:
     """Return the boxes of a class, named by its label or by that and an attribute."""
-    front, _, attribute = label.rpartition(":")
-    if attribute in ATTRIBUTES and label not in labels:
+    front, colon, attribute = label.rpartition(":")
+    if colon and attribute in ATTRIBUTES and not _is_label(label, labels):
         return BoxTarget("label", class_index(front, labels), attribute=checked(attribute, attributes), name=name)
     try:
         return BoxTarget("label", class_index(label, labels), name=name)
@@ -134,14 +140,26 @@ def _of_class(label: str, name: str, labels: Sequence[str], attributes: Sequence
 
 
 def _suffix(suffix: str, labels: Sequence[str], attributes: Sequence[str]) -> BoxTarget:
-    """Return what stands after a place: a label, an attribute, or both."""
-    if suffix in ATTRIBUTES and suffix not in labels:
+    """Return what stands after a place: nothing, a label, an attribute, or both."""
+    if not suffix:
+        return BoxTarget()
+    if suffix in ATTRIBUTES:
+        if _is_label(suffix, labels):
+            raise TargetError(
+                f"{suffix!r} is an attribute of boxes and a class of this detector; end the target in "
+                f"{suffix}:score for the score of the class, or give attribute={suffix} apart from the target."
+            )
         return BoxTarget(attribute=checked(suffix, attributes))
     try:
         return _of_class(suffix, suffix, labels, attributes)
     except TargetError as error:
         hint = near_matches(suffix, attributes)
         raise TargetError(f"{suffix!r} is no attribute of a box{f' ({hint})' if hint else ''}. {error}") from None
+
+
+def _is_label(text: str, labels: Sequence[str]) -> bool:
+    """Whether a text is a label, as `class_index` reads it."""
+    return text.casefold() in (label.casefold() for label in labels)
 
 
 def checked(attribute: str, attributes: Sequence[str]) -> Attribute:

@@ -139,9 +139,9 @@ def areas_of(boxes: Tensor) -> Tensor:
     return sides[..., 0] * sides[..., 1]
 
 
-def overlaps(boxes: Tensor, others: Tensor) -> Tensor:
-    """Return the intersection over union of boxes (..., 4) and others (..., 4)."""
-    corners = torch.maximum(boxes[..., :2], others[..., :2]), torch.minimum(boxes[..., 2:], others[..., 2:])
+def overlaps(boxes: Tensor, references: Tensor) -> Tensor:
+    """Return the intersection over union of boxes (..., 4) and references (..., 4)."""
+    corners = torch.maximum(boxes[..., :2], references[..., :2]), torch.minimum(boxes[..., 2:], references[..., 2:])
     common = areas_of(torch.cat(corners, dim=-1))
-    union = areas_of(boxes) + areas_of(others) - common
+    union = areas_of(boxes) + areas_of(references) - common
     return torch.where(union > 0, common / union, 0)

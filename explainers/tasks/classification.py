@@ -165,22 +165,29 @@ class ClassObjective(Objective):
         return functional.logsigmoid(outputs) if head == "sigmoid" else outputs.log_softmax(dim=-1)
 
     def nearest(self, outputs: Tensor, count: int) -> Tensor:
-        """Return (N,): the mean logit of the `count` other classes whose logits are nearest to the target's.
+        """Return (N,): the mean logit of the `count` other classes whose logits are nearest to the target's."""
+        return mean_of_nearest(outputs.float(), self.targets, count)
 
-        Raises:
-            TargetError: the model has one class.
-        """
-        outputs = outputs.float()
-        if outputs.shape[1] < 2:
-            raise TargetError("The model has one class, and the method compares classes; use gradcam.")
-        distances = (outputs - self.alone.scores(outputs)[:, None]).detach().abs()
-        distances = distances.scatter(1, self.targets[:, None], torch.inf)
-        indices = distances.topk(min(count, outputs.shape[1] - 1), dim=1, largest=False).indices
-        return outputs.gather(1, indices).mean(dim=1)
+
+class OfClass:
+    """Base of a prediction of a class, which a user names by its index."""
+
+    index: int
+    logit: float
+
+    @property
+    def name(self) -> int:
+        """The index."""
+        return self.index
+
+    @property
+    def score(self) -> float:
+        """The logit."""
+        return self.logit
 
 
 @dataclass(frozen=True)
-class ClassPrediction:
+class ClassPrediction(OfClass):
     """One class with its probability.
 
     Attributes:
@@ -194,16 +201,6 @@ class ClassPrediction:
     label: str
     probability: float
     logit: float
-
-    @property
-    def name(self) -> int:
-        """The index."""
-        return self.index
-
-    @property
-    def score(self) -> float:
-        """The logit."""
-        return self.logit
 
     @property
     def text(self) -> str:
@@ -235,8 +232,8 @@ def class_index(target: int | str, labels: Sequence[str]) -> int:
         if classes:
             return classes[0]
         if not re.fullmatch(r"[+-]?\d{1,18}", name):
-            listing = f"`seewhy predict PICTURE --top {len(labels)}` or GET /models/NAME lists the labels."
-            raise TargetError(f"The model has no class {target!r}. {near_matches(name, labels) or listing}")
+            hint = near_matches(name, labels) or "See the list of the model's labels."
+            raise TargetError(f"The model has no class {target!r}. {hint}")
         target = int(name)
     if isinstance(target, bool) or not hasattr(target, "__index__"):
         raise TargetError(f"A target is the index or the label of a class, not {target!r}.")
@@ -292,6 +289,34 @@ def logits_of(output: Any) -> Tensor:
             "position is a segmenter: head='segmentation'.)"
         )
     return matrices[0]
+
+
+def mean_of_nearest(values: Tensor, targets: Tensor, count: int) -> Tensor:
+    """Return (N,): the mean of the `count` values (N, K) of other classes nearest to those of the targets (N,).
+
+    Raises:
+        TargetError: there is one class.
+    """
+    if values.shape[1] < 2:
+        raise TargetError("The model has one class, and the method compares classes; use gradcam.")
+    distances = (values - values.gather(1, targets[:, None])).detach().abs()
+    distances = distances.scatter(1, targets[:, None], torch.inf)
+    indices = distances.topk(min(count, values.shape[1] - 1), dim=1, largest=False).indices
+    return values.gather(1, indices).mean(dim=1)
+
+
+def contrasts_of(ask: Ask, targets: Tensor) -> Tensor | None:
+    """Return the classes (N,) that target classes (N,) are contrasted with; None without any contrast.
+
+    Raises:
+        TargetError: a class is contrasted with itself.
+    """
+    if ask.against is None:
+        return None
+    against = ask.against.to(targets.device, torch.int64)
+    same = (against != NO_CONTRAST) & (against == targets)
+    require(~same.any(), lambda: TargetError("A class is contrasted with itself; name two classes."))
+    return against
 
 
 def head_of(classes: int) -> ClassHead:

@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask, Targets
+from seewhy.explainers.core.ask import Ask, Targets
 from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.errors import TargetError
-from seewhy.explainers.execution.deferred_checks import require
 from seewhy.explainers.tasks.box_target import ATTRIBUTES, BoxTarget, checked, parse_target
 from seewhy.explainers.tasks.candidates import Candidates, Detector, overlaps
 from seewhy.explainers.tasks.choices import BOX_METHOD
+from seewhy.explainers.tasks.classification import class_index, contrasts_of, mean_of_nearest
 from seewhy.explainers.tasks.detected import BoxPrediction, DetectedPicture
 
 
@@ -55,23 +55,18 @@ class Detection:
         Raises:
             TargetError: there is no such box, or a class is contrasted with itself.
         """
-        ask_targets = ask.targets if isinstance(ask.targets, tuple) else _of_classes(ask.targets, len(outputs))
-        targets = [target if isinstance(target, BoxTarget) else BoxTarget() for target in ask_targets]
+        in_pictures = ask.in_pictures(len(outputs), lambda label: BoxTarget("label", label))
+        targets = [target if isinstance(target, BoxTarget) else BoxTarget() for target in in_pictures]
         places = [picture.place(target) for picture, target in zip(self._pictures(outputs), targets, strict=True)]
         candidates = torch.tensor([place.candidate for place in places], device=outputs.device)
         labels = torch.tensor([place.label for place in places], device=outputs.device)
-        against = None
-        if ask.against is not None:
-            against = ask.against.to(outputs.device, torch.int64)
-            if any(target.attribute != "score" for target in targets):
-                raise TargetError("Only the score of a box can be contrasted with that of another class.")
-            same = (against != NO_CONTRAST) & (against == labels)
-            require(~same.any(), lambda: TargetError("A class is contrasted with itself; name two classes."))
+        if ask.against is not None and any(target.attribute != "score" for target in targets):
+            raise TargetError("Only the score of a box can be contrasted with that of another class.")
         rows = torch.arange(len(outputs), device=outputs.device)
         picks = self.detector.layout.unpack(outputs.detach()[rows, candidates].float())
         return BoxObjective(
             labels,
-            against,
+            contrasts_of(ask, labels),
             detector=self.detector,
             candidates=candidates,
             boxes=_boxes_of(picks, labels),
@@ -89,9 +84,7 @@ class Detection:
         """
         if isinstance(target, BoxTarget):
             return target
-        return parse_target(
-            target, [self._label(index) for index in range(self.detector.layout.classes)], self.attributes
-        )
+        return parse_target(target, self._names, self.attributes)
 
     def with_attribute(self, target: BoxTarget | None, attribute: str) -> BoxTarget:
         """Return a target, or the surest box for None, with what is asked of it.
@@ -100,6 +93,21 @@ class Detection:
             OptionError: the detector has no such attribute.
         """
         return replace(target or BoxTarget(), attribute=checked(attribute, self.attributes))
+
+    def with_label(self, target: BoxTarget | None, label: int | str) -> BoxTarget:
+        """Return a target as one of a class, or all boxes of the class for None.
+
+        Raises:
+            TargetError: there is no such class, or the target is of another one.
+        """
+        index = class_index(label, self._names)
+        if target is None:
+            return BoxTarget("label", index, name=f"label:{label}")
+        if target.label not in (None, index):
+            raise TargetError(
+                f"{target.name} is of {self._label(target.label)!r}, and the label {label!r}; leave one of them out."
+            )
+        return replace(target, label=index)
 
     def each(self, outputs: Tensor, target: BoxTarget) -> tuple[BoxTarget, ...]:
         """Return what a target means in one picture's outputs (A, F): each box of a class, the surest first.
@@ -154,6 +162,10 @@ class Detection:
         logits = self.detector.layout.unpack(outputs.float()).logits
         return bool(((logits >= 0) & (logits <= 1)).all())
 
+    @property
+    def _names(self) -> list[str]:
+        return [self._label(index) for index in range(self.detector.layout.classes)]
+
     def _label(self, index: int) -> str:
         return self.labels[index] if self.labels else f"class {index}"
 
@@ -191,7 +203,7 @@ class BoxObjective(Objective):
     attributes: Tensor
 
     @property
-    def asked(self) -> Targets:
+    def ask_targets(self) -> Targets:
         """The same candidates."""
         columns = self.targets, self.candidates, self.boxes, self.weights, self.attributes
         return tuple(
@@ -226,19 +238,8 @@ class BoxObjective(Objective):
         )
 
     def nearest(self, outputs: Tensor, count: int) -> Tensor:
-        """Return (N,): the mean logit of the `count` other classes whose logits at the candidate are nearest.
-
-        Raises:
-            TargetError: the model has one class.
-        """
-        picks, _ = self._picks(outputs)
-        logits = picks.logits
-        if logits.shape[1] < 2:
-            raise TargetError("The model has one class, and the method compares classes; use gradcam.")
-        distances = (logits - logits.gather(1, self.targets[:, None])).detach().abs()
-        distances = distances.scatter(1, self.targets[:, None], torch.inf)
-        indices = distances.topk(min(count, logits.shape[1] - 1), dim=1, largest=False).indices
-        return logits.gather(1, indices).mean(dim=1)
+        """Return (N,): the mean logit of the `count` other classes whose logits at the candidate are nearest."""
+        return mean_of_nearest(self._picks(outputs)[0].logits, self.targets, count)
 
     def similarity(self, outputs: Tensor) -> Tensor:
         """Return (N,) in [0, 1]: overlap times cosine of the scores times objectness, of the most similar candidate."""
@@ -266,12 +267,6 @@ class BoxObjective(Objective):
         boxes: Tensor = candidates.boxes
         rows = torch.arange(len(boxes), device=boxes.device)
         return boxes[rows, :, self.targets] if self.detector.layout.per_class else boxes
-
-
-def _of_classes(classes: Tensor | None, count: int) -> tuple[BoxTarget, ...]:
-    """Return the surest boxes of classes (N,), or of any class where none is ask_targets."""
-    numbers = [MOST_PROBABLE] * count if classes is None else classes.tolist()
-    return tuple(BoxTarget() if number == MOST_PROBABLE else BoxTarget("label", number) for number in numbers)
 
 
 def _boxes_of(picks: Candidates, labels: Tensor) -> Tensor:

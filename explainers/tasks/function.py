@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from seewhy.explainers.core.ask import Ask
-from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.task import Prediction, Task
 from seewhy.explainers.errors import TargetError
@@ -19,7 +18,7 @@ TargetFunction = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class FunctionTask:
+class FunctionTask(Task):
     """Asks for a function of the outputs of another task, which reads and describes them.
 
     Attributes:
@@ -63,10 +62,6 @@ class FunctionTask:
         value = float(self.scores(outputs[None].detach())[0])
         return (ValuePrediction(0, label, value),) * len(targets) + rows
 
-    def remarks(self, outputs: Tensor, target: int) -> tuple[Diagnostic, ...]:
-        """Return nothing: the meaning of the function is the user's."""
-        return ()
-
     def are_probabilities(self, outputs: Tensor) -> bool:
         """Whether the model's own task takes outputs (N, ...) for probabilities."""
         return self.task.are_probabilities(outputs)
@@ -108,15 +103,3 @@ class FunctionObjective(Objective):
     def scores(self, outputs: Tensor) -> Tensor:
         """Return (N,) float32: the function of each row of outputs (N, ...)."""
         return self.task.scores(outputs)
-
-    def probabilities(self, outputs: Tensor) -> Tensor:
-        """Return the outputs (N, ...) as they are: the function is of these."""
-        return outputs.float()
-
-    def log_probabilities(self, outputs: Tensor) -> Tensor:
-        """Raise `TargetError`: a function has no probability."""
-        raise TargetError("The method needs the probability of a class, which a function of the outputs has not.")
-
-    def nearest(self, outputs: Tensor, count: int) -> Tensor:
-        """Raise `TargetError`: a function has no other classes beside it."""
-        raise TargetError("The method compares a class with others, which a function of the outputs has not.")

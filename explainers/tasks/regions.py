@@ -63,7 +63,7 @@ class Region:
                 )
             return replace(self, pixel=(x, y))
         if self.mask is not None:
-            return replace(self, mask=_seen(self.mask, geometry))
+            return replace(self, mask=_visible_part(self.mask, geometry))
         return self
 
     def mirrored(self) -> Self:
@@ -136,7 +136,7 @@ def border(mask: Tensor) -> Tensor:
     return edge
 
 
-def _seen(mask: Mask, geometry: Geometry) -> Mask:
+def _visible_part(mask: Mask, geometry: Geometry) -> Mask:
     """Return the part of a mask of the picture that the model sees."""
     if mask.shape != (geometry.height, geometry.width):
         raise MaskError(
@@ -147,10 +147,10 @@ def _seen(mask: Mask, geometry: Geometry) -> Mask:
     columns, rows = _samples(left, right), _samples(top, bottom)
     inside = np.ix_(rows.clip(0, len(mask) - 1), columns.clip(0, mask.shape[1] - 1))
     beyond = ((rows < 0) | (rows >= len(mask)))[:, None] | ((columns < 0) | (columns >= mask.shape[1]))[None]
-    seen: Mask = mask[inside] & ~beyond
-    if not seen.any():
+    part: Mask = mask[inside] & ~beyond
+    if not part.any():
         raise MaskError("The model sees nothing of the mask: its preprocessing cuts this part of the picture away.")
-    return seen
+    return part
 
 
 def _samples(start: float, stop: float) -> NDArray[np.intp]:

@@ -10,21 +10,17 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
-from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask, Targets
-from seewhy.explainers.core.attribution import Diagnostic
+from seewhy.explainers.core.ask import Ask, Targets
 from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.task import Task
 from seewhy.explainers.errors import ModelOutputError, TargetError
-from seewhy.explainers.execution.deferred_checks import require
 from seewhy.explainers.tasks.choices import PARTS, REGION_METHOD, Part
-from seewhy.explainers.tasks.classification import class_index
+from seewhy.explainers.tasks.classification import OfClass, class_index, contrasts_of, mean_of_nearest
 from seewhy.explainers.tasks.regions import Mask, Region, border, checked, island, resized
-
-_SUFFIXED = re.compile(rf"^(.*?)(?::({'|'.join(PARTS)}))?$", re.DOTALL)
-"""A target, and where its logits are averaged."""
 
 
 @dataclass(frozen=True)
-class Segmentation:
+class Segmentation(Task):
     """Tells which class each position of a picture belongs to.
 
     Outputs are logits (N, K, H, W). Without a target, the class of the largest region is explained.
@@ -63,17 +59,13 @@ class Segmentation:
         Raises:
             TargetError: the model predicts no such region, or a class is contrasted with itself.
         """
-        predicted = outputs.detach().argmax(dim=1)
-        regions = ask.targets if isinstance(ask.targets, tuple) else _of_classes(ask.targets, len(outputs))
+        is_shared = outputs.stride(0) == 0  # by several questions about one picture
+        predicted = outputs.detach()[: 1 if is_shared else None].argmax(dim=1).expand(len(outputs), -1, -1)
+        regions = ask.in_pictures(len(outputs), Region)
         pairs = [self._resolved(region, classes) for region, classes in zip(regions, predicted, strict=True)]
         weights = torch.stack([mask / mask.sum() for _, mask in pairs]).to(torch.float32)
         targets = torch.tensor([label for label, _ in pairs], device=outputs.device)
-        against = None
-        if ask.against is not None:
-            against = ask.against.to(outputs.device, torch.int64)
-            same = (against != NO_CONTRAST) & (against == targets)
-            require(~same.any(), lambda: TargetError("A class is contrasted with itself; name two classes."))
-        return RegionObjective(targets, against, weights=weights)
+        return RegionObjective(targets, contrasts_of(ask, targets), weights=weights)
 
     def _resolved(self, region: Any, predicted: Tensor) -> tuple[int, Tensor]:
         """Return the class of a target or a number, and where it is averaged (H, W), given predicted classes (H, W)."""
@@ -130,8 +122,7 @@ class Segmentation:
         """Return the region that a text or a number names."""
         if not isinstance(target, str):
             return Region(class_index(target, self.labels), name=target)
-        name, suffix = _SUFFIXED.findall(target.strip())[0]
-        part: Part = suffix or "region"
+        name, part = _parted(target.strip(), self.labels)
         if name.startswith("pixel:"):
             return Region(None, part, pixel=_pixel(name), name=target)
         label = class_index(name.removeprefix("label:"), self.labels) if name else None
@@ -153,10 +144,6 @@ class Segmentation:
             RegionPrediction(index, self._label(index), float(mask.double().mean()), float(logits[index][mask].mean()))
             for index, mask in rows
         )
-
-    def remarks(self, outputs: Tensor, target: Any) -> tuple[Diagnostic, ...]:
-        """Return nothing: that of the map is told by `Explanation`."""
-        return ()
 
     def are_probabilities(self, outputs: Tensor) -> bool:
         """Whether logits (N, K, H, W) look like the result of a softmax."""
@@ -188,7 +175,7 @@ class RegionObjective(Objective):
         return (fall.clamp_min(0) * self.weights).sum(dim=(1, 2))
 
     @property
-    def asked(self) -> Targets:
+    def ask_targets(self) -> Targets:
         """The same classes over the same regions."""
         masks = self.region.cpu().numpy()
         return tuple(Region(label, mask=mask) for label, mask in zip(self.targets.tolist(), masks, strict=True))
@@ -206,18 +193,9 @@ class RegionObjective(Objective):
         return outputs.float().log_softmax(dim=1)
 
     def nearest(self, outputs: Tensor, count: int) -> Tensor:
-        """Return (N,): the mean, over the region, of the `count` other classes whose means are nearest to the target's.
-
-        Raises:
-            TargetError: the model has one class.
-        """
-        if outputs.shape[1] < 2:
-            raise TargetError("The model has one class, and the method compares classes; use gradcam.")
+        """Return (N,): the mean logit, over the region, of the `count` other classes nearest to the target there."""
         means = torch.einsum("nkhw,nhw->nk", outputs.float(), self.weights)
-        distances = (means - means.gather(1, self.targets[:, None])).detach().abs()
-        distances = distances.scatter(1, self.targets[:, None], torch.inf)
-        indices = distances.topk(min(count, means.shape[1] - 1), dim=1, largest=False).indices
-        return means.gather(1, indices).mean(dim=1)
+        return mean_of_nearest(means, self.targets, count)
 
     def _likely(self, outputs: Tensor) -> Tensor:
         """Return (N, H, W): the probability of each target at each position, less that of its contrast."""
@@ -234,7 +212,7 @@ class RegionObjective(Objective):
 
 
 @dataclass(frozen=True)
-class RegionPrediction:
+class RegionPrediction(OfClass):
     """One class, and where it is.
 
     Attributes:
@@ -248,16 +226,6 @@ class RegionPrediction:
     label: str
     area: float
     logit: float
-
-    @property
-    def name(self) -> int:
-        """The index."""
-        return self.index
-
-    @property
-    def score(self) -> float:
-        """The mean logit."""
-        return self.logit
 
     @property
     def probability(self) -> None:
@@ -274,10 +242,15 @@ class RegionPrediction:
         return f"{self.logit - before.logit:+.3g}"
 
 
-def _of_classes(classes: Tensor | None, count: int) -> tuple[Region | None, ...]:
-    """Return the whole regions of classes (N,), or of the largest one where none is named."""
-    numbers = [MOST_PROBABLE] * count if classes is None else classes.tolist()
-    return tuple(None if number == MOST_PROBABLE else Region(number) for number in numbers)
+def _parted(target: str, labels: Sequence[str]) -> tuple[str, Part]:
+    """Return a target, and where its logits are averaged; a whole label goes before a label and such a part."""
+    front, colon, back = target.rpartition(":")
+    name = target.removeprefix("label:").casefold()
+    is_label = front == "label" or name in (label.casefold() for label in labels)
+    for part in PARTS if colon and not is_label else ():
+        if part == back:
+            return front, part
+    return target, "region"
 
 
 def _pixel(name: str) -> tuple[float, float]:

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
-from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.task import Task
 from seewhy.explainers.errors import ModelOutputError, TargetError, near_matches
 from seewhy.explainers.execution.deferred_checks import require
 from seewhy.explainers.tasks.choices import DEFAULT_METHOD
@@ -18,11 +18,9 @@ from seewhy.explainers.tasks.choices import DEFAULT_METHOD
 Direction = Literal["up", "down"]
 """What is explained of a value: what makes it larger, or smaller."""
 
-_NO_CLASSES = "The model gives values, not probabilities of classes, which this method compares; use gradcam."
-
 
 @dataclass(frozen=True)
-class Values:
+class Values(Task):
     """Tells how much of something a picture shows, such as an age, a distance or an angle.
 
     Outputs are values (N, K), in the units of the training. A target K asks what makes value K larger; ``~K``, as of
@@ -106,14 +104,6 @@ class Values:
         unit = self.units[place] if self.units else ""
         return ValuePrediction(place, label, values[place], unit, "up" if number >= 0 else "down")
 
-    def remarks(self, outputs: Tensor, target: int) -> tuple[Diagnostic, ...]:
-        """Return nothing: a value is neither certain nor improbable."""
-        return ()
-
-    def are_probabilities(self, outputs: Tensor) -> bool:
-        """Return no: values of 0 to 1 are values."""
-        return False
-
 
 @dataclass(frozen=True, eq=False)
 class ValueObjective(Objective):
@@ -126,18 +116,6 @@ class ValueObjective(Objective):
         if self.against is None:
             return scores
         return scores - torch.where(self.is_contrasted, _signed(outputs, self.against), 0)
-
-    def probabilities(self, outputs: Tensor) -> Tensor:
-        """Return the values (N, K) as they are."""
-        return outputs.float()
-
-    def log_probabilities(self, outputs: Tensor) -> Tensor:
-        """Raise `TargetError`: values have no probabilities."""
-        raise TargetError(_NO_CLASSES)
-
-    def nearest(self, outputs: Tensor, count: int) -> Tensor:
-        """Raise `TargetError`: values of other things are no alternatives."""
-        raise TargetError(_NO_CLASSES)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,18 @@
 """A picture of shapes for tests of the page with segmenters and detectors."""
 
 import re
+from contextlib import contextmanager
 
+import torch
 from PIL import Image, ImageDraw
 from playwright.sync_api import expect
 
+from seewhy.app import create_app
+from seewhy.app.settings import Settings
 from tests.app.browsing import answered
+from tests.app.conftest import opened
+from tests.app.serving import declare, live
+from tests.waiting import GUARD
 
 WIDTH, HEIGHT = 64, 48
 AREAS = {"red": [(4, 4, 19, 19), (40, 28, 59, 43)], "green": [(40, 4, 51, 15)]}
@@ -24,6 +31,29 @@ def saved(folder):
     """Return the file of the picture, in a folder."""
     shapes().save(folder / "shapes.png")
     return folder / "shapes.png"
+
+
+@contextmanager
+def served(folder, net, labels, head):
+    """Yield the address of a service whose only own model, named for its class, sees the picture as it is."""
+    name = type(net).__name__
+    torch.save(net.state_dict(), folder / "w.pth")
+    members = {"labels": labels, "input_size": [HEIGHT, WIDTH], "head": head, "mean": [0, 0, 0], "std": [1, 1, 1]}
+    models = declare(folder, f"{type(net).__module__}:{name}", [name.lower()], **members)
+    app = create_app(Settings(models=models, default_model=name.lower(), deadline=GUARD))
+    with live(app) as url:
+        yield url
+    app.extensions["seewhy"].models.stop()
+
+
+@contextmanager
+def page_of(browser, url, picture, query=""):
+    """Yield the page of a service with the places in a picture."""
+    with opened(browser, url) as tab:
+        tab.goto(f"{url}/{query}")
+        tab.wait_for_selector("body[data-ready]")
+        tab.set_input_files("#image", picture)
+        yield shown(tab)
 
 
 def shown(page):

@@ -2,6 +2,7 @@ import pytest
 from torchvision import models as torchvision_models
 
 from seewhy.explainers import list_methods
+from tests.waiting import GUARD
 
 
 def test_models_lists_every_ready_made_model_with_its_weights(client):
@@ -87,16 +88,13 @@ def test_health_and_readiness(client, service):
     assert client.get("/readyz").get_json() == {"status": "ready"}
 
 
-def test_not_ready_while_loading(monkeypatch):
+def test_not_ready_while_loading(app_of, monkeypatch):
     import threading
 
-    from seewhy.app import create_app
-    from seewhy.app.settings import Settings
-
-    app = create_app(Settings())
+    app = app_of()
     service, may_load = app.extensions["seewhy"], threading.Event()
     load = service.models.registry.load
-    monkeypatch.setattr(service.models.registry, "load", lambda *a, **k: may_load.wait(10) and load(*a, **k))
+    monkeypatch.setattr(service.models.registry, "load", lambda *a, **k: may_load.wait(GUARD) and load(*a, **k))
     response = app.test_client().get("/readyz")
     assert response.status_code == 503
     assert response.get_json()["type"] == "urn:seewhy:problem:not-ready"
@@ -105,7 +103,6 @@ def test_not_ready_while_loading(monkeypatch):
     may_load.set()
     service.models.model(None, _soon())
     assert app.test_client().get("/readyz").status_code == 200
-    service.models.stop()
 
 
 def test_not_ready_without_weights():

@@ -446,11 +446,11 @@ class Fake:
 class ManyPasses(Fake):
     """Runs a hundred passes, and is held up before each."""
 
-    def run(self, model, batch):
+    def run(self, model, images, ask, progress):
         for done in range(100):
-            batch.progress.at(done, 100)
-            model.module(batch.images)
-        return [None] * len(batch.images)
+            progress.at(done, 100)
+            model.module(images)
+        return [None] * len(images)
 
 
 class Over(Deadline):
@@ -606,7 +606,7 @@ def test_many_passes_end_when_the_client_is_gone(engine, module):
 class TimesOut(Fake):
     """Work that raises what futures raise when they are waited for in vain."""
 
-    def run(self, model, batch):
+    def run(self, model, images, ask, progress):
         raise TimeoutError("a socket, say")
 
 
@@ -752,19 +752,19 @@ class Steps(Fake):
     def passes(self, model):
         return self.cost
 
-    def run(self, model, batch):
+    def run(self, model, images, ask, progress):
         self.stage.underway.add(self.name)
         self.stage.most_underway = max(self.stage.most_underway, len(self.stage.underway))
         try:
             for done in range(self.total):
-                batch.progress.at(done, self.total)
+                progress.at(done, self.total)
                 self.stage.step(self.name)
                 if self.during:
                     self.during(done)
-            batch.progress.at(self.total, self.total)
+            progress.at(self.total, self.total)
         finally:
             self.stage.underway.discard(self.name)
-        return [self.name] * len(batch.images)
+        return [self.name] * len(images)
 
 
 LONG, MEDIUM, SHORT = Passes(5000), Passes(200), Passes(1, 1)

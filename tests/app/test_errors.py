@@ -230,12 +230,8 @@ def test_two_pictures(client, cat):
     problem(client.post("/explain", data=data, content_type="multipart/form-data"), 422)
 
 
-def test_answer_of_too_many_numbers(cat):
-    from seewhy.app import create_app
-    from seewhy.app.settings import Settings
-
-    app = create_app(Settings(max_values=100_000, max_json_values=100_000))
-    client = app.test_client()
+def test_answer_of_too_many_numbers(cat, app_of):
+    client = app_of(max_values=100_000, max_json_values=100_000).test_client()
     for fields in ({"format": "npz"}, {"format": "json", "values": "1"}):
         response = client.post("/explain", data={"image": (io.BytesIO(cat), "cat.png"), **fields})
         assert "100,000" in problem(response, 413)["detail"]

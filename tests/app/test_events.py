@@ -19,6 +19,7 @@ from seewhy.app.pipeline.jobs import Deadline, JobProgress
 from seewhy.app.pipeline.options import PredictOptions
 from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.scheduler import Pace
+from seewhy.app.pipeline.ticket import Ticket
 from seewhy.app.settings import Settings
 from tests import nets
 from tests.app.conftest import EXAMPLES
@@ -57,34 +58,41 @@ def picture(url):
 
 @pytest.fixture
 def events_of(service, monkeypatch):
-    """Return a function that reads a stream, while the model waits before each pass until more has been told.
+    """Return a function that reads a stream, while the model waits before each pass until the stream has looked at it.
 
     Streams look at the model ten times a second: they might see the end alone.
     """
     monkeypatch.setattr("seewhy.app.pipeline.batches._FRAME", 0.0)
+    monkeypatch.setattr("seewhy.app.http.events._GLANCE", 0.01)
     module = service.models.engine.model(service.settings.default_model, Deadline.after(GUARD)).module
-    reports, is_over = threading.Semaphore(0), threading.Event()
+    look, is_watched, begun = Ticket.wait, threading.Event(), threading.Event()
+
+    def let_go():
+        is_watched.clear(), begun.set()
+
+    def wait(ticket, seconds):
+        is_watched.set(), begun.set()
+        is_over = look(ticket, seconds)
+        if is_over:
+            let_go()
+        return is_over
 
     def hold(*_):
-        if not is_over.is_set():
-            reports.acquire(timeout=5)
+        for _ in range(2):  # the look that has begun already may have missed the pass before
+            if is_watched.is_set():
+                begun.clear()
+                begun.wait(GUARD)
 
+    monkeypatch.setattr(Ticket, "wait", wait)
     handle = module.register_forward_pre_hook(hold)
 
-    def events(response):
-        pieces = []
-        for piece in response.response:
-            pieces.append(piece)
-            reports.release()
-        is_over.set()
-        return parsed(b"".join(pieces).decode())
-
-    yield events
+    yield lambda response: parsed(b"".join(response.response).decode())
+    let_go()
     handle.remove()
 
 
 def test_a_stream_ends_with_the_answer(post, cat, events_of):
-    fields = {"method": "rise", "samples": "120", "top": "2", "values": "true"}
+    fields = {"method": "rise", "samples": "60", "top": "2", "values": "true"}
     response = post(cat, headers=EVENTS, **fields)
     assert response.mimetype == "text/event-stream"
     assert response.headers["X-Accel-Buffering"] == "no"

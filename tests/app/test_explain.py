@@ -325,7 +325,7 @@ def test_predict(post, cat):
 
 
 @pytest.mark.parametrize("view", ["overlay", "side-by-side"])
-@pytest.mark.parametrize("top", few([1, 2, 5], short=[1, 5]))
+@pytest.mark.parametrize("top", few([1, 2, 5], short=[5]))
 def test_no_answer_is_longer_than_the_setting(cat, app_of, view, top):
     client, fields = app_of(max_side=300).test_client(), {"view": view, "top": str(top)}
     image = Image.open(io.BytesIO(client.post("/explain", data={"image": (io.BytesIO(cat), "cat.png"), **fields}).data))

@@ -2,7 +2,9 @@
 
 import contextlib
 import io
+import math
 import os
+import random
 import resource
 import signal
 import sys
@@ -24,7 +26,7 @@ from seewhy.explainers import list_methods
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import CAT, Small, children, free_port, recovery, start
 from tests.waiting import GUARD, until
-from tools import load, soak
+from tools import load, reliability, soak
 from tools.overload import overload
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -267,3 +269,25 @@ def test_the_comparison_sees_a_swapped_answer():
     assert soak.difference(answer, swapped) > soak.TOLERANCE
     assert soak.difference(answer, {"maps": soak.np.ones(3)}) == float("inf")
     assert soak.difference({"maps": soak.np.full((2, 2), float("nan"))}, answer) == float("inf")
+
+
+def measured(leak, swing):
+    """Return the report of a run that began with 1,950 MB, which grew by a share of it from quarter to quarter."""
+    levels = [1950e6 * (1 + leak * pause / (soak.PAUSES // 4)) + 1e6 * swing(pause) for pause in range(soak.PAUSES)]
+    return soak.Report(states=[soak.State(resident=round(level)) for level in levels])
+
+
+SWINGS = {
+    "none": lambda pause: 0,
+    "up and down": lambda pause: 70 * math.sin(2 * pause),
+    "at random": lambda pause: random.Random(pause).uniform(-70, 70),
+    "mostly high": lambda pause: 140 if pause % 7 else 0,
+    "high in the second half": lambda pause: 140 if pause >= soak.PAUSES // 2 and pause % 5 else 0,
+    "high in the first half": lambda pause: 140 if pause < soak.PAUSES // 2 and pause % 5 else 0,
+}
+
+
+@pytest.mark.parametrize("swing", SWINGS.values(), ids=SWINGS)
+def test_memory_that_swings_has_not_grown_and_a_leak_shows_below_the_swing(swing):
+    assert measured(0.0, swing).growth < reliability.MOST_GROWTH
+    assert measured(0.015, swing).growth > reliability.MOST_GROWTH  # 3 % in two quarters

@@ -47,6 +47,12 @@ INTERNALS = (
         "e44f56cf501a",
     ),
     Internal(
+        "workers.gthread.ThreadWorker.handle",
+        "extended",
+        "it waits five seconds for the first request of each connection, one after another where threads are few",
+        "4072c68821ae",
+    ),
+    Internal(
         "workers.gthread.ThreadWorker.set_accept_enabled",
         "extended",
         "a worker that drains keeps its socket open: clients connect to it, wait, and are cut off",
@@ -63,6 +69,12 @@ INTERNALS = (
         "relied on",
         "it closes silent connections by their `timeout`, which is brought forward as a worker drains",
         "05b88c7febb9",
+    ),
+    Internal(
+        "workers.gthread.TConn.wait_for_data",
+        "relied on",
+        "it tells whether a connection sends a request in time",
+        "dc290da512a8",
     ),
     Internal(
         "workers.gthread.STOP_KEEPALIVE_LINGER",

@@ -244,23 +244,27 @@ def test_who_gives_up_leaves_the_queue():
         ({"other/memory.max": "1000"}, math.inf),
     ],
 )
-def test_the_limit_is_the_containers_or_the_machines(files, expected, tmp_path):
+def test_the_limit_is_the_containers_or_the_machines(files, expected, monkeypatch, tmp_path):
     own = tmp_path / "own"
+    monkeypatch.setattr("seewhy.app.system.control_groups.OWN_GROUPS", own)
+    monkeypatch.setattr("seewhy.app.system.control_groups.CONTROL_GROUPS", tmp_path / "groups")
+    physical = memory_limit()  # neither is there yet
     own.write_text("12:memory:/x\n4:cpu,cpuacct:/\n0::/service/inner\n")
-    physical = memory_limit(tmp_path / "nowhere", tmp_path / "nowhere")
     for name, text in files.items():
         file = tmp_path / "groups" / name
         file.parent.mkdir(exist_ok=True, parents=True)
         file.write_text(text)
-    assert memory_limit(tmp_path / "groups", own) == min(expected, physical)
+    assert memory_limit() == min(expected, physical)
     assert physical > 2**28
 
 
 def test_requests_may_take_what_the_process_leaves(monkeypatch, tmp_path):
     status = tmp_path / "status"
     status.write_text("VmRSS:\t  900 kB\nRssAnon:\t  300 kB\nRssFile:\t  500 kB\nRssShmem:\t  100 kB\n")
-    assert own_memory(status) == 400 * 1024
-    assert own_memory(tmp_path / "nowhere") == 0
+    monkeypatch.setattr("seewhy.app.memory.limit.STATUS", status)
+    assert own_memory() == 400 * 1024
+    monkeypatch.setattr("seewhy.app.memory.limit.STATUS", tmp_path / "nowhere")
+    assert own_memory() == 0
     monkeypatch.setattr("seewhy.app.memory.limit.memory_limit", lambda: 2 * 2**30)
     monkeypatch.setattr("seewhy.app.memory.limit.own_memory", lambda: 400 * 2**20)
     assert request_memory(1) == int(0.8 * 2**31) - 400 * 2**20
@@ -269,10 +273,11 @@ def test_requests_may_take_what_the_process_leaves(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def narrow():
+def narrow(sharing):
     """A service whose requests have 40 MB."""
     app = create_app(Settings(memory_bytes=40 * 10**6, max_pixels=2_000_000))
-    yield app
+    with sharing():
+        yield app
     app.extensions["seewhy"].models.stop()
 
 
@@ -325,14 +330,13 @@ def test_an_answer_is_held_until_it_is_read(narrow, budget):
     assert "SEEWHY_MEMORY_BYTES" in document["detail"]
 
 
-def test_pixels_that_never_fit_are_refused_before_they_are_decoded():
-    app = create_app(Settings(memory_bytes=20 * 10**6))
+def test_pixels_that_never_fit_are_refused_before_they_are_decoded(app_of):
+    app = app_of(memory_bytes=20 * 10**6)
     document = problem(send(app, encoded(Image.new("1", (2000, 1000)))), 413)
     assert document["type"] == "urn:seewhy:problem:picture-too-large"
     assert document["errors"][0]["field"] == "image"
     assert "would take 32,000," in document["detail"]
     assert app.extensions["seewhy"].models.memory.occupancy == 0
-    app.extensions["seewhy"].models.stop()
 
 
 def test_what_is_captured_is_counted_before_it_is_recorded(narrow, budget):

@@ -14,6 +14,7 @@ from seewhy.models import Registry, load_model
 from tests import nets
 from tests.app.serving import explain
 from tests.grids import CONVOLUTIONAL, few
+from tests.waiting import GUARD
 
 FEW = {"samples": 3, "steps": 4, "masks": 20, "segments": 8, "iterations": 4, "grid": 4, "patch": 64, "stride": 64}
 ENOUGH = {"rise": 40, "kernel-shap": 40}
@@ -29,9 +30,10 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def client(folder):
-    app = create_app(Settings(weights_dir=folder, deadline=300))
-    yield app.test_client()
+def client(folder, sharing):
+    app = create_app(Settings(weights_dir=folder, deadline=GUARD))
+    with sharing():
+        yield app.test_client()
     app.extensions["seewhy"].models.stop()
 
 
@@ -77,9 +79,7 @@ def test_the_service_takes_up_the_example_of_a_new_method(tight):
     assert answer.headers["X-SeeWhy-Method"] == "powercam"
 
 
-@pytest.mark.parametrize(
-    "name", few(CONVOLUTIONAL, short={METHODS[name].family: name for name in CONVOLUTIONAL}.values())
-)
+@pytest.mark.parametrize("name", few(CONVOLUTIONAL, short=("dff", "saliency")))
 @pytest.mark.parametrize(
     "model",
     [pytest.param(name, marks=[pytest.mark.slow] if place else []) for place, name in enumerate(LAYERS)],

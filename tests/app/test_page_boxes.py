@@ -1,18 +1,16 @@
 """The page with a detector: boxes in the picture are clicked to be explained, and rectangles without one."""
 
+import re
+
 import pytest
 import torch
 from playwright.sync_api import expect
 from torch import nn
 
 from seewhy import BoxHead, Candidates
-from seewhy.app import create_app
-from seewhy.app.settings import Settings
 from tests.app.browsing import accessible, ask, clipboard, explained_anew
 from tests.app.conftest import opened
-from tests.app.serving import declare, live
-from tests.app.shapes import HEIGHT, WIDTH, over, saved, shown
-from tests.waiting import GUARD
+from tests.app.shapes import HEIGHT, WIDTH, over, page_of, saved, served, shown
 
 CELL = 16
 
@@ -45,14 +43,8 @@ def decode(raw):
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
     """The address of a service whose default model is a detector."""
-    folder = tmp_path_factory.mktemp("scenes")
-    torch.save(Cells().state_dict(), folder / "w.pth")
-    members = {"labels": ["red", "green"], "input_size": [HEIGHT, WIDTH], "head": "detection"}
-    models = declare(folder, "tests.app.test_page_boxes:Cells", ["cells"], **members, mean=[0, 0, 0], std=[1, 1, 1])
-    app = create_app(Settings(models=models, default_model="cells", deadline=GUARD))
-    with live(app) as url:
+    with served(tmp_path_factory.mktemp("scenes"), Cells(), ["red", "green"], "detection") as url:
         yield url
-    app.extensions["seewhy"].models.stop()
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +61,8 @@ def boxes(scenes, picture):
 @pytest.fixture(scope="module")
 def street(browser, scenes, picture):
     """The page with the boxes of the picture, for one question after another."""
-    with opened(browser, scenes) as tab:
-        tab.goto(f"{scenes}/?layer=neck")
-        tab.wait_for_selector("body[data-ready]")
-        tab.set_input_files("#image", picture)
-        yield shown(tab)
+    with page_of(browser, scenes, picture, "?layer=neck") as page:
+        yield page
 
 
 def path(box):
@@ -94,7 +83,7 @@ def drag(page, start, stop):
 
 def test_a_click_explains_the_box_there(street, boxes):
     expect(street.locator("#predictions .label")).to_have_text([box["label"] for box in boxes])
-    expect(street.locator("#names span")).to_have_text([box["label"] for box in boxes])
+    expect(street.locator("#names span")).to_have_text([box["label"] for box in reversed(boxes)])  # the surest on top
     assert street.locator("#places .borders").get_attribute("d") == "".join(path(box["box"]) for box in boxes)
     green = next(box for box in boxes if box["label"] == "green")
     fields = explained_anew(street, lambda: street.mouse.click(*over(street, *middle(green["box"]))))
@@ -102,9 +91,11 @@ def test_a_click_explains_the_box_there(street, boxes):
     expect(street.locator("#answer-label")).to_have_text("green")
     expect(street.locator("#answer-probability")).to_have_text(f"{green['score']:.1%}")
     expect(street.locator("#places .chosen")).to_have_attribute("d", path(green["box"]))
+    expect(street.locator("#names .chosen")).to_have_text(["green"])
     accessible(street)
 
 
+@pytest.mark.slow
 def test_the_list_and_the_keyboard_explain_boxes_and_their_edges(street, boxes):
     rows = street.locator("#predictions .class")
     rows.nth(1).hover()
@@ -158,6 +149,40 @@ def test_a_rectangle_asks_why_there_is_no_box(street, browser, scenes, picture):
     edges.fill("18,30,31")
     edges.press("Enter")
     expect(street.locator("#target-fault")).to_contain_text("four numbers")
+
+
+@pytest.mark.slow
+def test_a_link_to_a_class_shows_each_of_its_boxes(browser, scenes, picture, boxes):
+    """The answer has a map for each box; each can be shown, with what belongs to it, and the question stays."""
+    red = [box for box in boxes if box["label"] == "red"]
+    assert len(red) > 2
+    with opened(browser, scenes) as tab:
+        tab.goto(f"{scenes}/?target=label:red&layer=neck")
+        tab.wait_for_selector("body[data-ready]")
+        tab.set_input_files("#image", picture)
+        shown(tab)
+        choice = tab.get_by_label("Which of its boxes")
+        names = [f"box {box['index']}, {box['score']:.1%}" for box in red]
+        expect(choice.locator("option")).to_have_text(names)
+        for place in (1, 2, 0):
+            choice.select_option(names[place])
+            expect(tab.locator("#places .chosen")).to_have_attribute("d", path(red[place]["box"]))
+            expect(tab.locator("#answer-probability")).to_have_text(f"{red[place]['score']:.1%}")
+            row = tab.locator("#predictions .class").nth(red[place]["index"])
+            expect(row).to_have_attribute("aria-pressed", "true")
+            tab.mouse.move(*over(tab, *middle(red[place]["box"])))
+            expect(tab.locator("#reading")).to_contain_text(
+                re.compile(": (0.9|1.0)")
+            )  # each cell depends on itself alone
+            others = [box for box in red if box["index"] != red[place]["index"]]
+            tab.mouse.move(*over(tab, *middle(others[-1]["box"])))
+            expect(tab.locator("#reading")).to_contain_text(re.compile(": 0.0"))
+        accessible(tab)
+        tab.click("#copy-curl")
+        assert "target=label:red" in clipboard(tab)
+        fields = explained_anew(tab, tab.locator("#predictions .class").nth(0).click)
+        assert ("target", "box:0") in fields
+        expect(choice).to_be_hidden()
 
 
 @pytest.mark.slow

@@ -1,13 +1,15 @@
 """The page with two pictures: how alike they are, and which patches make it."""
 
 import re
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
 import requests
 from playwright.sync_api import expect
 
-from tests.app.browsing import accessible, answered
+from tests.app.browsing import accessible, answered, clipboard, levels
 from tests.app.conftest import EXAMPLES, opened
 from tests.waiting import GUARD
 
@@ -61,6 +63,7 @@ def test_two_pictures_are_compared(alike, url, answer):
     for side, name in enumerate(("image", "reference")):
         size = alike.locator(f"#alike .alike:nth-child({side + 1}) .map").evaluate("map => [map.width, map.height]")
         assert size == answer[name]["shape"][::-1]
+    expect(alike.locator("#unlinked")).to_be_hidden()
     accessible(alike)
     assert alike.url == f"{url}/?show=likeness&example=astronaut&reference=rocket"
 
@@ -78,6 +81,7 @@ def test_a_patch_shows_what_it_is_paired_with(alike, answer, side):
     assert marked(alike, 0) == marked(alike, 1) == []
 
 
+@pytest.mark.slow
 def test_the_keyboard_reads_patches_and_pairs(alike, answer):
     reader = alike.get_by_role("slider", name="Patches of the second picture")
     reader.focus()
@@ -111,8 +115,32 @@ def test_a_link_and_back_compare_again(tab, url, answer):
     tab.wait_for_timeout(600)  # milliseconds: what comes sooner is one step with the one before
     tab.set_input_files("#reference", EXAMPLES / "astronaut.png")
     expect(tab.locator("#likeness-score")).to_have_text(re.compile("^(0.99|1.00)"))
+    expect(tab.locator("#unlinked")).to_contain_text("does not hold uploaded pictures")
     tab.go_back()
     expect(tab.locator("#likeness-score")).to_have_text(f"{answer['score']:.3f}")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize("is_uploaded", [False, True])
+def test_the_copied_command_draws_what_is_shown(tab, url, tmp_path, is_uploaded):
+    tab.goto(f"{url}/?show=likeness&example=astronaut&reference=rocket&colormap=viridis&alpha=0.25")
+    compared(tab)
+    reference = EXAMPLES.parent / "app" / "web" / "examples" / "rocket.jpg"
+    if is_uploaded:
+        reference = tmp_path / "Saturn's, V.jpg"
+        reference.write_bytes((EXAMPLES / "coffee.png").read_bytes())
+        with tab.expect_response("**/similar"):
+            tab.set_input_files("#reference", reference)
+        compared(tab)
+    tab.click("#copy-similar")
+    subprocess.run(["sh", "-c", clipboard(tab)], cwd=tmp_path, check=True, capture_output=True)
+    files = {
+        "image": (EXAMPLES.parent / "app" / "web" / "examples" / "astronaut.jpg").read_bytes(),
+        "reference": reference.read_bytes(),
+    }
+    drawn = requests.post(f"{url}/similar", files=files, data={"colormap": "viridis", "alpha": "0.25"}, timeout=GUARD)
+    assert np.array_equal(levels(tmp_path / "alike.png"), levels(drawn.content))
 
 
 @pytest.mark.slow

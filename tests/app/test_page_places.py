@@ -3,30 +3,19 @@
 import re
 
 import pytest
-import torch
 from playwright.sync_api import expect
 
-from seewhy.app import create_app
-from seewhy.app.settings import Settings
 from tests.app.browsing import accessible, answered, ask, clipboard, explained_anew
 from tests.app.conftest import opened
-from tests.app.serving import declare, live
-from tests.app.shapes import AREAS, HEIGHT, WIDTH, over, saved, shown
+from tests.app.shapes import AREAS, over, page_of, saved, served, shown
 from tests.nets import Colours
-from tests.waiting import GUARD
 
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
     """The address of a service whose default model is a segmenter."""
-    folder = tmp_path_factory.mktemp("scenes")
-    torch.save(Colours().state_dict(), folder / "w.pth")
-    members = {"labels": ["red", "green", "blue"], "input_size": [HEIGHT, WIDTH], "head": "segmentation"}
-    models = declare(folder, "tests.nets:Colours", ["colours"], **members, mean=[0, 0, 0], std=[1, 1, 1])
-    app = create_app(Settings(models=models, default_model="colours", deadline=GUARD))
-    with live(app) as url:
+    with served(tmp_path_factory.mktemp("scenes"), Colours(), ["red", "green", "blue"], "segmentation") as url:
         yield url
-    app.extensions["seewhy"].models.stop()
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +26,8 @@ def picture(tmp_path_factory):
 @pytest.fixture(scope="module")
 def regions(browser, scenes, picture):
     """The page with the regions of the picture, for one question after another."""
-    with opened(browser, scenes) as tab:
-        tab.goto(scenes)
-        tab.wait_for_selector("body[data-ready]")
-        tab.set_input_files("#image", picture)
-        yield shown(tab)
+    with page_of(browser, scenes, picture) as page:
+        yield page
 
 
 def test_a_click_explains_the_region_there(regions, scenes, picture):
@@ -63,6 +49,7 @@ def test_a_click_explains_the_region_there(regions, scenes, picture):
     accessible(regions)
 
 
+@pytest.mark.slow
 def test_the_keyboard_explains_the_region_that_it_reads(regions):
     reader = regions.locator("#reader")
     expect(reader).to_have_attribute("aria-label", re.compile("Enter explains the region there$"))
@@ -79,6 +66,7 @@ def test_the_keyboard_explains_the_region_that_it_reads(regions):
     expect(reader).to_be_focused()
 
 
+@pytest.mark.slow
 def test_a_class_of_the_list_is_its_whole_region_or_the_border_of_it(regions, scenes, picture):
     rows = regions.locator("#predictions .class")
     expect(rows.locator(".label")).to_have_text(["blue", "red", "green"])  # the largest region first

@@ -32,6 +32,7 @@ def looked_inside(page):
     expect(page.locator("#effect-list li")).to_have_count(5)
 
 
+@pytest.mark.slow
 def test_methods_are_compared_side_by_side(page, url):
     upload(page)
     page.click("#tab-compare")
@@ -138,6 +139,7 @@ def test_feature_maps_are_ranked_by_effect(inside, url):
     expect(inside.locator(".tile")).to_have_count(len(tiles) + 24)
 
 
+@pytest.mark.slow
 def test_the_answer_moves_when_channels_are_switched_off(inside, url):
     boxes = inside.locator(".tile input")
     channels = [int(boxes.nth(place).get_attribute("value")) for place in (0, 3)]

@@ -25,6 +25,7 @@ from seewhy.app.settings import Settings
 from seewhy.explainers.imaging.decode import Probe
 from seewhy.explainers.imaging.limits import PIXEL_BYTES
 from tests.app.serving import children, free_port, start
+from tests.waiting import GUARD
 from tools.hostile import pictures
 
 
@@ -35,16 +36,16 @@ def bomb(edge, kind="WEBP"):
     return file.getvalue()
 
 
-def test_no_more_pixels_are_decoded_at_a_time_than_there_is_memory_for(monkeypatch):
+def test_no_more_pixels_are_decoded_at_a_time_than_there_is_memory_for(one_model, monkeypatch):
     monkeypatch.setattr("seewhy.app.pipeline.decode.processors", lambda: 4)
     service = Service(Settings(memory_bytes=9 * 2**20))
-    model = service.models.model(None, Deadline.after(60))
+    model = service.models.model(None, Deadline.after(GUARD))
     memory = service.models.memory
     most, wait = [], memory.wait
     monkeypatch.setattr(memory, "wait", lambda *arguments: (wait(*arguments), most.append(memory.occupancy)))
     content, large = bomb(70, "PNG"), bomb(600)
 
-    def ask(upload, seconds=60.0):
+    def ask(upload, seconds=GUARD):
         request = Account(service.models.memory)
         account.begin(request)
         try:

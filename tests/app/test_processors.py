@@ -13,6 +13,7 @@ from PIL import Image
 from seewhy.app.cli import main
 from seewhy.app.http.routes import pictures
 from seewhy.app.system import allocator as heaps
+from seewhy.app.system import control_groups
 from seewhy.app.system import processors as module
 from seewhy.app.system.processors import processors
 
@@ -43,15 +44,18 @@ def eight(monkeypatch):
         ({"other/cpu.max": "100000 100000"}, 8),
     ],
 )
-def test_processors_are_those_that_the_control_groups_allow(files, expected, eight, tmp_path):
+def test_processors_are_those_that_the_control_groups_allow(files, expected, eight, monkeypatch, tmp_path):
     own = tmp_path / "own"
     own.write_text("12:memory:/x\n4:cpu,cpuacct:/\n0::/service/inner\n")
     for name, text in files.items():
         file = tmp_path / "groups" / name
         file.parent.mkdir(exist_ok=True, parents=True)
         file.write_text(text)
-    assert processors(tmp_path / "groups", own) == expected
-    assert processors(tmp_path / "groups", tmp_path / "nowhere") <= 8
+    monkeypatch.setattr(control_groups, "CONTROL_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(control_groups, "OWN_GROUPS", own)
+    assert processors() == expected
+    monkeypatch.setattr(control_groups, "OWN_GROUPS", tmp_path / "nowhere")
+    assert processors() <= 8
 
 
 @pytest.mark.parametrize(("workers", "allowed", "expected"), [(1, 8, None), (2, 8, "4"), (1, 2, "2"), (16, 8, "1")])

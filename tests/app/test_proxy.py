@@ -40,6 +40,9 @@ def departures(url):
     return sum(figures(url, 'seewhy_rejections_total{reason="client-gone"}'))
 
 
+PROBE_SECONDS = 5
+"""That probes wait, as deploy/kubernetes.yaml has it: who waits for an attacker's time to be over waits for ten."""
+
 ATTACKS = {
     "500 silent connections": ([b""] * 500, b""),
     "1,100 silent connections": ([b""] * 1100, b""),
@@ -62,11 +65,27 @@ def test_slow_clients_are_the_proxys(attack, proxied, tight):
     with Attack(urlsplit(proxied).port, *ATTACKS[attack]):
         for _ in range(3):
             for path in ("healthz", "readyz"):
-                assert requests.get(f"{proxied}/{path}", timeout=GUARD).status_code == 200
+                assert requests.get(f"{proxied}/{path}", timeout=PROBE_SECONDS).status_code == 200
             assert explain(proxied).status_code == 200
         (files,) = figures(tight.url, "process_open_fds")
         assert files < 200  # none of these connections reaches the service
         assert max(figures(tight.url, "seewhy_requests_in_progress")) < 4  # its threads
+
+
+def is_silent(url):
+    """Whether a probe gets no answer in the time that probes wait."""
+    try:
+        return requests.get(f"{url}/healthz", timeout=PROBE_SECONDS).status_code != 200
+    except (requests.Timeout, requests.ConnectionError):
+        return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", ["200 heads that come byte by byte", "40 bodies that come byte by byte"])
+def test_the_same_attacks_silence_the_service_without_the_proxy(attack, tight):
+    with Attack(tight.port, *ATTACKS[attack]):
+        until(lambda: is_silent(tight.url))
+    until(lambda: not is_silent(tight.url))
 
 
 @pytest.mark.fault("behind nginx: a client that reads no more of its events", "its work ends before the next pass")

@@ -366,11 +366,9 @@ def test_a_model_that_ends_its_process_is_not_tried_without_end(status, service)
         def goes_on():
             started.update(service.workers() - before)
             assert service.predict() == 0
-            return time.monotonic() - begun > 6 and len(started) > 1
+            return len(started) > 2
 
-        begun = time.monotonic()
         until(goes_on)
-        assert len(started) <= 5
         (service.folder / "now").unlink()
         service.write(1)
         until(lambda: service.predict() == 1)

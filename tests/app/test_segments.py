@@ -15,10 +15,13 @@ from seewhy import explain, segment, wrap_model
 from seewhy.app import create_app
 from seewhy.app.answers import schemas
 from seewhy.app.cli import main
+from seewhy.app.errors import AnswerTooLargeError
 from seewhy.app.memory.account import Account
 from seewhy.app.memory.budget import MemoryBudget
 from seewhy.app.pipeline.decode import Decoder
 from seewhy.app.pipeline.jobs import Deadline
+from seewhy.app.pipeline.options import ExplainOptions
+from seewhy.app.pipeline.parse import parse
 from seewhy.app.settings import Settings
 from seewhy.explainers.errors import PictureTooLargeError
 from seewhy.explainers.imaging.decode import Probe
@@ -180,6 +183,25 @@ def test_the_memory_of_a_mask_is_counted(monkeypatch):
     with pytest.raises(PictureTooLargeError, match="SEEWHY_MEMORY_BYTES"):  # it takes 16 times as much for a while
         Decoder(max_pixels=10**6, max_side=100).mask(png(MASK), Deadline.after(60))
     request.close()
+
+
+def test_what_a_segmenter_returns_counts_until_it_is_read(app, monkeypatch):
+    service, each = app.extensions["seewhy"], 4 * len(LABELS) * SIZE[0] * SIZE[1]
+    request = Account(MemoryBudget(10**8))
+    monkeypatch.setattr("seewhy.app.pipeline.ticket.account", lambda: request)
+    options = parse(ExplainOptions, {"target": ["ground", "cat", "cup"], "method": "gradcam,saliency"})
+    ticket = service.ask([CAT.read_bytes()], [options])
+    outcomes = ticket.result()[0]
+    assert {part.outputs.numel() * 4 for outcome in outcomes for part in outcome.result} == {each}
+    assert each < request.holdings <= 2 * 3 * each
+    (result,) = service.present(ticket)
+    assert request.holdings == result.outputs.nbytes == each
+    rows = service.classify([CAT.read_bytes()] * 2, "scene")
+    assert [row.outputs.base.untyped_storage().nbytes() for row in rows] == [each] * 2  # and not those of their batch
+    request = Account(MemoryBudget(each - 1))
+    with pytest.raises(AnswerTooLargeError, match="What the model returns would take"):
+        service.classify([CAT.read_bytes()], "scene")
+    assert request.holdings == 0
 
 
 def test_a_mask_is_no_text_of_a_query(client):

@@ -2,13 +2,14 @@
 
 import base64
 import io
+import threading
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from seewhy.app import create_app
-from seewhy.app.settings import Settings
+from tests.grids import few
+from tests.waiting import GUARD
 
 MODEL = "efficientnet_lite0"
 
@@ -27,20 +28,25 @@ def test_ping(client, post, cat):
     assert client.get("/ping").get_json() == {"status": "Healthy"}
 
 
-def test_ping_before_the_model_is_loaded():
-    app = create_app(Settings())
+def test_ping_before_the_model_is_loaded(app_of, monkeypatch):
+    app, may_load = app_of(), threading.Event()
     service = app.extensions["seewhy"]
+    load = service.models.registry.load
+    monkeypatch.setattr(service.models.registry, "load", lambda *a, **k: may_load.wait(GUARD) and load(*a, **k))
     response = app.test_client().get("/ping")
-    service.models.model(None, service.deadline())  # by now it loads, in its own thread
-    service.models.stop()
     assert (response.status_code, response.get_json()) == (503, {"status": "Unhealthy"})
+    may_load.set()
+    service.models.model(None, service.deadline())  # by now it loads, in its own thread
 
 
-@pytest.mark.parametrize("path", [MODEL, f"{MODEL}/1.0", f"{MODEL}/1"])
-@pytest.mark.parametrize("method", ["post", "put"])
-def test_predictions_in_each_way(client, cat, path, method):
+CALLS = [(method, version) for method in ("post", "put") for version in ("", "/1.0", "/1")]
+
+
+@pytest.mark.parametrize("call", few(CALLS, short=[("post", ""), ("put", "/1.0")]), ids="".join)
+def test_predictions_in_each_way(client, cat, call):
+    method, version = call
     send, text = getattr(client, method), base64.b64encode(cat).decode()
-    url = f"/predictions/{path}"
+    url = f"/predictions/{MODEL}{version}"
     for response in (
         send(url, data=cat),
         send(url, data=cat, content_type="application/octet-stream"),
@@ -70,9 +76,8 @@ def test_options_stand_in_the_query_the_form_and_the_object(client, cat):
 
 
 def test_explanations_are_those_of_one_class_and_add_up(client, post, cat):
-    values = np.array(
-        client.post(f"/explanations/{MODEL}", json={"data": base64.b64encode(cat).decode(), "target": 281}).get_json()
-    )
+    body = {"data": base64.b64encode(cat).decode(), "target": 281}
+    values = np.array(client.post(f"/explanations/{MODEL}", json=body).get_json())
     assert values.shape == (3, 224, 224)
     fields = {"method": "integrated-gradients", "steps": "15", "target": "281", "format": "npz"}
     with np.load(io.BytesIO(post(cat, **fields).data)) as expected:
@@ -149,10 +154,8 @@ def test_a_mistake_is_told(client, route, arguments, message):
     assert message in refused(client.post(f"/{route}/{MODEL}", **arguments), 400, "BadRequestException")
 
 
-def test_too_large_a_body(cat):
-    app = create_app(Settings(max_upload_bytes=1000))
-    response = app.test_client().post(f"/predictions/{MODEL}", data=cat)
-    app.extensions["seewhy"].models.stop()
+def test_too_large_a_body(cat, app_of):
+    response = app_of(max_upload_bytes=1000).test_client().post(f"/predictions/{MODEL}", data=cat)
     refused(response, 413, "BadRequestException")
 
 
@@ -182,7 +185,3 @@ def test_a_file_of_a_form_is_not_copied(client, cat, monkeypatch):
 
     monkeypatch.setattr("seewhy.app.http.uploads.InMemoryRequest._get_file_stream", lambda *_, **__: File())
     assert client.post(f"/predictions/{MODEL}", data={"data": (io.BytesIO(cat), "cat.png")}).status_code == 200
-
-
-def test_our_list_of_models_is_still_ours(client):
-    assert {"name", "licence"} <= set(client.get("/models").get_json()["models"][0])

@@ -5,9 +5,7 @@ import base64
 import numpy as np
 import pytest
 
-from seewhy.app import create_app
 from seewhy.app.answers import schemas
-from seewhy.app.settings import Settings
 
 MODEL = "efficientnet_lite0"
 
@@ -178,14 +176,12 @@ def test_bad_options_of_a_method_are_told(ask, text):
         assert message in refused(ask("explain", {"instances": [text], "parameters": parameters}))
 
 
-def test_limits_are_told(text):
-    app = create_app(Settings(max_instances=2, max_json_values=150_000))
-    client = app.test_client()
+def test_limits_are_told(text, app_of):
+    client = app_of(max_instances=2, max_json_values=150_000).test_client()
     body = {"instances": [text] * 3}
     assert "3 pictures are more than the 2" in refused(client.post(f"/v1/models/{MODEL}:predict", json=body), 413)
     body = {"instances": [text] * 2, "parameters": {"values": True}}  # each alone is allowed
     assert "values" in refused(client.post(f"/v1/models/{MODEL}:explain", json=body), 413)
-    app.extensions["seewhy"].models.stop()
 
 
 def test_it_is_said_which_picture_is_at_fault(ask, text):

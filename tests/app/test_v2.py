@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from seewhy.app import create_app
 from seewhy.app.compatible.inference import read_request
 from seewhy.app.compatible.outputs import predicted_tensors
 from seewhy.app.compatible.schemas import V2RequestedOutput
@@ -21,7 +20,6 @@ from seewhy.app.errors import FieldError
 from seewhy.app.memory import account
 from seewhy.app.memory.account import Account
 from seewhy.app.memory.budget import MemoryBudget
-from seewhy.app.settings import Settings
 
 MODEL = "efficientnet_lite0"
 
@@ -358,15 +356,13 @@ def test_numbers_that_would_break_the_model_are_told(ask_binary):
         assert "normalised" in refused(ask_binary(np.full((1, 3, 224, 224), value, dtype="<f4"), "FP32"))
 
 
-def test_limits_are_told(text):
-    app = create_app(Settings(max_instances=2, max_json_values=100_000, max_values=200_000))
-    client = app.test_client()
+def test_limits_are_told(text, app_of):
+    client = app_of(max_instances=2, max_json_values=100_000, max_values=200_000).test_client()
     three = tensor(None, shape=[3], data=[text] * 3)
     assert "3 pictures" in refused(client.post(f"/v2/models/{MODEL}/infer", json=three), 413)
     assert "values" in refused(client.post(f"/v2/models/{MODEL}/explain", json=tensor(text)), 413)
     binary = tensor(text) | {"parameters": {"binary_data_output": True}}
     assert client.post(f"/v2/models/{MODEL}/explain", json=binary).status_code == 200
-    app.extensions["seewhy"].models.stop()
 
 
 def test_unknown_models_and_paths(client, ask, text):

@@ -263,13 +263,22 @@ def test_changed_weights_run_whole(change, warm, images):
     assert torch.equal(actual.maps, expected.maps)
 
 
-def test_hooks_of_others_are_run(warm, images):
+@pytest.mark.parametrize("sealed", [False, True])
+def test_hooks_of_others_are_run(warm, images, sealed):
+    if sealed:
+        warm.accelerated.seal()
     records: list[int] = []
     handle = warm.module.stem.register_forward_hook(lambda module, args, output: records.append(len(output)))
     GradCAM(layers=("layer",)).explain(warm, images)
     predict(warm, images)
     assert sum(records) >= 2 * len(images)
     handle.remove()
+    assert warm.accelerated.parts(("layer",), images) is not None
+
+
+def test_sealed_weights_are_not_checked(warm, images):
+    warm.accelerated.seal()
+    warm.module.stem[0].weight[1].mul_(2)
     assert warm.accelerated.parts(("layer",), images) is not None
 
 

@@ -77,6 +77,18 @@ def test_what_is_asked_of_each_picture_is_stacked_for_a_batch():
     assert (named.targets.tolist(), named.against.tolist()) == ([1], [0])
 
 
+def test_an_ask_is_asked_as_its_parts_are(net, images):
+    explainer = GradCAM(layers=("1",), sign="signed")
+    attribution, parts = (
+        explainer.explain(net, images, Ask(TARGETS, OTHERS)),
+        explainer.explain(net, images, TARGETS, OTHERS),
+    )
+    assert torch.equal(attribution.maps, parts.maps)
+    assert torch.equal(attribution.against, OTHERS)
+    with pytest.raises(TargetError, match="part of an `Ask`"):
+        explainer.explain(net, images, Ask(TARGETS), OTHERS)
+
+
 @pytest.mark.parametrize("against", [torch.tensor([0]), torch.tensor([0.0, 1.0, 1.0, 1.0])])
 def test_contrasts_of_the_wrong_shape_are_refused(against, net, images):
     with pytest.raises(TargetError, match="one integer target per image"):

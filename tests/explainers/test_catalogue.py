@@ -20,7 +20,7 @@ from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.explainer import AUGMENTATIONS, Explainer
 from seewhy.explainers.methods.gradient import xrai
 from tests import nets
-from tests.grids import CLASSIFYING
+from tests.grids import CLASSIFYING, ONE_A_FAMILY, few
 
 FEW = {"samples": 3, "steps": 4, "masks": 12, "segments": 12, "iterations": 4, "cells": 3, "patch": 8, "stride": 8}
 """Small values of the options that make methods expensive."""
@@ -31,6 +31,9 @@ LAYERS = {"cam": ("last",), "dff": ("last",)}
 TARGETS, AGAINST = torch.tensor([0, 3, 2]), torch.tensor([1, NO_CONTRAST, 0])
 
 every_method = pytest.mark.parametrize("name", CLASSIFYING)
+
+every_family = pytest.mark.parametrize("name", few(CLASSIFYING, ONE_A_FAMILY))
+"""For what bases of methods do."""
 
 
 class Small(nn.Module):
@@ -158,7 +161,7 @@ def test_maps_are_finite_and_of_the_pictures_proportions(name, net, wide, untouc
 PARTS = {"signed": lambda maps: maps, "absolute": torch.abs, "positive": lambda maps: maps.clamp_min(0)}
 
 
-@every_method
+@every_family
 def test_signs(name, net, wide):
     schema = METHODS[name].options["sign"]
     assert (schema["default"] == "signed") is METHODS[name].signed
@@ -195,7 +198,7 @@ def test_a_batch_of_mixed_targets_and_contrasts_is_as_its_pictures_alone(name, o
         assert nets.relative_error(mixed.maps[[0, 2]], expected[[0, 2]]) > 1e-3
 
 
-@every_method
+@every_family
 def test_the_same_question_has_the_same_answer_to_the_bit_whatever_the_modes(name, net, wide, untouched):
     state, before, leaf = torch.get_rng_state(), wide.clone(), wide.clone().requires_grad_()
     trainable = net_for(name).train().requires_grad_(True)
@@ -210,7 +213,7 @@ def test_the_same_question_has_the_same_answer_to_the_bit_whatever_the_modes(nam
     assert hash(cheap_method(name)) == hash(cheap_method(name))
 
 
-@every_method
+@every_family
 def test_nothing_of_an_answer_stays_in_memory(name, net, wide):
     counts = []
     gc.freeze()  # what other tests hold is not looked through again and again
@@ -273,7 +276,7 @@ def detaching(kind: type[nn.Module]) -> type[nn.Module]:
     return Detaches
 
 
-@every_method
+@every_family
 def test_a_model_that_writes_into_its_input_is_explained_like_another(name, wide):
     before = wide.clone()
     assert torch.equal(explained(name, like(writing(kind_for(name))), wide).maps, expected(name).maps)
@@ -293,7 +296,7 @@ def test_gradients_are_needed_or_not_made(name, net, wide, untouched, monkeypatc
             explained(name, untouched(like(detaching(kind_for(name)))), wide)
 
 
-@every_method
+@every_family
 def test_methods_together_are_the_methods_alone(name, net, wide):
     other = "hirescam" if isinstance(net, Small) else "saliency"
     together = explain_jointly((cheap_method(name), cheap_method(other)), net, wide, Ask(TARGETS))
@@ -301,7 +304,7 @@ def test_methods_together_are_the_methods_alone(name, net, wide):
         assert torch.equal(attribution.maps, alone.maps)
 
 
-@every_method
+@every_family
 def test_precision_and_memory_format_do_not_matter(name, net, wide):
     last = net.to(memory_format=torch.channels_last)
     close(explained(name, last, wide.to(memory_format=torch.channels_last)).maps, expected(name).maps)
@@ -319,6 +322,15 @@ def test_precision_and_memory_format_do_not_matter(name, net, wide):
         close(half.maps, expected(name).maps, 0.05)
 
 
+@pytest.mark.parametrize("name", few(CLASSIFYING, {"cam", "deeplift"}))
+def test_autocast_is_lower_precision_and_no_fault_of_the_model(name, net, wide):
+    with torch.autocast("cpu"):
+        cast = explained(name, net, wide)
+    assert [cast.maps.dtype, cast.logits.dtype] == [torch.float32, torch.float32]
+    pair = torch.stack([maps.flatten() for maps in (cast.maps, expected(name).maps)])
+    assert torch.corrcoef(pair)[0, 1] > (0.5 if cast.change is not None else 0.9)
+
+
 ONE_CHANNEL = {
     *("dff", "extremal-perturbation", "feature-ablation", "kernel-shap", "lime", "occlusion", "rise", "sobol"),
     *("eigencam", "eigengradcam", "kpcacam", "recipro-cam"),
@@ -327,7 +339,7 @@ ONE_CHANNEL = {
 """The methods of maps that are their own principal component."""
 
 
-@every_method
+@every_family
 def test_smoothing_composes_with_contrasts(name, net, wide):
     contrasted = cheap_method(name).explain(net, wide, TARGETS, AGAINST)
     for smooth in ("eigen", "tta"):

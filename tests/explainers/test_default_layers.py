@@ -5,6 +5,7 @@ normalises or mixes its channels, before pooling or flattening. Where only token
 the head reads, or the normalised ones from which the last attention fills the class token.
 """
 
+import copy
 import functools
 
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 
 from seewhy.explainers import GradCAM, survey
 from seewhy.explainers.layers.survey import Survey
+from tests.grids import few
 
 # Name, (height, width) of the picture, layer, and its rows and columns.
 ARCHITECTURES = [
@@ -170,6 +172,30 @@ def test_the_default_layer_is_the_last_that_is_a_grid(name, size, layer, grid):
         return
     _, rows, columns = default.grid.axes
     assert (default.output_shape[rows], default.output_shape[columns]) == grid
+
+
+HEADLESS = [
+    *("convnext_tiny", "densenet121", "efficientnet_b0", "googlenet", "mobilenet_v2", "mobilenet_v3_small", "resnet18"),
+    *("shufflenet_v2_x0_5", "squeezenet1_1", "swin_t", "vgg11", "vit_b_16", "timm/coatnet_0_rw_224", "timm/dla34"),
+    *("timm/efficientformer_l1", "timm/eca_nfnet_l0", "timm/fastvit_t8", "timm/hardcorenas_a", "timm/mobileone_s0"),
+    *("timm/nfnet_l0", "timm/pvt_v2_b0", "timm/regnety_008", "timm/rexnet_100", "timm/seresnet50", "timm/starnet_s1"),
+    *("timm/tf_efficientnetv2_b0", "timm/vit_tiny_patch16_224", "timm/vovnet39a", "timm/xcit_nano_12_p16_224"),
+]
+
+
+@pytest.mark.parametrize("name", few(HEADLESS, {"resnet18"}))
+def test_a_network_without_its_head_has_the_layer_of_the_network_with_it(name):
+    whole = build(name)
+    if name.startswith("timm/"):
+        with torch.device("meta"):
+            headless = timm.create_model(name.removeprefix("timm/"), num_classes=0).eval()
+    else:
+        headless = copy.deepcopy(whole)
+        head = next(head for head in ("fc", "classifier", "head", "heads") if hasattr(whole, head))
+        setattr(headless, head, nn.Identity())
+    size = whole.pretrained_cfg["input_size"] if name.startswith("timm/") else (3, 224, 224)
+    (layer,) = survey(whole, size).default_layers
+    assert survey(headless, size).default_layers == (layer,)
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_r_s16_p8_224", "levit_128s", "deit_tiny_patch16_224"])

@@ -162,6 +162,29 @@ def test_parameter_gradients_are_observed_and_replaced(frozen):
     net.W.grad = None
 
 
+def test_a_parameter_behind_an_output_that_nothing_uses_has_no_gradient():
+    """PyTorch runs its hooks with None, where hooks expect a tensor."""
+
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = nn.Linear(2, 1), nn.Linear(2, 1)
+
+        def forward(self, x):
+            return self.used(x), self.unused(x)
+
+    net, gradients = Pair(), []
+    with HookSession(net) as hooks:
+        hooks.parameter_gradient(gradients.append, "unused.weight")
+        hooks.record("*", kinds=["grad_output", "parameter_grad"])
+        score, _ = net(torch.ones(1, 2))
+        hooks.backward(score.sum())
+    assert gradients == []
+    assert hooks.parameter_grads["unused"] == {"weight": None, "bias": None}
+    assert hooks.grad_outputs["unused"] == [None]
+    assert hooks.parameter_grads["used"]["weight"].tolist() == [[1, 1]]
+
+
 def test_sessions_that_share_a_frozen_parameter_freeze_it_when_the_last_one_ends():
     net = Product().requires_grad_(False)
     with HookSession(net) as outer:

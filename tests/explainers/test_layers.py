@@ -4,7 +4,7 @@ import torchvision
 from torch import Tensor, nn
 
 from seewhy.explainers.errors import LayerError
-from seewhy.explainers.layers.layout import grid_axes
+from seewhy.explainers.layers.feature_maps import grid_axes
 from seewhy.explainers.tasks.pose import survey
 from tests import nets
 
@@ -54,9 +54,53 @@ def test_pooling_and_passing_modules_are_no_default(tail, expected):
     assert survey(net, SHAPE).default_layers == (expected,)
 
 
-def test_a_net_whose_head_is_its_only_convolution_explains_there():
-    net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_a_net_whose_head_is_its_only_convolution_explains_there(kernel):
+    net = nn.Sequential(nn.Conv2d(3, 2, kernel), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     assert survey(net, SHAPE).default_layers == ("0",)
+
+
+def pooled(*head: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *head)
+
+
+class Gated(nn.Module):
+    """A stage that ends in squeeze and excitation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.gate = nn.Conv2d(4, 4, 3), pooled(nn.Linear(4, 4), nn.Sigmoid())
+
+    def forward(self, features: Tensor) -> Tensor:
+        features = self.conv(features)
+        return features * self.gate(features)[..., None, None]
+
+
+class Block(nn.Sequential):
+    """A residual block, whose last convolution is linear in each place."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features + super().forward(features)
+
+
+@pytest.mark.parametrize(
+    ("tail", "expected"),
+    [
+        ([nn.Conv2d(4, 5, 3), pooled()], "1"),
+        ([nn.Conv2d(4, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), pooled()], "3"),
+        ([nn.Conv2d(4, 5, 1), nn.BatchNorm2d(5), pooled()], "2"),
+        ([nn.Sequential(nn.Conv2d(4, 5, 3), nn.BatchNorm2d(5), nn.ReLU()), pooled(nn.Identity())], "1"),
+        ([nn.Conv2d(4, 5, 1), nn.ReLU(), pooled(nn.Identity())], "2"),
+        ([nn.Conv2d(4, 5, 3), nn.ReLU(), pooled(nn.BatchNorm1d(5))], "2"),
+        ([Gated(), pooled()], "1"),
+        ([Block(nn.Conv2d(4, 8, 1), nn.ReLU(), nn.Conv2d(8, 4, 1)), pooled()], "1"),
+        ([nn.Conv2d(4, 5, 1), nn.ReLU(), pooled()], "0"),  # five scores of each position, as of SqueezeNet
+        ([nn.Sequential(nn.Dropout(), nn.Conv2d(4, 5, 1), nn.ReLU(), pooled())], "0"),
+    ],
+)
+def test_a_net_without_a_head_explains_what_it_pools(tail, expected):
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), *tail).eval()
+    assert survey(net, SHAPE).default_layers == (expected,)
 
 
 @pytest.mark.parametrize(

@@ -128,9 +128,10 @@ def test_a_relu_between_the_layer_and_the_pooling_counts():
 
 def test_the_likeness_is_the_same_the_other_way_round(lite0):
     there, back = similar(lite0, CAT, COFFEE, top=20), similar(lite0, COFFEE, CAT, top=20)
-    assert there.score == pytest.approx(back.score, abs=1e-12)
+    # Between the two, the model may reach the number of pictures after which it is compiled, and round otherwise.
+    assert there.score == pytest.approx(back.score, abs=1e-6)
     for mine, other in zip(there.maps, reversed(back.maps), strict=True):
-        np.testing.assert_allclose(mine, other, atol=1e-9)
+        np.testing.assert_allclose(mine, other, atol=1e-6)
     assert {cells.boxes for cells in there.pairs} == {cells.boxes[::-1] for cells in back.pairs}
 
 

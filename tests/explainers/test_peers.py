@@ -12,8 +12,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 LONG = {"scorecam", "ablationcam", "kernel-shap", "lime", "occlusion", "xrai", "integrated-gradients"} | {
     *("smoothgrad", "vargrad", "deconvnet", "xgradcam", "kpcacam", "guided-gradcam"),
+    *("feature-ablation", "shapleycam", "finercam", "gradcam-elementwise", "hirescam", "input-x-gradient"),
 }
-"""Methods of many passes, or of hundreds of areas, which `make test-all` compares, as it does the other networks."""
+"""Methods of many passes or of hundreds of areas, and variants of others; `make test-slow` compares them."""
 
 
 def pairs():

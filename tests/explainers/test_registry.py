@@ -27,7 +27,7 @@ def test_case_is_ignored_and_unknown_names_list_near_matches():
     with pytest.raises(OptionError, match="Near matches: gradcam") as caught:
         get_method("grad-cam")
     assert caught.value.field == "method"
-    with pytest.raises(OptionError, match="GET /methods lists all names"):
+    with pytest.raises(OptionError, match="See the list of the methods"):
         get_method("zzz")
 
 

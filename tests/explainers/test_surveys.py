@@ -85,7 +85,7 @@ def test_only_so_many_sizes_are_kept(survey_shapes):
     net = pooled_along_one_axis()
     for side in range(16, 26):
         survey_of(net, (3, side, side), task_of(net).outputs)
-    assert len(surveys._surveys[net]) == surveys._MOST_SIZES
+    assert len(surveys._surveys._entries[net]) == surveys.MOST_KEYS
 
 
 def test_a_model_that_carries_its_survey_needs_no_other(survey_shapes):

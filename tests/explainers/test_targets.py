@@ -3,7 +3,9 @@ import pytest
 import torch
 
 from seewhy.explainers.errors import TargetError, near_matches
+from seewhy.explainers.tasks.box_target import ATTRIBUTES, parse_target
 from seewhy.explainers.tasks.classification import Classification, best, class_index
+from seewhy.explainers.tasks.segmentation import Segmentation
 
 LABELS = ["tabby", "Tiger cat", "crane", "crane", "7"]
 
@@ -29,7 +31,7 @@ def test_case_tells_labels_apart_where_it_must():
     [
         ("taby", "Near matches: tabby"),
         ("cat", "Near matches: Tiger cat"),
-        ("zebra", "`seewhy predict PICTURE --top"),
+        ("zebra", "See the list of the model's labels."),
         ("crane", "classes 2, 3"),
         ("", "no class ''"),
         ("1.5", "no class '1.5'"),
@@ -67,3 +69,64 @@ def test_predictions_of_large_logits_do_not_overflow():
 def test_near_matches_that_hold_the_word_come_first():
     names = ["scar", "cur", "sports car", "car wheel", "carton"]
     assert near_matches("Car", names) == "Near matches: car wheel, sports car, scar, cur, carton."
+
+
+PUZZLING = ["dog", "score", "x1", "Dog:x1", "box:1", "label", "border", "sky:border"]
+"""Labels that read like what else is asked about boxes and regions."""
+
+DOG, SCORE, X1, DOG_X1, BOX_1, LABEL, BORDER, SKY_BORDER = range(len(PUZZLING))
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "label", "attribute"),
+    [
+        ("dog", "label", DOG, "score"),
+        ("dog:y1", "label", DOG, "y1"),
+        ("dog:x1", "label", DOG_X1, "score"),
+        ("label:dog:x1", "label", DOG_X1, "score"),
+        ("label:dog:x1:x1", "label", DOG_X1, "x1"),
+        ("score", "label", SCORE, "score"),
+        ("label:score", "label", SCORE, "score"),
+        ("label:score:x1", "label", SCORE, "x1"),
+        ("label:x1:x1", "label", X1, "x1"),
+        ("label:label", "label", LABEL, "score"),
+        ("label", "label", LABEL, "score"),
+        ("label:box:1", "label", BOX_1, "score"),
+        ("box:1", "box", None, "score"),
+        ("box:1:x1", "box", None, "x1"),
+        ("box:1:x1:score", "box", X1, "score"),
+        ("box:1:dog:y2", "box", DOG, "y2"),
+        ("box:1,2,3,4:x1:y2", "near", X1, "y2"),
+        ("region:1,2,3,4:y1", "region", None, "y1"),
+        ("region:1,2,3,4:score:score", "region", SCORE, "score"),
+        ("region:1,2,3,4:box:1", "region", BOX_1, "score"),
+    ],
+)
+def test_a_target_of_a_detector_means_one_thing(target, kind, label, attribute):
+    parsed = parse_target(target, PUZZLING, ATTRIBUTES)
+    assert (parsed.kind, parsed.label, parsed.attribute, parsed.name) == (kind, label, attribute, target)
+
+
+@pytest.mark.parametrize("place", ["region:1,2,3,4", "box:1,2,3,4"])
+def test_a_class_called_like_an_attribute_is_named_in_full(place):
+    for name in ("score", "x1"):
+        with pytest.raises(TargetError, match=f"end the target in {name}:score .* or give attribute={name}"):
+            parse_target(f"{place}:{name}", PUZZLING, ATTRIBUTES)
+    assert parse_target(f"{place}:x1", ["dog"], ATTRIBUTES).attribute == "x1"
+
+
+@pytest.mark.parametrize(
+    ("target", "label", "part"),
+    [
+        ("border", BORDER, "region"),
+        ("label:border", BORDER, "region"),
+        ("label:border:border", BORDER, "border"),
+        ("dog:border", DOG, "border"),
+        ("sky:border", SKY_BORDER, "region"),
+        ("sky:border:picture", SKY_BORDER, "picture"),
+        (":border", None, "border"),
+    ],
+)
+def test_a_target_of_a_segmenter_means_one_thing(target, label, part):
+    region = Segmentation(PUZZLING).target(target)
+    assert (region.label, region.part) == (label, part)

@@ -34,7 +34,7 @@ def test_traces_and_captures_reach_every_attention(name, untouched):
     assert all(torch.as_tensor(array).isfinite().all() for array in captured.arrays.values())
 
 
-@every_transformer
+@pytest.mark.parametrize("name", few(SIZES, {"swin", "vit"}))
 def test_an_edit_of_a_block_changes_the_logits_and_the_map(name, untouched):
     side, _, paths = SIZES[name]
     net, images = untouched(build(name)), pictures(side, count=1)
@@ -51,7 +51,7 @@ def pointing(maps: Tensor) -> Tensor:
     return cells / cells.sum(dim=1, keepdim=True)
 
 
-@every_transformer
+@pytest.mark.parametrize("name", few(SIZES, {"vit"}))
 @pytest.mark.parametrize("method", few(OF_TRANSFORMERS, {*OF_TRANSFORMERS} - {*FEWER}))
 def test_the_grid_pointing_game_of_random_weights_is_at_chance(method, name):
     """Four pictures in a grid, each as likely that of the class as the others: a quarter each, to within 0.05."""

@@ -8,6 +8,7 @@ from torchvision import models as torchvision_models
 
 from seewhy.models import Preprocess, Registry
 from seewhy.models.zoo import _timm_preprocess
+from tests.grids import few
 
 
 def noise(width: int, height: int) -> Image.Image:
@@ -15,10 +16,13 @@ def noise(width: int, height: int) -> Image.Image:
     return Image.fromarray(samples)
 
 
+SHORT = {"efficientnet_b3", "inception_v3", "maxvit_t", "mobilenet_v2", "regnet_y_16gf", "swin_v2_b", "vit_h_14"}
+"""Models whose transforms differ in size, interpolation and crop."""
+
 PICTURES = {"landscape": noise(431, 300), "portrait": noise(240, 361), "tiny": noise(13, 10)}
 
 
-@pytest.mark.parametrize("name", torchvision_models.list_models(module=torchvision_models))
+@pytest.mark.parametrize("name", few(torchvision_models.list_models(module=torchvision_models), SHORT))
 def test_every_weight_set_of_torchvision_is_fed_as_its_own_transforms_do(name):
     for weights in torchvision_models.get_model_weights(name):
         if weights.name == "IMAGENET1K_FEATURES":

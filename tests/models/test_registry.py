@@ -19,6 +19,7 @@ from seewhy.models import registry as models_registry
 from seewhy.models.errors import UnknownModelError
 from seewhy.models.zoo import zoo_spec
 from tests.app.conftest import EXAMPLES as PICTURES
+from tests.grids import few
 
 EMBEDDED = ["efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2", "mobilenet_v2"]
 
@@ -43,6 +44,7 @@ def test_names_are_the_embedded_torchvisions_and_timms(registry):
     assert list_models() == names
 
 
+@pytest.mark.slow
 def test_every_name_has_a_spec_with_a_label_per_class(registry):
     specs = registry.specs()
     assert [spec.name for spec in specs] == registry.names()
@@ -96,7 +98,7 @@ def test_a_named_weight_set_has_its_own_preprocessing_and_file(registry):
     assert registry.spec("timm/resnet50.tv_in1k") != registry.spec("timm/resnet50")
 
 
-@pytest.mark.parametrize("name", EMBEDDED)
+@pytest.mark.parametrize("name", few(EMBEDDED, short=["efficientnet_lite0", "mobilenet_v2"]))
 def test_embedded_models_load_without_a_download(name, registry):
     model = registry.load(name)
     file = model.spec.weights.cached()
@@ -153,7 +155,7 @@ def test_an_embedded_package_that_is_missing_is_unavailable(name, command, monke
 
 def test_a_survey_needs_no_weights_and_equals_the_loaded_models(registry, lite0):
     assert registry.survey(lite0.spec) == lite0.survey
-    assert registry.survey(registry.spec("resnet152")).default_layers == ("layer4",)
+    assert registry.survey(registry.spec("resnet18")).default_layers == ("layer4",)
 
 
 def test_a_model_in_other_numbers_answers_nearly_the_same_in_float32(registry, lite0):
@@ -212,7 +214,11 @@ def test_who_does_not_wait_for_another_survey_costs_nothing(registry, building):
 
 
 @pytest.mark.parametrize(
-    "name", ["timm/vitamin_small_224", "timm/vit_tiny_r_s16_p8_224", "timm/mvitv2_tiny", "resnet50"]
+    "name",
+    few(
+        ["timm/vitamin_small_224", "timm/vit_tiny_r_s16_p8_224", "timm/mvitv2_tiny", "resnet50"],
+        short=["timm/vit_tiny_r_s16_p8_224", "resnet50"],
+    ),
 )
 def test_a_survey_takes_no_memory_for_weights(registry, name):
     built = []

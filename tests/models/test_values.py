@@ -103,7 +103,7 @@ def test_what_lowers_a_value_is_the_negative_of_what_raises_it(name, model):
 
 def test_methods_that_compare_classes_say_so(model):
     for name in COMPARES_CLASSES:
-        with pytest.raises(TargetError, match="values, not probabilities"):
+        with pytest.raises(TargetError, match="which values and functions"):
             explain(model, CAT, name)
 
 

@@ -5,8 +5,10 @@ from typing import TypeVar, cast
 from flask import Response, current_app, request
 from pydantic import BaseModel
 
+from seewhy.app.answers.stream import Body, respond
 from seewhy.app.errors import ModelNotFoundError, NotAcceptableError
 from seewhy.app.http.declaration import current_declaration
+from seewhy.app.http.headers import Facts
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.liveness import Liveness
 from seewhy.app.pipeline.options import MEDIA_TYPES
@@ -43,6 +45,14 @@ def model_spec(name: str) -> ModelSpec:
 def json_response(answer: BaseModel) -> Response:
     """Return an answer as JSON."""
     return Response(answer.model_dump_json(), mimetype="application/json")
+
+
+def picture_response(body: Body, form: str, facts: Facts) -> Response:
+    """Return an answer about a picture, in a format that depends on Accept, with the headers of its facts."""
+    response = respond(body, MEDIA_TYPES[form], service().settings.download_seconds)
+    response.headers.extend(facts.headers)
+    response.headers["Vary"] = "Accept"
+    return response
 
 
 def format_of(name: Form | None) -> Form:

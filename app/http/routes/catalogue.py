@@ -75,7 +75,9 @@ def colormaps() -> Response:
     _check_options()
     rows = [
         ColormapAnswer(
-            name=name, diverging=name in DIVERGING, colors=[f"#{colour.hex()}" for colour in _triples(palette(name))]
+            name=name,
+            diverging=name in DIVERGING,
+            colors=[f"#{colour}" for colour in palette(name).hex(" ", bytes_per_sep=3).split()],
         )
         for name in SEQUENTIAL + DIVERGING
     ]
@@ -87,27 +89,12 @@ def _check_options() -> None:
     parse(NoOptions, flatten(request.args))
 
 
-def _triples(colours: bytes) -> list[bytes]:
-    return [colours[start : start + 3] for start in range(0, len(colours), 3)]
-
-
 def describe_method(method: Method) -> MethodAnswer:
     """Return the catalogue entry of a method."""
     options = {"layer" if name == "layers" else name: schema for name, schema in method.options.items()}
-    return MethodAnswer(
-        name=method.name,
-        family=method.family,
-        summary=method.summary,
-        paper=method.paper,
-        signed=method.signed,
-        needs=list(method.needs),
-        cost={"forwards": method.forwards, "backwards": method.backwards},
-        equation=method.equation,
-        discriminates=method.discriminates,
-        fine=method.fine,
-        rounding=method.rounding,
-        options=options,
-    )
+    alike = {name: getattr(method, name) for name in MethodAnswer.model_fields.keys() - {"cost", "options"}}
+    cost = {"forwards": method.forwards, "backwards": method.backwards}
+    return MethodAnswer(**alike, cost=cost, options=options)
 
 
 def _survey(spec: ModelSpec) -> Survey:

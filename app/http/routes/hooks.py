@@ -4,14 +4,13 @@ from flask import Blueprint, Response, request
 
 from seewhy.app.answers.hook_documents import capture_body, intervention_body, sweep_body, trace_body
 from seewhy.app.answers.schemas import CaptureAnswer, InterveneAnswer, SweepAnswer, TraceAnswer
-from seewhy.app.answers.stream import Body, respond
 from seewhy.app.http.declaration import Declaration, SecondPicture, current_declaration
 from seewhy.app.http.headers import Facts
-from seewhy.app.http.routes import format_of, service
+from seewhy.app.http.routes import format_of, picture_response, service
 from seewhy.app.http.uploads import read_request
+from seewhy.app.pipeline import inspection
 from seewhy.app.pipeline.choices import DRAWINGS, CaptureFormat, InterveneFormat, TraceFormat
-from seewhy.app.pipeline.inspection import HookService
-from seewhy.app.pipeline.options import MEDIA_TYPES, CaptureOptions, InterveneOptions, TraceOptions
+from seewhy.app.pipeline.options import CaptureOptions, InterveneOptions, TraceOptions
 from seewhy.app.pipeline.parse import parse
 
 blueprint = Blueprint("hooks", __name__, url_prefix="/hooks")
@@ -28,8 +27,8 @@ def trace() -> Response:
     upload = read_request(request)
     options = parse(TraceOptions, upload.fields)
     form: TraceFormat = format_of(options.format)
-    result = HookService(service()).trace(upload.picture, options)
-    return _response(trace_body(result, form), form, Facts(result.model, [result.target], result.timings))
+    result = inspection.trace(service(), upload.picture, options)
+    return picture_response(trace_body(result, form), form, Facts(result.model, [result.target], result.timings))
 
 
 @blueprint.post("/capture")
@@ -43,8 +42,9 @@ def capture() -> Response:
     upload = read_request(request)
     options = parse(CaptureOptions, upload.fields)
     form: CaptureFormat = format_of(options.format)
-    result = HookService(service()).capture(upload.picture, options, sheet=form in DRAWINGS)
-    return _response(capture_body(result, form, options), form, Facts(result.model, [result.target], result.timings))
+    result = inspection.capture(service(), upload.picture, options, sheet=form in DRAWINGS)
+    facts = Facts(result.model, [result.target], result.timings)
+    return picture_response(capture_body(result, form, options), form, facts)
 
 
 @blueprint.post("/intervene")
@@ -59,20 +59,12 @@ def intervene() -> Response:
     upload = read_request(request, current_declaration().second)
     options = parse(InterveneOptions, upload.fields)
     form: InterveneFormat = format_of(options.format)
-    hooks = HookService(service())
     if options.each_channel:
-        sweep = hooks.sweep(upload.picture, upload.other, options)
+        sweep = inspection.sweep(service(), upload.picture, upload.other, options)
         facts = Facts(sweep.model, [sweep.target], sweep.timings, [sweep.sweep.layer])
-        return _response(sweep_body(sweep, form, options), form, facts)
-    result = hooks.intervene(upload.picture, upload.other, options)
+        return picture_response(sweep_body(sweep, form, options), form, facts)
+    result = inspection.intervene(service(), upload.picture, upload.other, options)
     body = intervention_body(result, form, options.values, service().settings.max_json_values)
     sides = (result.intervention.before, result.intervention.after)
     facts = Facts(result.model, [sides[0].target], result.timings, sides[0].layers, result.method.name, sides)
-    return _response(body, form, facts)
-
-
-def _response(body: Body, form: str, facts: Facts) -> Response:
-    response = respond(body, MEDIA_TYPES[form], service().settings.download_seconds)
-    response.headers.extend(facts.headers)
-    response.headers["Vary"] = "Accept"
-    return response
+    return picture_response(body, form, facts)

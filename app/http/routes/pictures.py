@@ -3,20 +3,20 @@
 from collections.abc import Callable, Sequence
 
 from flask import Blueprint, Response, request
+from pydantic import BaseModel
 
 from seewhy.app.answers.documents import detection_document, explain_body, layers_of, prediction_document
 from seewhy.app.answers.likeness_documents import similar_body
 from seewhy.app.answers.schemas import DetectAnswer, ExplainAnswer, PredictAnswer, SegmentsAnswer, SimilarAnswer
 from seewhy.app.answers.segment_documents import check_view, segment_body
-from seewhy.app.answers.stream import Body, in_time, respond
+from seewhy.app.answers.stream import Body, in_time
 from seewhy.app.http import events
 from seewhy.app.http.declaration import Declaration, SecondPicture, current_declaration
 from seewhy.app.http.headers import Facts
-from seewhy.app.http.routes import format_of, json_response, service
+from seewhy.app.http.routes import format_of, json_response, picture_response, service
 from seewhy.app.http.uploads import Upload, read_pair, read_request
 from seewhy.app.pipeline import option_table
 from seewhy.app.pipeline.choices import DRAWINGS, Format
-from seewhy.app.pipeline.detection import detect as find_boxes
 from seewhy.app.pipeline.likeness import similar as compare
 from seewhy.app.pipeline.options import (
     MEDIA_TYPES,
@@ -29,7 +29,7 @@ from seewhy.app.pipeline.options import (
 from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.results import ExplainResult
-from seewhy.app.pipeline.segmentation import segment as segmented
+from seewhy.app.pipeline.timings import Timings
 
 blueprint = Blueprint("pictures", __name__)
 
@@ -63,7 +63,7 @@ def explain() -> Response:
         result = service().explain(upload.picture, options, form != "npz", upload.other)
         with service().processors:
             body = explain_body(result, form, options.values, service().settings)
-        return _response(body, form, _facts(result))
+        return picture_response(body, form, _facts(result))
 
     return _tagged(upload.pictures, options, form, answer)
 
@@ -86,8 +86,8 @@ def similar() -> Response:
         result = compare(service(), upload.picture, reference, options, drawn=form != "npz")
         with service().processors:
             body = similar_body(result, form, service().settings)
-        likeness = result.likeness
-        return _response(body, form, Facts(result.model, [], result.timings, [likeness.layer], likeness=likeness))
+        facts = Facts(result.model, [], result.timings, [result.likeness.layer], likeness=result.likeness)
+        return picture_response(body, form, facts)
 
     return _tagged(upload.pictures, options, form, answer)
 
@@ -103,10 +103,10 @@ def segment() -> Response:
 
     def answer() -> Response:
         drawn = form in DRAWINGS and options.view != "mask"
-        result = segmented(service(), upload.picture, options, drawn)
+        result = service().segment(upload.picture, options, drawn)
         with service().processors:
             body = segment_body(result, form, service().settings)
-        return _response(body, form, Facts(result.model, result.segments.classes, result.timings))
+        return picture_response(body, form, Facts(result.model, result.segments.classes, result.timings))
 
     return _tagged(upload.pictures, options, form, answer)
 
@@ -117,9 +117,7 @@ def predict() -> Response:
     """Classify a picture."""
     upload = read_request(request)
     result = service().predict(upload.picture, parse(PredictOptions, upload.fields))
-    response = json_response(prediction_document(result))
-    response.headers["Server-Timing"] = result.timings.header
-    return response
+    return _timed(prediction_document(result), result.timings)
 
 
 @blueprint.post("/detect")
@@ -127,9 +125,13 @@ def predict() -> Response:
 def detect() -> Response:
     """Detect things in a picture: boxes with their numbers, labels and scores."""
     upload = read_request(request)
-    (result,) = find_boxes(service(), [upload.picture], parse(Options, upload.fields))
-    response = json_response(detection_document(result))
-    response.headers["Server-Timing"] = result.timings.header
+    result = service().detect(upload.picture, parse(Options, upload.fields))
+    return _timed(detection_document(result), result.timings)
+
+
+def _timed(answer: BaseModel, timings: Timings) -> Response:
+    response = json_response(answer)
+    response.headers["Server-Timing"] = timings.header
     return response
 
 
@@ -146,12 +148,6 @@ def _tagged(pictures: Sequence[bytes], options: Options, form: Format, answer: C
     if tag is not None:
         response.set_etag(tag, weak=True)
     response.headers["Vary"] = "Accept"
-    return response
-
-
-def _response(body: Body, form: Format, facts: Facts) -> Response:
-    response = respond(body, MEDIA_TYPES[form], service().settings.download_seconds)
-    response.headers.extend(facts.headers)
     return response
 
 

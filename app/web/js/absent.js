@@ -3,7 +3,7 @@
 import { byId } from "./dom.js";
 import { kind, split } from "./scene.js";
 import { overlay } from "./stage.js";
-import { askedTarget, change, explained, onChange, state } from "./state.js";
+import { askedTarget, change, explained, explanation, onChange, state } from "./state.js";
 
 const LEAST = 4; // pixels of the screen: a shorter drag is a click
 
@@ -31,7 +31,7 @@ export function prepareAbsent() {
   });
 }
 
-const pixelUnder = (event) => overlay.pixel(event, state.answer.explanations[0].heatmap.shape);
+const pixelUnder = (event) => overlay.pixel(event, explanation().heatmap.shape);
 
 function drag(event) {
   if (!start) return;
@@ -52,7 +52,7 @@ function drop() {
 
 /** Asks about the rectangle, by default the whole picture, and the class, by default any. */
 function ask() {
-  const [height, width] = state.answer.explanations[0].heatmap.shape;
+  const [height, width] = explanation().heatmap.shape;
   const edges = byId("edges").value.replaceAll(" ", "") || `0,0,${width},${height}`;
   const label = byId("target").value.trim();
   change({ target: `region:${edges}${label && `:${label}`}`, against: null });

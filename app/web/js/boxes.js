@@ -43,9 +43,10 @@ export class Boxes {
     return this.rows.map((row) => this.outline(row)).join("");
   }
 
-  /** What is written into the picture, and where its left and bottom edges are, as shares of the picture's sides. */
+  /** What is written into the picture, the surest box over the others, and where, as shares of the picture's sides. */
   names() {
     const [width, height] = this.size;
-    return this.rows.slice(0, NAMED).map(({ label, box: [left, top] }) => ({ label, left: left / width, top: top / height }));
+    const names = this.rows.slice(0, NAMED).map(({ number, label, box: [left, top] }) => ({ key: number, label, left: left / width, top: top / height }));
+    return names.reverse();
   }
 }

@@ -9,7 +9,7 @@ import { modelName } from "./models.js";
 import { readNpz } from "./npz.js";
 import { problemBox, showProblem } from "./problems.js";
 import { methodNamed, usualScale } from "./question.js";
-import { change, methodName, state, subject } from "./state.js";
+import { change, explanation, methodName, state, subject } from "./state.js";
 import { reading, signed } from "./words.js";
 
 const STEP = 24; // tiles at a time
@@ -121,7 +121,7 @@ function ranked(output, gradient) {
 }
 
 /** The part of the picture that the model sees; unknown before the first answer. */
-const box = () => String(state.answer?.explanations[0].heatmap.box ?? "");
+const box = () => String(explanation()?.heatmap.box ?? "");
 
 function fill() {
   const { channels } = captured;
@@ -155,7 +155,7 @@ async function draw(canvas, map) {
   const level = low < -0.25 * largest ? (value) => (value / largest + 1) / 2 : (value) => Math.max(0, value / largest);
   const small = coloured(map, captured.size, colours, level);
   const context = canvas.getContext("2d");
-  const heatmap = state.answer?.explanations[0].heatmap;
+  const heatmap = explanation()?.heatmap;
   if (heatmap) {
     const picture = new Image();
     picture.src = state.picture.url;

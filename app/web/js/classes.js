@@ -4,7 +4,7 @@ import { catalogue, modelPath } from "./api.js";
 import { byId, make } from "./dom.js";
 import { point } from "./places.js";
 import { explainPlace, joined, kind, split } from "./scene.js";
-import { asTarget, askedTarget, change, explained, onChange, state } from "./state.js";
+import { asTarget, askedTarget, change, explained, explanation, onChange, state } from "./state.js";
 import { percent, reading } from "./words.js";
 
 let labelled = null; // the model whose labels are suggested
@@ -22,6 +22,7 @@ export function prepareClasses() {
     const { place } = split(askedTarget());
     change({ target: asTarget(joined(place || String(named(explained())), event.target.value)) });
   });
+  byId("boxes").addEventListener("change", ({ target: { value } }) => change({ answer: state.answer, map: Number(value) }));
   byId("contrast-clear").addEventListener("click", () => change({ against: null }));
 }
 
@@ -29,7 +30,7 @@ function show() {
   const { answer } = state;
   byId("found").hidden = !answer;
   if (!answer) return;
-  const [{ target, against }] = answer.explanations;
+  const { target, against, diagnostics } = explanation();
   const predictions = state.scene?.rows ?? answer.predictions;
   const listed = predictions.map(identity);
   const added = [target, isBox(target) ? null : against].filter((prediction) => prediction && !listed.includes(identity(prediction)));
@@ -42,23 +43,30 @@ function show() {
   byId("answer-probability").textContent = reading(target);
   byId("contrast").hidden = !against;
   if (against) byId("contrast-text").textContent = `Evidence for ${target.label} rather than ${against.label}.`;
-  showPart(answer.explanations[0]);
-  byId("diagnostics").replaceChildren(
-    ...answer.explanations[0].diagnostics.map(({ message }) => make("li", { textContent: message })),
-  );
+  showPart(explanation());
+  showBoxes(answer.explanations);
+  byId("diagnostics").replaceChildren(...diagnostics.map(({ message }) => make("li", { textContent: message })));
   if (!added.length) byId("target").value = "";
   offerLabels(answer.model.name);
 }
 
 /** Shows which part of which place is explained. */
-function showPart(explanation) {
+function showPart(current) {
   const { parts = [], about = "", scope = () => "" } = kind() ?? {};
   const { place, part } = split(askedTarget());
   byId("part-field").hidden = !parts.length;
   byId("part-name").textContent = about;
   byId("part").replaceChildren(...parts.map(([name, text]) => new Option(text, name)));
   byId("part").value = part;
-  byId("scope").textContent = scope(explanation, place, part);
+  byId("scope").textContent = scope(current, place, part);
+}
+
+/** Lists the boxes that are explained together, those of a class; the map of one is shown. */
+function showBoxes(explanations) {
+  byId("boxes-field").hidden = explanations.length < 2;
+  const options = explanations.map(({ target: { number, probability } }, map) => new Option(`box ${number}, ${percent(probability)}`, map));
+  byId("boxes").replaceChildren(...options);
+  byId("boxes").value = state.map;
 }
 
 function row(prediction, target, against) {
@@ -103,7 +111,7 @@ function row(prediction, target, against) {
 function contrast(prediction) {
   const target = explained();
   if (classOf(prediction) === classOf(target)) return;
-  const { against } = state.answer.explanations[0];
+  const { against } = explanation();
   const same = against && classOf(against) === classOf(prediction);
   const other = isBox(prediction) ? prediction.label : named(prediction, "up");
   change({ target: askedTarget() ?? named(target, target.direction), against: same ? null : other });

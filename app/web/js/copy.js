@@ -16,9 +16,14 @@ function formField([name, value]) {
   return /^[@<]|[;"]/.test(value) ? `--form-string ${quoted(`${name}=${value}`)}` : `-F ${quoted(`${name}=${value}`)}`;
 }
 
+/** A picture's file as a form field for curl. */
+function fileField(field, { name }) {
+  const file = /[;,"\\]/.test(name) ? `"${name.replaceAll(/["\\]/g, "\\$&")}"` : name;
+  return `-F ${quoted(`${field}=@${file}`)}`;
+}
+
 /** The curl command for a route of the service. */
 export function curl(path, fields, output) {
-  const { name } = state.picture.file;
   const address = `${location.origin}${path}`;
   const lines = fields.map(formField);
   if (state.example) {
@@ -26,9 +31,16 @@ export function curl(path, fields, output) {
     lines.unshift("-F image=@-");
     return `${source} |\n  curl -sS ${[...lines, address, `-o ${output}`].join(" \\\n    ")}`;
   }
-  const file = /[;,"\\]/.test(name) ? `"${name.replaceAll(/["\\]/g, "\\$&")}"` : name;
-  lines.unshift(`-F ${quoted(`image=@${file}`)}`);
+  lines.unshift(fileField("image", state.picture.file));
   return `curl -sS ${[...lines, address, `-o ${output}`].join(" \\\n  ")}`;
+}
+
+/** The curl command for a route of two pictures; those that are examples are downloaded first. */
+export function curlOfTwo(path, fields, output) {
+  const examples = [...new Set([state.example, state.reference].filter(Boolean))].map((name) => `-O ${location.origin}${examplePath(name)}`);
+  const download = examples.length ? `curl -sS ${examples.join(" ")} &&\n  ` : "";
+  const files = [fileField("image", state.picture.file), fileField("reference", state.second.file)];
+  return `${download}curl -sS ${[...files, ...fields.map(formField), `${location.origin}${path}`, `-o ${output}`].join(" \\\n    ")}`;
 }
 
 /** Python that does the same with the requests library. */

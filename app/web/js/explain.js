@@ -51,7 +51,7 @@ async function run() {
     const answer = await explain(state.picture.file, [...fields, ...HEATMAP], { signal: mine.signal, onProgress });
     if (pending !== mine) return;
     const asked = fields.some(([name]) => name === "method") ? fields : [["method", answer.method.name], ...fields];
-    change({ answer, asked });
+    change({ answer, asked, map: 0 });
     const target = explained();
     announce(`${target.label}, ${reading(target)}, explained by ${answer.method.name}.`);
   } catch (error) {

@@ -2,6 +2,7 @@
 
 import { post } from "./api.js";
 import { coloured, coloursOf } from "./colours.js";
+import { copy, curlOfTwo } from "./copy.js";
 import { announce, byId, make } from "./dom.js";
 import { Patches } from "./patches.js";
 import { exampleFile, listExamples, readPicture, turnUpright } from "./picture.js";
@@ -38,13 +39,26 @@ export function prepareLikeness() {
     document.body.classList.remove("dragging");
     open(file);
   });
+  byId("copy-similar").addEventListener("click", (event) => copy(curlOfTwo("/similar", drawing(), "alike.png"), event.currentTarget));
   onChange((patch) => {
     if ("alpha" in patch) for (const side of sides) side.overlay.draw();
     if ("reference" in patch && !("second" in patch)) follow();
     if (state.show === "likeness" && state.picture && state.second) compare();
     byId("likeness").hidden = !state.second;
+    byId("unlinked").hidden = Boolean(state.example && state.reference);
   });
   if (state.reference) follow();
+}
+
+/** The chosen model, as a field. */
+const modelField = () => (state.model ? [["model", state.model]] : []);
+
+/** The fields with which the service draws what the view shows. */
+function drawing() {
+  const fields = modelField();
+  if (state.colormap) fields.push(["colormap", state.colormap]);
+  if (state.alpha !== 0.5) fields.push(["alpha", String(state.alpha)]);
+  return fields;
 }
 
 /** Opens the example that a link or a step back names. */
@@ -83,7 +97,7 @@ async function compare() {
   tell("…");
   byId("likeness").setAttribute("aria-busy", "true");
   try {
-    const fields = [...(model ? [["model", model]] : []), ["top", String(MOST)], ["format", "json"], ["reference", second.file]];
+    const fields = [...modelField(), ["top", String(MOST)], ["format", "json"], ["reference", second.file]];
     const answer = await (await post("/similar", picture.file, fields, { signal })).json();
     await show(answer, [picture, second], signal);
   } catch (error) {

@@ -3,7 +3,7 @@
 import { byId, make } from "./dom.js";
 import { explainPlace, kind, split } from "./scene.js";
 import { overlay, pixelRead } from "./stage.js";
-import { askedTarget, explained, onChange, state } from "./state.js";
+import { askedTarget, explained, explanation, onChange, state } from "./state.js";
 
 const READER = byId("reader").getAttribute("aria-label");
 
@@ -30,7 +30,7 @@ export function preparePlaces() {
 
 function placeUnder(event) {
   if (!state.scene || !state.answer || overlay.isSheet || event.target.closest("#wipe")) return null;
-  return state.scene.at(overlay.pixel(event, state.answer.explanations[0].heatmap.shape));
+  return state.scene.at(overlay.pixel(event, explanation().heatmap.shape));
 }
 
 function explain(place) {
@@ -57,8 +57,9 @@ function showScene() {
   byId("reader").setAttribute("aria-label", scene ? `${READER}; ${kind().key}` : READER);
 }
 
-function nameTag({ label, left, top }) {
+function nameTag({ key, label, left, top }) {
   const tag = make("span", { textContent: label });
+  tag.dataset.key = key;
   tag.style.top = `${Math.max(0, top) * 100}%`;
   tag.style.maxWidth = `${(1 - left) * 100}%`;
   tag.style.left = `${left * 100}%`;
@@ -70,6 +71,7 @@ function showExplained() {
   const { place, part } = split(askedTarget());
   const chosen = scene && answer ? scene.explained(explained(), place, part) : null;
   draw("chosen", chosen && scene.outline(chosen));
+  for (const tag of byId("names").children) tag.classList.toggle("chosen", tag.dataset.key === String(explained()?.number));
 }
 
 function draw(name, path) {

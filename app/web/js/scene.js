@@ -5,7 +5,7 @@ import { post } from "./api.js";
 import { clearProblems, showProblem } from "./problems.js";
 import { Boxes } from "./boxes.js";
 import { Regions } from "./regions.js";
-import { change, onChange, state } from "./state.js";
+import { change, explanation, onChange, state } from "./state.js";
 import { number, percent } from "./words.js";
 
 /** By the head of the model: the route that tells, how its answer is read, and the parts of a target with their names. */
@@ -86,7 +86,7 @@ async function load() {
   const { path, read } = kind();
   try {
     const response = await post(path, picture.file, [["model", model]], { accept: "application/json" });
-    const scene = await read(await response.json(), answer.explanations[0].heatmap.shape);
+    const scene = await read(await response.json(), explanation(answer).heatmap.shape);
     if (asking === mine) change({ scene });
   } finally {
     if (asking === mine) asking = null;
@@ -96,7 +96,8 @@ async function load() {
 /** A target's place and part, such as `pixel:3,4` and `border`. */
 export function split(target) {
   const text = String(target ?? "");
-  const part = kind()?.parts.find(([name]) => name && text.endsWith(`:${name}`))?.[0] ?? "";
+  const isClass = /^label:[^:]*$/.test(text); // which may be called like a part
+  const part = kind()?.parts.find(([name]) => name && !isClass && text.endsWith(`:${name}`))?.[0] ?? "";
   return { place: part ? text.slice(0, -part.length - 1) : text, part };
 }
 

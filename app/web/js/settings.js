@@ -8,7 +8,7 @@ import { modelName } from "./models.js";
 import { keptOptions } from "./options.js";
 import { showProblem } from "./problems.js";
 import { allMethods, methodNamed, usualScale } from "./question.js";
-import { change, methodName, onChange, state } from "./state.js";
+import { change, explanation, methodName, onChange, state } from "./state.js";
 
 const FAMILIES = {
   cam: "Class activation maps",
@@ -68,7 +68,7 @@ function scale() {
   byId("scale-ends").hidden = wanted !== "fixed";
   if (wanted !== "fixed") change({ scale: wanted === usualScale(methodName()) ? null : wanted });
   else {
-    const { drawn } = state.answer?.explanations[0] ?? { drawn: { low: 0, high: 1 } };
+    const { drawn } = explanation() ?? { drawn: { low: 0, high: 1 } };
     if (low.value === "") low.value = Number(drawn.low.toPrecision(3));
     if (high.value === "") high.value = Number(drawn.high.toPrecision(3));
     change({ scale: `${low.value},${high.value}` });
@@ -81,7 +81,7 @@ function show(patch) {
   if (isOther || "layer" in patch) showLayer();
   if (isOther || "scale" in patch) showScale();
   if ("colormap" in patch) byId("colormap").value = state.colormap ?? "";
-  if ("answer" in patch && state.answer) swatch(state.answer.explanations[0].drawn.colormap);
+  if ("answer" in patch && state.answer) swatch(explanation().drawn.colormap);
 }
 
 function showScale() {

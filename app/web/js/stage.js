@@ -4,7 +4,7 @@ import { byId, isTouched } from "./dom.js";
 import { seen, valueAt } from "./maps.js";
 import { Overlay } from "./overlay.js";
 import { turnUpright } from "./picture.js";
-import { change, explained, onChange, state } from "./state.js";
+import { change, explained, explanation, onChange, state } from "./state.js";
 import { markValue, showBar } from "./bar.js";
 import { reading } from "./words.js";
 
@@ -49,15 +49,15 @@ async function showAnswer() {
   read(null);
   showBar(answer);
   if (!answer) return;
-  const [first] = answer.explanations;
-  const isTurned = await turnUpright(picture, first.heatmap.shape);
+  const current = explanation();
+  const isTurned = await turnUpright(picture, current.heatmap.shape);
   if (state.answer !== answer) return;
   if (isTurned) overlay.showPicture(picture);
-  await overlay.showMap(first);
-  if (state.answer !== answer) return;
+  await overlay.showMap(current);
+  if (state.answer !== answer || explanation() !== current) return;
   dress();
-  const [height, width] = first.heatmap.shape;
-  byId("unseen").hidden = String(seen(first.heatmap, width, height)) === String([0, 0, width, height]);
+  const [height, width] = current.heatmap.shape;
+  byId("unseen").hidden = String(seen(current.heatmap, width, height)) === String([0, 0, width, height]);
   overlay.describe(`Heatmap of ${answer.method.name} for ${explained().label}, ${reading(explained())}`);
 }
 
@@ -86,7 +86,7 @@ function dress() {
 export const pixelRead = () => point ?? middle();
 
 function middle() {
-  const [height, width] = state.answer.explanations[0].heatmap.shape;
+  const [height, width] = explanation().heatmap.shape;
   return [Math.floor(width / 2), Math.floor(height / 2)];
 }
 
@@ -99,7 +99,7 @@ function readKeys(event) {
   if (!steps || !overlay.isReadable) return;
   event.preventDefault();
   point ??= middle();
-  const [height, width] = state.answer.explanations[0].heatmap.shape;
+  const [height, width] = explanation().heatmap.shape;
   const step = event.shiftKey ? 1 : Math.max(1, Math.round(width / 40));
   const within = (value, size) => Math.min(size - 1, Math.max(0, value));
   point = [within(point[0] + steps[0] * step, width), within(point[1] + steps[1] * step, height)];
@@ -115,7 +115,7 @@ function read(pixel, aloud = false) {
     markValue(null);
     return;
   }
-  const { heatmap } = state.answer.explanations[0];
+  const { heatmap } = explanation();
   const value = valueAt(heatmap, ...pixel);
   const place = state.scene?.at(pixel);
   const said = `x ${pixel[0]}, y ${pixel[1]}: ${value.toFixed(3)}${place ? ` · ${place.label}` : ""}`;

@@ -15,6 +15,7 @@ export const DEFAULTS = Object.freeze({
   alpha: 0.5,
   answer: null, // the server's last answer
   asked: null, // the question of that answer, as fields; the current one may differ until it is answered
+  map: 0, // which of the explanations of that answer is shown: of a class of a detector there is one for each box
   by: "method", // what is compared: method or layer
   compare: [], // names of the compared methods or layers
   scene: null, // what the model predicts at each place of the picture, see scene.js
@@ -57,7 +58,8 @@ export const asTarget = (text) => (/^\d+$/.test(text) ? Number(text) : text);
 /** The target that the answer explains; null for the default one. */
 export const askedTarget = () => asTarget(new Map(state.asked).get("target") ?? null);
 
-/** The explained class, value, region or box of the answer. */
-export function explained() {
-  return state.answer?.explanations[0].target ?? null;
-}
+/** The explanation that is shown, of an answer. */
+export const explanation = (answer = state.answer) => answer?.explanations[state.map] ?? null;
+
+/** The explained class, value, region or box. */
+export const explained = () => explanation()?.target ?? null;

@@ -17,7 +17,7 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.errors import LayerError
+from seewhy.explainers.errors import LayerError, never_runs
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.layers.feature_maps import FeatureMaps
@@ -30,7 +30,7 @@ MAX_LAYERS = 64
 
 _NO_GRID = (
     "The output of layer {path!r} {what}, not a grid of features (N, C, h, w) or tokens (N, T, C) over the picture; "
-    "choose a layer that `seewhy layers MODEL` or GET /models/NAME/layers marks as usable for a CAM."
+    "choose a layer that the list of the model's layers marks as usable for a CAM."
 )
 
 
@@ -211,14 +211,16 @@ def collect(
         if scores is not None:
             hooks.cut(*paths)
         hooks.record(*paths, kinds=kinds)
-        outputs = question.outputs(host.run(images))
-        outputs = outputs.expand(count, *outputs.shape[1:]) if is_shared else outputs
+        distinct = question.outputs(host.run(images))
+        outputs = distinct.expand(count, *distinct.shape[1:]) if is_shared else distinct
         objective = question.objective(outputs)
         gradients: list[dict[str, list[Any]]] = []
         if scores is not None:
-            explained = scores(objective, outputs)
-            for row, score in enumerate(explained if is_shared else explained.sum()[None]):
-                hooks.backward(score, retain_graph=row + 1 < len(explained) and is_shared)
+            # A shared picture's outputs stay one row: those of segmenters and detectors are large.
+            rows = torch.arange(count, device=outputs.device)[:, None]
+            objectives = [objective.rows(row) for row in rows] if is_shared else [objective]
+            for part in objectives:
+                hooks.backward(scores(part, distinct).sum(), retain_graph=part is not objectives[-1])
                 gradients.append(hooks.grad_outputs)
         layer_outputs = hooks.outputs
     tensors = LayerTensors(objective, outputs.detach().float(), {}, {}, {})
@@ -240,9 +242,7 @@ def collect(
             if path in layers:
                 raise
     if not tensors.activations:
-        raise LayerError(
-            f"No layer that {', '.join(layers)} matches suits a CAM; `seewhy layers MODEL` marks those that do."
-        )
+        raise LayerError(f"No layer that {', '.join(layers)} matches suits a CAM; see the list of the model's layers.")
     return tensors
 
 
@@ -285,9 +285,11 @@ def view_of(question: Question, path: str, outputs: list[Any]) -> FeatureMaps:
         outputs: one per call.
 
     Raises:
-        LayerError: the layer runs several times, or its output holds no feature maps.
+        LayerError: the layer does not run once, or its output holds no feature maps.
     """
-    if len(outputs) != 1:
+    if not outputs:
+        raise LayerError(never_runs(path))
+    if len(outputs) > 1:
         raise LayerError(
             f"Layer {path!r} runs {len(outputs)} times in one forward pass, so it has several feature maps; "
             "choose a layer that runs once, such as the block around it."

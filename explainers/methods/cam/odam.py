@@ -2,11 +2,11 @@
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 from torch.nn import functional
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.methods.cam.base import LayerTensors, WeightedCAM
+from seewhy.explainers.methods.cam.base import LayerTensors
+from seewhy.explainers.methods.cam.gradient_weighted import HiResCAM
 from seewhy.explainers.methods.catalogue import Paper, method
 
 
@@ -22,7 +22,7 @@ from seewhy.explainers.methods.catalogue import Paper, method
     ),
 )
 @dataclass(frozen=True, kw_only=True)
-class ODAM(WeightedCAM):
+class ODAM(HiResCAM):
     r"""ODAM: the map of one box, whose gradients stay where they are instead of being averaged.
 
     .. math:: H^p = \sum_l U\Big( \mathrm{ReLU}\Big(
@@ -33,10 +33,6 @@ class ODAM(WeightedCAM):
     class. Unlike maps of other CAMs, those of the levels are added as they are: the gradient tells from which levels
     the box is read, and is zero at the others. The gradients are not smoothed. On a single layer this is HiResCAM.
     """
-
-    def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
-        """Return the gradients (N, C, h, w)."""
-        return gradients
 
     def combine(self, tensors: LayerTensors) -> Attribution:
         """Return the attribution: the sum of the levels' maps on the finest grid."""

@@ -47,7 +47,7 @@ class ClassActivationMap(WeightedCAM):
             UnsuitableModelError: the logits are no linear function of the layer's averages.
         """
         tensors = collect(question, self.layers_of(question), None)
-        weights = {path: head_weights(question.module, path, tensors) for path in tensors.paths}
+        weights = {path: head_weights(question, path, tensors) for path in tensors.paths}
         return self.combine(replace(tensors, gradients=weights))
 
     def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class ClassActivationMap(WeightedCAM):
         return gradients
 
 
-def head_weights(module: nn.Module, path: str, tensors: LayerTensors) -> Tensor:
+def head_weights(question: Question, path: str, tensors: LayerTensors) -> Tensor:
     """Return the weights (N, C) of the score, a linear function of the averages of a layer's feature maps.
 
     Raises:
@@ -64,7 +64,7 @@ def head_weights(module: nn.Module, path: str, tensors: LayerTensors) -> Tensor:
     averages = tensors.activations[path].mean(dim=(2, 3))
     outputs, channels = tensors.outputs, averages.shape[1]
     nearest = float("inf")
-    for part in module.modules():
+    for part in question.module.modules():
         weight = getattr(part, "weight", None)
         if not isinstance(part, nn.Linear | nn.Conv2d) or not isinstance(weight, Tensor):
             continue
@@ -74,7 +74,7 @@ def head_weights(module: nn.Module, path: str, tensors: LayerTensors) -> Tensor:
         sums = averages @ matrix.T + (0.0 if part.bias is None else part.bias.detach().float())
         difference = float((sums - outputs).abs().max() / outputs.abs().max().clamp_min(1e-30))
         # Half precision rounds the averages and the logits.
-        if difference < (1e-3 if weight.dtype in (torch.float32, torch.float64) else 0.05):
+        if difference < (1e-3 if question.is_precise else 0.05):
             return _score_weights(matrix, tensors)
         nearest = min(nearest, difference)
     why = (

@@ -1,10 +1,7 @@
 """The score as a sum of terms: input times gradient, and bias times gradient of every module."""
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +12,7 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LayerError, UnsuitableModelError
 from seewhy.explainers.hooks.selection import first_names, opaque_parts, out_of_reach
 from seewhy.explainers.hooks.session import HookSession
-from seewhy.explainers.layers.survey_cache import state_of
+from seewhy.explainers.layers.survey_cache import ModuleCache
 from seewhy.explainers.methods.gradient.biases import HOMOGENEOUS, implicit_bias
 
 LINEAR = (nn.Conv2d, nn.Linear)
@@ -38,11 +35,7 @@ terms, in single precision. Rounding makes up to 2^-25, the gates of trained and
 COARSE_EXCESS = 2.0**-8
 """The same in half precision."""
 
-MOST_SIZES = 16
-"""Most sizes of pictures in a module's cache of units; the oldest is dropped first."""
-
-_cache: "WeakKeyDictionary[nn.Module, tuple[Any, dict[Any, tuple[str, ...]]]]" = WeakKeyDictionary()
-_cache_lock = threading.Lock()
+_units = ModuleCache[tuple[str, ...]]()
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +95,7 @@ def full_gradients(question: Question, units: tuple[str, ...]) -> FullGradients:
                 "gradients."
             )
     worst = float(decomposition.missing.abs().max())
-    if worst > (1e-3 if _is_precise(question.images) else 0.05):
+    if worst > (1e-3 if question.is_precise else 0.05):
         raise UnsuitableModelError(
             f"The gradients of the input and of the biases do not add up to the score ({worst:.1%} are missing): the "
             "model adds or multiplies outside the modules that are seen, as transformers do. Use integrated gradients "
@@ -122,20 +115,9 @@ def units_of(question: Question) -> tuple[str, ...]:
         UnsuitableModelError: no gradient flows to the picture.
         LayerError: a module cannot be decomposed.
     """
-    state = state_of(question.module)
     key = (tuple(question.images.shape[1:]), question.images.dtype)
-    with _cache_lock:
-        entry = _cache.get(question.module)
-        if entry is None or entry[0] != state:
-            entry = _cache[question.module] = state, {}
-        units = entry[1].get(key)
-    if units is None:
-        units = _find_units(question)
-        with _cache_lock:
-            if len(entry[1]) >= MOST_SIZES:
-                del entry[1][next(iter(entry[1]))]
-            entry[1][key] = units
-    return units
+    units = _units.get(question.module, key)
+    return _units.put(question.module, key, _find_units(question)) if units is None else units
 
 
 def _find_units(question: Question) -> tuple[str, ...]:

@@ -149,13 +149,13 @@ def ranked(values: Tensor, regions: Tensor, least: int) -> Tensor:
         areas += members[pixels].sum(dim=0)
     while bool((areas >= least).any()):
         best = torch.where(areas >= least, sums / areas, -torch.inf).argmax()
-        added = (masks[best] & free).nonzero()[:, 0]
-        result[added] = flat[added].mean()
-        free[added] = False
+        new = (masks[best] & free).nonzero()[:, 0]
+        result[new] = flat[new].mean()
+        free[new] = False
         # Sums and areas of all regions are kept up to date by the pixels just taken: each pixel is taken once, so the
         # whole loop costs as much as one look at all regions.
-        sums -= members[added].to(flat).T @ flat[added]
-        areas -= members[added].sum(dim=0)
+        sums -= members[new].to(flat).T @ flat[new]
+        areas -= members[new].sum(dim=0)
     if bool(free.any()):
         result[free] = flat[free].mean()
     return result.view_as(values)

@@ -161,6 +161,13 @@ def masked(image: Tensor, baseline: Tensor, masks: Tensor) -> Tensor:
     return torch.lerp(baseline.to(exact), exact, masks[:, None].to(exact)).to(image.dtype)
 
 
+def cells_of(images: Tensor, cells: int) -> tuple[int, int]:
+    """Return the rows and columns of a mask with this many cells along the shorter side of pictures (N, C, H, W)."""
+    height, width = images.shape[2:]
+    rows, columns = (max(1, round(cells * side / min(height, width))) for side in (height, width))
+    return rows, columns
+
+
 def superpixels(image: Tensor, kind: Segmentation, count: int) -> Tensor:
     """Cut a picture into regions of similar colour.
 

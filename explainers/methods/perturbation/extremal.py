@@ -22,7 +22,7 @@ from seewhy.explainers.execution.chunks import chunk_size
 from seewhy.explainers.methods.baselines import PLAIN, PlainBaseline, baseline_of
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.gradient.base import input_gradients
-from seewhy.explainers.methods.perturbation.base import Perturbation, masked
+from seewhy.explainers.methods.perturbation.base import Perturbation, cells_of, masked
 
 RATE = 0.05
 """Step size of the optimiser, in units of the mask."""
@@ -105,7 +105,7 @@ class ExtremalPerturbation(Perturbation):
 
             def show(masks: Callable[[], Tensor], before: tuple[Tensor, ...] = tuple(maps)) -> None:
                 # Pictures of later groups have empty masks so far.
-                rest = torch.zeros(len(images), *self._sides(images), device=images.device)
+                rest = torch.zeros(len(images), *cells_of(images, self.cells), device=images.device)
                 question.progress.show(lambda: self.project(torch.cat([*before, masks(), rest])[: len(images), None]))
 
             part = replace(question, images=images[rows], progress=replace(question.progress, show=show))
@@ -113,19 +113,13 @@ class ExtremalPerturbation(Perturbation):
         question.progress.at(total, total)
         return self.answer(self.project(torch.cat(maps)[:, None]), objective, outputs)
 
-    def _sides(self, images: Tensor) -> tuple[int, int]:
-        """Return the rows and columns of the mask."""
-        height, width = images.shape[2:]
-        rows, columns = (max(1, round(self.cells * side / min(height, width))) for side in (height, width))
-        return rows, columns
-
     def _values(self, images: Tensor) -> int:
         """Return the number of values in the smooth maximum of a picture.
 
         Raises:
             OptionError: there are more than `MOST_VALUES`.
         """
-        rows, columns = self._sides(images)
+        rows, columns = cells_of(images, self.cells)
         values = rows * columns * (2 * reach(self.width * self.cells) + 1) ** 2
         if values > MOST_VALUES:
             raise OptionError(
@@ -152,7 +146,7 @@ class ExtremalPerturbation(Perturbation):
         def scaled(objective: Objective, outputs: Tensor) -> Tensor:
             return self.scores(objective, outputs) / scale
 
-        sides = self._sides(images)
+        sides = cells_of(images, self.cells)
         template = torch.zeros(sides[0] * sides[1], device=images.device)
         template[len(template) - max(1, round(self.area * len(template))) :] = 1
         parameters = torch.full((len(images), *sides), 0.5, device=images.device)

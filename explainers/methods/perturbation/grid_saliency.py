@@ -19,7 +19,7 @@ from seewhy.explainers.methods.baselines import PLAIN, PlainBaseline, baseline_o
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.gradient.base import input_gradients
-from seewhy.explainers.methods.perturbation.base import masked
+from seewhy.explainers.methods.perturbation.base import cells_of, masked
 
 MOMENTUM = 0.5
 """Of the gradient descent."""
@@ -91,11 +91,9 @@ class GridSaliency(Explainer):
         """
         images = question.images
         objective, outputs = question.plain()
-        height, width = images.shape[2:]
-        visible = functional.interpolate(objective.region[:, None].float(), size=(height, width), mode="nearest") > 0
+        visible = functional.interpolate(objective.region[:, None].float(), size=images.shape[2:], mode="nearest") > 0
         baseline = baseline_of(images, self.baseline, question.model).to(images.dtype)
-        rows, columns = (max(1, round(self.cells * side / min(height, width))) for side in (height, width))
-        masks = torch.full((len(images), 1, rows, columns), START, device=images.device)
+        masks = torch.full((len(images), 1, *cells_of(images, self.cells)), START, device=images.device)
         speeds = torch.zeros_like(masks)
         groups = torch.arange(len(images), device=images.device).split(  # type: ignore[no-untyped-call]
             chunk_size(question.module, images, backward=True)

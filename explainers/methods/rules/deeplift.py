@@ -17,6 +17,7 @@ from seewhy.explainers.execution.chunks import chunk_size, chunks
 from seewhy.explainers.methods.baselines import PLAIN, PlainBaseline, baseline_of
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.methods.rules.attention import ELEMENTWISE
 from seewhy.explainers.methods.rules.base import (
     Operation,
     Rules,
@@ -25,12 +26,6 @@ from seewhy.explainers.methods.rules.base import (
     propagate,
     replaced,
     slope_of,
-)
-
-_ELEMENTWISE = (
-    *("relu", "relu6", "leaky_relu", "prelu", "rrelu", "threshold", "hardtanh", "clamp", "clamp_min", "clamp_max"),
-    *("elu", "selu", "celu", "silu", "gelu", "mish", "softplus", "sigmoid", "tanh", "hardswish", "hardsigmoid"),
-    *("softsign", "logsigmoid", "hardshrink", "softshrink", "tanhshrink", "erf", "exp", "square", "abs", "sin", "cos"),
 )
 
 
@@ -119,7 +114,7 @@ def _product(operation: Operation) -> Tensor | None:
 
 _RULES = Rules(
     "deeplift",
-    dict.fromkeys(_ELEMENTWISE, _rescale)
+    dict.fromkeys(ELEMENTWISE, _rescale)
     | dict.fromkeys(("max_pool1d", "max_pool2d", "adaptive_max_pool2d"), _max_pool)
     | {"mul": _product},
     is_linear,
@@ -195,8 +190,8 @@ class DeepLIFT(Explainer):
         expected = objective.scores(outputs[:count]) - objective.scores(outputs[count:])
         # A step that no rule sees, such as a number that the model reads from a tensor, would falsify the map.
         error = (contributions.sum(dim=(1, 2, 3)) - expected).abs()
-        precise = question.images.dtype in (torch.float32, torch.float64)
-        allowed = (1e-3 if precise else 0.1) * contributions.abs().sum(dim=(1, 2, 3)) + 1e-6 * outputs.abs().max()
+        share = 1e-3 if question.is_precise else 0.1
+        allowed = share * contributions.abs().sum(dim=(1, 2, 3)) + 1e-6 * outputs.abs().max()
         if bool((error > allowed).any()):
             raise UnsupportedOperationError(
                 "The contributions do not sum to the difference of the scores, so the model does something that no "

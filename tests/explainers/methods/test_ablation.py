@@ -146,6 +146,9 @@ def test_recipro_by_hand():
 
 # One channel or position at a time, whatever the net does
 
+SHORT = (nets.AddsInto, nets.Skip, nets.Stochastic, MasksLater)
+"""The nets of `make test`."""
+
 NETS = [
     (nets.Net, ["stem", "conv"]),
     (nets.InPlaceModule, ["stem", "conv", "relu"]),
@@ -163,7 +166,13 @@ NETS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "layers"), NETS, ids=lambda kind: getattr(kind, "__name__", None))
+@pytest.mark.parametrize(
+    ("kind", "layers"),
+    [
+        pytest.param(kind, layers, marks=[] if kind in SHORT else [pytest.mark.slow], id=kind.__name__)
+        for kind, layers in NETS
+    ],
+)
 def test_every_row_is_what_the_whole_model_gives(kind, layers, images, untouched):
     net = untouched(nets.seeded(kind))
     pictures, targets, rivals = images[:2, :, :6, :8], torch.tensor([0, 2]), torch.tensor([1, 1])

@@ -12,6 +12,7 @@ from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.transformer.attention import AttentionRollout, Chefer, LeGrad
 from tests import nets
 from tests.explainers.test_attention import SIZES, build, pictures
+from tests.grids import few
 
 METHODS_OF_ATTENTION = (AttentionRollout(), Chefer(), LeGrad())
 
@@ -151,20 +152,24 @@ def test_rollout_takes_other_statistics_of_the_heads(heads, generator):
 GLOBAL = [name for name in SIZES if not name.startswith("swin")]
 
 
+STOCK = {"vit", "vit_small_patch16_dinov3"}
+"""The transformers of `make test`, of each library one."""
+
+
 @pytest.mark.parametrize("method", METHODS_OF_ATTENTION, ids=lambda method: type(method).__name__)
-@pytest.mark.parametrize("name", GLOBAL)
+@pytest.mark.parametrize("name", few(GLOBAL, STOCK))
 def test_stock_transformers_are_explained_on_the_grid_of_their_patches(name, method, untouched):
-    net, images = untouched(build(name)), pictures(SIZES[name][0], count=8)
+    net, images = untouched(build(name)), pictures(SIZES[name][0], count=3)
     attribution = method.explain(net, images)
-    assert attribution.maps.shape == (8, 4, 4)
+    assert attribution.maps.shape == (3, 4, 4)
     assert attribution.maps.std(dim=(1, 2)).min() > 0
     assert attribution.maps.min() >= 0
     torch.testing.assert_close(attribution.logits, net(images), rtol=1e-4, atol=1e-5)
-    alone = method.explain(net, images[3:4])
-    assert nets.relative_error(attribution.maps[3:4], alone.maps) < 1e-4
+    alone = method.explain(net, images[2:])
+    assert nets.relative_error(attribution.maps[2:], alone.maps) < 1e-4
 
 
-@pytest.mark.parametrize("name", GLOBAL)
+@pytest.mark.parametrize("name", few(GLOBAL, STOCK))
 def test_the_survey_tells_class_and_register_tokens_from_patches(name):
     side, keys, paths = SIZES[name]
     layers = survey_module(build(name), (3, side, side), lambda raw: raw).layers
@@ -183,20 +188,29 @@ def test_tokens_that_wait_for_their_head_count_alike():
 
 
 @pytest.mark.parametrize(
-    ("build", "reason"),
+    ("build", "side", "reason"),
     [
-        (lambda: torchvision.models.resnet18(num_classes=4), "no attention is seen"),
-        (lambda: build("swin"), r"attention of 'features.1.0.attn' is of shape \(16, 2, 16, 16\), as within windows"),
-        (lambda: timm.create_model("xcit_nano_12_p16_224", num_classes=4), "over channels"),
-        (lambda: timm.create_model("pvt_v2_b0", num_classes=4), "is of shape"),
+        (lambda: torchvision.models.resnet18(num_classes=4), 64, "no attention is seen"),
+        (
+            lambda: build("swin"),
+            64,
+            r"'features.1.0.attn' is of shape \(16, 2, 16, 16\), as within windows",
+        ),
+        pytest.param(
+            lambda: timm.create_model("xcit_nano_12_p16_224", num_classes=4),
+            224,
+            "over channels",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(lambda: timm.create_model("pvt_v2_b0", num_classes=4), 224, "is of shape", marks=pytest.mark.slow),
     ],
     ids=["resnet", "swin", "xcit", "pvt"],
 )
-def test_a_model_without_attention_of_all_tokens_is_refused(build, reason, untouched):
+def test_a_model_without_attention_of_all_tokens_is_refused(build, side, reason, untouched):
     net = untouched(build().eval())
     for method in METHODS_OF_ATTENTION:
         with pytest.raises(UnsuitableModelError, match=f"{reason}.*Use .*saliency"):
-            method.explain(net, pictures(64) if "swin" in reason or "features" in reason else pictures(224, count=1))
+            method.explain(net, pictures(side, count=1 if side == 224 else 2))
 
 
 class Bare(nn.Module):

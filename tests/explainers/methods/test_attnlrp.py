@@ -15,6 +15,7 @@ from seewhy.explainers.methods.rules.attention import product_relevance, softmax
 from seewhy.explainers.methods.transformer.attnlrp import AttnLRP
 from tests import nets
 from tests.explainers.test_attention import SIZES, build, pictures
+from tests.grids import few
 
 PLAIN = AttnLRP(gamma=0, conv_gamma=0, epsilon=1e-9)
 
@@ -188,7 +189,7 @@ def test_a_contrast_is_the_relevance_of_one_logit_less_that_of_the_other(generat
     assert nets.relative_error(contrast, maps[0] - maps[1]) < 1e-4
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", few(SIZES, {"vit", "vit_small_patch16_dinov3"}))
 def test_stock_transformers_are_explained(name, untouched):
     net, images = untouched(build(name)), pictures(SIZES[name][0], count=8)
     attribution = AttnLRP().explain(net, images)

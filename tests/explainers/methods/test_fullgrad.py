@@ -78,7 +78,7 @@ def test_terms_by_hand(untouched):
             "convnext_tiny",  # GELU, layer norm
             "convnext",  # the same, of two blocks
         ],
-        short=["resnet18", "mobilenet_v3_small", "convnext"],
+        short=["mobilenet_v3_small", "convnext"],
     ),
 )
 def test_the_terms_add_up_to_the_logit(name, images, untouched):
@@ -157,15 +157,15 @@ def test_a_model_that_adds_outside_its_modules_is_refused(images, untouched):
 
 
 def test_the_signed_map_sums_to_the_score_less_what_has_no_position(images, untouched):
-    model = untouched(biased("resnet18"))
-    attribution = FullGrad(sign="signed").explain(model, images, TARGETS)
-    terms = dict(pairs(decomposed(model, images, TARGETS)))
+    model, images, targets = untouched(biased("resnet18")), images[:2], TARGETS[:2]
+    attribution = FullGrad(sign="signed").explain(model, images, targets)
+    terms = dict(pairs(decomposed(model, images, targets)))
     assert float(terms["layer4.1.bn2"].abs().max()) > 1e-3
-    expected = attribution.logits[range(4), TARGETS] - model.fc.bias[TARGETS]
+    expected = attribution.logits[range(2), targets] - model.fc.bias[targets]
     torch.testing.assert_close(attribution.maps.sum(dim=(1, 2)), expected, rtol=1e-3, atol=1e-3)
-    assert attribution.maps.shape == (4, 64, 64)
+    assert attribution.maps.shape == (2, 64, 64)
     assert attribution.layers == ()
-    positive = FullGrad(sign="positive").explain(model, images, TARGETS).maps
+    positive = FullGrad(sign="positive").explain(model, images, targets).maps
     assert torch.equal(positive, attribution.maps.clamp_min(0))
 
 
@@ -226,10 +226,9 @@ def test_a_transformer_with_a_class_token_is_refused(images, untouched):
 def test_untrained_biases_which_are_zero_draw_nothing_in_any_company(kind, images):
     """Zero but for rounding: stretched over 0 to 1 it differed by up to a tenth of the map."""
     model = nets.seeded(torchvision.models.get_model, kind)
-    pictures = torch.cat([images, images.flip(3)])
-    whole = FullGrad().explain(model, pictures, torch.arange(8)).maps
-    for row in (0, 5):
-        alone = FullGrad().explain(model, pictures[row : row + 1], torch.tensor([row])).maps[0]
+    whole = FullGrad().explain(model, images, torch.arange(4)).maps
+    for row in (0, 3):
+        alone = FullGrad().explain(model, images[row : row + 1], torch.tensor([row])).maps[0]
         assert nets.relative_error(whole[row], alone) < 1e-4
 
 
@@ -337,7 +336,7 @@ def test_a_picture_of_one_pixel(sign, generator):
 
 
 def test_autocast_does_not_matter(images):
-    model, images = biased("mobilenet_v3_small"), images[:1]
+    model, images = biased("convnext"), images[:1]
     expected = FullGrad().explain(model, images, TARGETS[:1])
     with torch.autocast("cpu"):
         attribution = FullGrad().explain(model, images, TARGETS[:1])
@@ -348,7 +347,7 @@ def test_autocast_does_not_matter(images):
 
 def test_several_models_at_once(images):
     """Forward derivatives have levels that belong to the process: threads took them from each other."""
-    models = [biased("mobilenet_v3_small"), nets.seeded(nets.Stochastic)]
+    models = [biased("convnext"), nets.seeded(nets.Stochastic)]
     explained = partial(FullGrad().explain, images=images, targets=torch.tensor([0, 1, 2, 0]))
     expected = [explained(model).maps for model in models]
     barrier = threading.Barrier(2)

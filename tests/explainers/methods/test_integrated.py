@@ -118,6 +118,7 @@ def test_options_come_as_text():
         assert caught.value.field == "value"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("baselines", few(["shuffle", "noise", "blur"], short=["noise"]))
 def test_expected_gradients_are_complete_but_for_chance(baselines, pictures, large_passes):
     """The spread of the sum is that of the baselines' scores, and shrinks with the root of the samples."""
@@ -141,11 +142,11 @@ def test_expected_gradients_of_a_linear_model_are_differences_from_the_mean_base
     linear = nn.Sequential(nn.Flatten(), nn.Linear(144, 5))
     targets = torch.tensor([4, 1])
     weights = linear[1].weight.detach()[targets].view(2, 3, 6, 8)
-    maps = ExpectedGradients(samples=3000, baselines="noise").explain(linear, pictures, targets).maps
-    assert nets.relative_error(maps, (weights * pictures).sum(dim=1)) < 0.05
-    maps = ExpectedGradients(samples=3000).explain(linear, pictures, targets).maps
+    maps = ExpectedGradients(samples=500, baselines="noise").explain(linear, pictures, targets).maps
+    assert nets.relative_error(maps, (weights * pictures).sum(dim=1)) < 0.1
+    maps = ExpectedGradients(samples=800).explain(linear, pictures, targets).maps
     mean = pictures.mean(dim=(2, 3), keepdim=True)
-    assert nets.relative_error(maps, (weights * (pictures - mean)).sum(dim=1)) < 0.05
+    assert nets.relative_error(maps, (weights * (pictures - mean)).sum(dim=1)) < 0.1
 
 
 def test_a_shuffled_baseline_keeps_the_colours_of_pixels(pictures):

@@ -57,7 +57,7 @@ def test_blur_ig_of_a_linear_model_is_exact(linear, pictures):
     torch.testing.assert_close(maps, (weights * (pictures - blurred(pictures, 2))).sum(dim=1))
 
 
-@pytest.mark.parametrize("size", [(8, 12), (12, 5)])
+@pytest.mark.parametrize("size", [pytest.param((8, 12), marks=pytest.mark.slow), (12, 5)])
 def test_blur_ig_is_complete(size, generator, large_passes):
     pictures = torch.randn(2, 3, *size, generator=generator)
     net, targets = nets.seeded(Smooth), torch.tensor([2, 0])
@@ -67,7 +67,7 @@ def test_blur_ig_is_complete(size, generator, large_passes):
     rectified = nets.seeded(nets.Skip)
     expected = (predict(rectified, pictures) - predict(rectified, blurred(pictures, 10)))[[0, 1], targets]
     errors = []
-    for steps in (2, 30, 900):
+    for steps in (2, 30, 600):
         maps = BlurIG(steps=steps, max_sigma=10).explain(rectified, pictures, targets).maps
         errors.append(nets.relative_error(maps.sum(dim=(1, 2)), expected))
     assert errors[0] > 2 * errors[1] > 4 * errors[2], errors
@@ -81,6 +81,7 @@ def test_one_piece_takes_the_gradient_in_its_middle(pictures):
     torch.testing.assert_close(maps, (middle * (pictures - blurred(pictures, 8))).sum(dim=1))
 
 
+@pytest.mark.slow
 def test_blur_ig_comes_to_what_the_authors_code_comes_to(pictures, monkeypatch, large_passes):
     """Theirs with our mirrored borders: it sums other points of the same path."""
     peer = pytest.importorskip("saliency.core.blur_ig")
