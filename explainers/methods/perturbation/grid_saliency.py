@@ -61,9 +61,12 @@ class GridSaliency(Explainer):
     is about the context alone. A cell is worth its :math:`\lambda` if hiding it lowers the probability, averaged over
     the region, by more; where hiding raises it, nothing is gained. The map is m.
 
-    Gradient descent starts at one half everywhere, with a momentum of 0.5, and keeps cells between 0 and 1. Deviations:
-    the number of cells follows the input's size, and the probability of a contrast is subtracted from that of the
-    class. Nothing is random.
+    Gradient descent starts at one half everywhere, with a momentum of 0.5, and keeps cells between 0 and 1. Start,
+    momentum, step size and number of steps are those of an independent implementation, herbat/segmentation_xai on
+    GitHub, where the mask is summed too, with a :math:`\lambda` of 0.02; it also shrinks the enlarged mask by a pixel
+    and takes of several greys that as baseline which preserves the class least. The :math:`\lambda` of 0.05 and the
+    number of cells are chosen here, the latter in proportion to the input's sides. The probability of a contrast is
+    subtracted from that of the class. Nothing is random.
 
     Context of which every cell alone matters less than :math:`\lambda` is hidden; lower it, or take fewer cells, if the
     map is zero. It is zero too where no context is needed.
