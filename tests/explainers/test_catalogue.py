@@ -246,7 +246,7 @@ LINEAR = {
 """The methods for which the map of a difference is the difference of two maps."""
 
 
-@every_method
+@pytest.mark.parametrize("name", few(CLASSIFYING, LINEAR | {*ONE_A_FAMILY}))
 def test_maps_of_classes_and_of_their_contrast(name, net, wide):
     classes = torch.tensor([1, 1, 0])
     first, second = expected(name).maps, explained(name, net, wide, classes).maps
@@ -283,9 +283,12 @@ def test_a_model_that_writes_into_its_input_is_explained_like_another(name, wide
     assert torch.equal(wide, before)
 
 
-@every_method
+WITHOUT_GRADIENTS = {name for name in CLASSIFYING if METHODS[name].backwards == "0"}
+
+
+@pytest.mark.parametrize("name", few(CLASSIFYING, WITHOUT_GRADIENTS | {*ONE_A_FAMILY}))
 def test_gradients_are_needed_or_not_made(name, net, wide, untouched, monkeypatch):
-    if METHODS[name].backwards == "0":
+    if name in WITHOUT_GRADIENTS:
         monkeypatch.setattr(torch.autograd, "grad", None)
         modes = list[bool]()
         with net.conv.register_forward_pre_hook(lambda module, args: modes.append(torch.is_grad_enabled())):

@@ -19,7 +19,7 @@ from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.explainer import Explainer
 from tests import nets
 from tests.explainers.test_catalogue import FEW
-from tests.grids import CONVOLUTIONAL
+from tests.grids import CONVOLUTIONAL, few
 
 pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 
@@ -76,7 +76,9 @@ def explainer(name: str, **options: object) -> Explainer:
     return method.build({key: value for key, value in FEW.items() if key in method.options} | options)
 
 
-@pytest.mark.parametrize("name", ["gradcam", "guided-backprop", "saliency", "fullgrad"])
+@pytest.mark.parametrize(
+    "name", few(["gradcam", "guided-backprop", "saliency", "fullgrad"], short=["gradcam", "fullgrad"])
+)
 @pytest.mark.parametrize("architecture", ["resnet18", "densenet"])
 def test_flags_of_models_are_off_while_they_are_explained(name, architecture):
     torch.manual_seed(0)

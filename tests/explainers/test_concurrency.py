@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seewhy.explainers import GradCAM, HookSession, Saliency
 from tests import nets
 
-THREADS, ROUNDS = 8, 5
+THREADS, ROUNDS = 8, 4
 
 
 pytestmark = pytest.mark.usefixtures("frequent_switches")

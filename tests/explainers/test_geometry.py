@@ -4,6 +4,7 @@ from PIL import Image
 
 from seewhy.explainers import Geometry
 from seewhy.models import Preprocess
+from tests.grids import few
 
 SQUARE = Preprocess((224, 224), (256, 256), interpolation="bicubic")
 WIDE = Preprocess((128, 256), (140, 280))
@@ -29,7 +30,9 @@ def middle(values: np.ndarray) -> tuple[float, float]:
 
 @pytest.mark.parametrize("preprocess", [SQUARE, WIDE, PADDED, SQUASHED])
 @pytest.mark.parametrize("centre", [(0.5, 0.5), (0.4, 0.55), (0.55, 0.36)])
-@pytest.mark.parametrize("size", [(640, 427), (427, 640), (900, 500), (224, 224), (60, 90)])
+@pytest.mark.parametrize(
+    "size", few([(640, 427), (427, 640), (900, 500), (224, 224), (60, 90)], short=[(427, 640), (60, 90)])
+)
 def test_a_dot_comes_back_where_it_was(preprocess, centre, size):
     picture = dotted(size, centre, radius=max(2, min(size) // 60))
     image = preprocess(picture).numpy().sum(axis=0)

@@ -423,7 +423,7 @@ def test_calls_count_from_zero_in_each_forward_pass(picture):
     assert torch.equal(by_calls["[1]"], expected)
 
 
-@pytest.mark.parametrize("name", ["relu", "blocks.0.relu", "blocks.1.relu"])
+@pytest.mark.parametrize("name", few(["relu", "blocks.0.relu", "blocks.1.relu"], short=["blocks.1.relu"]))
 @pytest.mark.parametrize("at", ["input", "output", "grad_input", "grad_output"])
 def test_a_module_may_be_named_by_any_of_its_names(name, at, picture, images, untouched):
     net, partner = untouched(nets.seeded(nets.SharedInside, 4, 4)), images[1:2, :, :16, :16]

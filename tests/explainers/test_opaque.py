@@ -16,7 +16,7 @@ from seewhy.explainers.inspection.trace import trace_images
 from seewhy.explainers.methods.catalogue import METHODS
 from tests import nets
 from tests.explainers.test_catalogue import FEW
-from tests.grids import CONVOLUTIONAL
+from tests.grids import CONVOLUTIONAL, few
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit"),
@@ -122,13 +122,13 @@ def explained_around(name: str, kind: str) -> None:
     assert count_hooks(net) == 0
 
 
-@pytest.mark.parametrize("kind", sorted(OPAQUE))
+@pytest.mark.parametrize("kind", few(sorted(OPAQUE), short=["compiled", "scripted"]))
 @pytest.mark.parametrize("name", ["deeplift", "fullgrad", "gradcam"])
 def test_methods_explain_a_model_with_an_opaque_part_as_without(name, kind):
     explained_around(name, kind)
 
 
-@pytest.mark.parametrize("kind", sorted(OPAQUE))
+@pytest.mark.parametrize("kind", few(sorted(OPAQUE), short=["compiled in place"]))
 @pytest.mark.parametrize("method", [FullGrad(), GradCAM(), GradCAM(layers=("conv",))])
 def test_a_part_that_becomes_opaque_after_an_explanation_is_noticed(method, kind, images):
     net = nets.seeded(WithStem).eval()

@@ -17,7 +17,7 @@ from seewhy.explainers.results.explanation import explanations
 from seewhy.models import wrap_model
 from tests import nets
 from tests.explainers.test_catalogue import TARGETS, Small, cheap_method
-from tests.grids import CONVOLUTIONAL
+from tests.grids import CONVOLUTIONAL, few
 
 
 class PilotNet(nn.Module):
@@ -186,7 +186,11 @@ def test_the_default_layer_is_the_last_feature_map(kind, shape, layer, grid, unt
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, method in METHODS.items() if method.takes_layers and name not in ("cam", "dff")]
+    "name",
+    few(
+        [name for name, method in METHODS.items() if method.takes_layers and name not in ("cam", "dff")],
+        short=["gradcam", "eigencam", "scorecam", "recipro-cam", "guided-gradcam", "odam"],
+    ),
 )
 def test_every_method_of_layers_takes_a_layer_of_any_proportions(name, untouched):
     net = untouched(nets.seeded(PilotNet).requires_grad_(False))
@@ -281,7 +285,7 @@ def test_what_parametrises_weights_is_part_of_its_module(kind):
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
 @pytest.mark.parametrize(
-    "name", [name for name in CONVOLUTIONAL if name != "xrai"] + [pytest.param("xrai", marks=pytest.mark.slow)]
+    "name", few(CONVOLUTIONAL, {"gradcam", "saliency", "occlusion", "fullgrad", "lrp", "attnlrp", "deeplift"})
 )
 @pytest.mark.parametrize(
     "kind", [kind if kind == "weight_norm" else pytest.param(kind, marks=pytest.mark.slow) for kind in PARAMETRISED]
