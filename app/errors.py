@@ -170,7 +170,7 @@ KINDS: dict[type[Exception], Kind] = {
     explainer_errors.UnsupportedOperationError: Kind(
         422, "unsupported-operation", "The method has no rule for an operation of the model", "method"
     ),
-    explainer_errors.TargetError: Kind(422, "bad-target", "The model has no such class", "target"),
+    explainer_errors.TargetError: Kind(422, "bad-target", "The model has no such target", "target"),
     explainer_errors.ExplainerError: Kind(500, "model-failed", "The model returned no usable output"),
     model_errors.UnknownModelError: Kind(422, "unknown-model", "Unknown model", "model"),
     model_errors.WeightsUnavailableError: Kind(503, "weights-unavailable", "The weights are not available", "model"),

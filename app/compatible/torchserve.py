@@ -170,11 +170,11 @@ def _numbers(picture: Source, spec: ModelSpec, options: ExplainParameters) -> Nu
     ((_, explainer),) = build_explainers(options.method, options, service().settings)
     if isinstance(explainer, IntegratedGradients) and (explainer.sign, explainer.smooth) == ("signed", "none"):
         computation = ChannelGradients((explainer,))
-        ((outcome,),) = service().ask([picture], [options], drawn=False, computation=computation).result()
+        ((outcome,),) = service().ask([picture], [options], drawn=False, computation=computation, most=1).result()
         gradients: Numbers = outcome.result.numpy()
         return gradients
-    (result,) = service().present(service().ask([picture], [options], drawn=False))
-    height, width = spec.preprocess.size
+    (result,) = service().present(service().ask([picture], [options], drawn=False, most=1))
+    height, width = result.model.preprocess.size
     (explanation,) = result.explanations
     input_geometry = Geometry(width, height, (0.0, 0.0, width, height), explanation.geometry.reach)
     return input_geometry.lay_back(explanation.map)[np.newaxis]

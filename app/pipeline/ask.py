@@ -163,6 +163,7 @@ class Service:
         watched: bool = False,
         computation: Computation | None = None,
         mask: bytes | None = None,
+        most: int | None = None,
     ) -> Ticket:
         """Start to explain pictures; errors as `explain`.
 
@@ -173,10 +174,12 @@ class Service:
             watched: whether previews of the maps are wanted.
             computation: the computation to run in place of explaining, at the cost of explaining.
             mask: the bytes of a picture that marks the region to explain, as large as each of the pictures.
+            most: maximum number of maps for each picture and method, in place of the setting's: with 1, a class of a
+                detector means its surest box.
         """
         keys = [tuple(question.target) for question in questions]
         unique = dict(zip(keys, questions, strict=True))
-        plans = {key: self.plan(question, keys.count(key), mask) for key, question in unique.items()}
+        plans = {key: self.plan(question, keys.count(key), mask, most) for key, question in unique.items()}
         if computation is not None:
             plans = {key: replace(plan, computation=computation) for key, plan in plans.items()}
         return self.submit(self._prepare(sources, [plans[key] for key in keys], drawn), watched)
@@ -185,14 +188,17 @@ class Service:
         """Return the method that explains a model, or the default one, if a request names none."""
         return self.models.registry.spec(model or self.settings.default_model).task.default_method
 
-    def plan(self, options: ExplainOptions, pictures: int = 1, mask: bytes | None = None) -> Plan:
+    def plan(
+        self, options: ExplainOptions, pictures: int = 1, mask: bytes | None = None, most: int | None = None
+    ) -> Plan:
         """Check the options of a request, independently of its pictures, and get the model; errors as `explain`."""
         deadline = self.deadline()
         methods = explain_methods(options, self.settings, self.default_method(options.model))
         style = drawing_style(options, self.settings)
         model = self.models.model(options.model, deadline)
         region = None if mask is None else self._decoder.mask(mask, deadline)
-        plan = explain_plan(options, methods, style, model, deadline, self.settings.max_targets // len(methods), region)
+        most = most or self.settings.max_targets // len(methods)
+        plan = explain_plan(options, methods, style, model, deadline, most, region)
         self.spend(plan.model, plan.computation, pictures * plan.count, deadline, [method for method, _ in methods])
         return plan
 

@@ -27,6 +27,13 @@ SATURATED = 0.9999
 """Above this probability a softmax hardly changes with the logits."""
 
 
+_LISTED = 12
+"""Labels that an error lists."""
+
+_PLACES = ("box:", "region:", "pixel:")
+"""How targets of detectors and segmenters begin that name a place."""
+
+
 @dataclass(frozen=True)
 class Classification:
     """Tells which of several classes a picture shows, or which of several labels apply to it.
@@ -75,7 +82,15 @@ class Classification:
 
     def target(self, target: int | str) -> int:
         """Return the index of a class; see `class_index`."""
-        return class_index(target, self.labels)
+        try:
+            return class_index(target, self.labels)
+        except TargetError as error:
+            if not isinstance(target, str) or not target.strip().startswith(_PLACES):
+                raise
+            raise TargetError(
+                f"{target!r} is a place, and this model classifies whole pictures; name a class, or a detector or a "
+                "segmenter as the model."
+            ) from error
 
     def describe(self, outputs: Tensor, targets: Sequence[int] = (), top: int = 5) -> "tuple[ClassPrediction, ...]":
         """Return the targets of a picture with logits (K,), and then its `top` most probable classes."""
@@ -233,8 +248,10 @@ def class_index(target: int | str, labels: Sequence[str]) -> int:
         if classes:
             return classes[0]
         if not re.fullmatch(r"[+-]?\d{1,18}", name):
-            hint = near_matches(name, labels) or "See the list of the model's labels."
-            raise TargetError(f"The model has no class {target!r}. {hint}")
+            listing = "See the list of the model's labels."
+            if len(labels) <= _LISTED:
+                listing = f"It has {', '.join(labels)}."
+            raise TargetError(f"The model has no class {target!r}. {near_matches(name, labels) or listing}")
         target = int(name)
     if isinstance(target, bool) or not hasattr(target, "__index__"):
         raise TargetError(f"A target is the index or the label of a class, not {target!r}.")

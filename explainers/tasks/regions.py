@@ -57,7 +57,7 @@ class Region:
             x, y = ((self.pixel[0] + 0.5 - left) / (right - left), (self.pixel[1] + 0.5 - top) / (bottom - top))
             if not (0 <= x < 1 and 0 <= y < 1 and self.pixel[0] < geometry.width and self.pixel[1] < geometry.height):
                 raise TargetError(
-                    f"The model does not see pixel {self.name}: it sees x from {max(left, 0):.0f} to "
+                    f"The model does not see {self.name}: it sees x from {max(left, 0):.0f} to "
                     f"{min(right, geometry.width) - 1:.0f} and y from {max(top, 0):.0f} to "
                     f"{min(bottom, geometry.height) - 1:.0f} of this picture."
                 )

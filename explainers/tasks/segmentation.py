@@ -18,6 +18,8 @@ from seewhy.explainers.tasks.choices import PARTS, REGION_METHOD, Part
 from seewhy.explainers.tasks.classification import OfClass, class_index, contrasts_of, mean_of_nearest
 from seewhy.explainers.tasks.regions import Mask, Region, border, checked, island, resized
 
+_FORMS = "label:NAME and pixel:X,Y, each with :border or :picture behind it if you like, and about a mask"
+
 
 @dataclass(frozen=True)
 class Segmentation(Task):
@@ -125,7 +127,10 @@ class Segmentation(Task):
         name, part = _parted(target.strip(), self.labels)
         if name.startswith("pixel:"):
             return Region(None, part, pixel=_pixel(name), name=target)
-        label = class_index(name.removeprefix("label:"), self.labels) if name else None
+        try:
+            label = class_index(name.removeprefix("label:"), self.labels) if name else None
+        except TargetError as error:
+            raise TargetError(f"{error} A segmenter is asked about {_FORMS}.") from None
         return Region(label, part, name=target)
 
     def describe(self, outputs: Tensor, targets: Sequence[Any] = (), top: int = 5) -> "tuple[RegionPrediction, ...]":

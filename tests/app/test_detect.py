@@ -1,5 +1,6 @@
 """Object detection over HTTP and on the command line: boxes, and why there is one or none."""
 
+import base64
 import io
 import json
 from functools import partial
@@ -237,6 +238,40 @@ def test_hooks_of_every_detector(kind, tmp_path):
             assert refused.status_code == 422
             assert f"'{path}' never runs for this picture" in refused.json["detail"]
     app.extensions["seewhy"].models.stop()
+
+
+@pytest.mark.parametrize(
+    ("target", "maps"),
+    [
+        ("box:2", 1),
+        ("label:{label}", None),
+        ("region:200,100,300,200:dog", 1),
+        ("box:1:x1", 1),
+        ("box:99", 0),
+        ("label:dgo", 0),
+        ("box:0,0,400,3", 0),
+        ("region:9000,0,9001,1", 0),
+    ],
+)
+def test_other_servers_routes_explain_boxes(client, model, target, maps):
+    """An answer of one map has that of a class's surest box; what cannot be asked is the client's mistake."""
+    boxes = detect(model, CAT)
+    label = boxes[1].label
+    maps = sum(box.label == label for box in boxes) if maps is None else maps
+    picture, target = base64.b64encode(CAT.read_bytes()).decode(), target.format(label=label)
+    parameters = {"target": target, "method": "gradcam"}
+    first = client.post("/v1/models/street:explain", json={"instances": [picture], "parameters": parameters})
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [picture]}
+    body = {"inputs": [tensor], "parameters": parameters, "outputs": [{"name": "maps"}, {"name": "targets"}]}
+    second = client.post("/v2/models/street/explain", json=body)
+    third = client.post(f"/explanations/street?method=gradcam&target={target}", data=CAT.read_bytes())
+    usual = client.post(f"/explanations/street?target={target}&steps=2", data=CAT.read_bytes())
+    assert [answer.status_code for answer in (first, second, third, usual)] == [200 if maps else 400] * 4, usual.json
+    if maps:
+        assert len(first.json["explanations"][0]["explanations"]) == maps
+        assert [output["shape"][:2] for output in second.json["outputs"]] == [[1, maps]] * 2
+        assert np.shape(third.json) == (1, SIDE, SIDE)
+        assert np.shape(usual.json) == (3, SIDE, SIDE)
 
 
 def test_the_command_shows_and_explains_boxes(models, model, tmp_path, monkeypatch):

@@ -210,7 +210,7 @@ def test_all_routes_refuse_levels_of_0_to_1_and_say_what_to_send(client):
 def test_pictures_of_one_request_share_a_pass(client, cat, coffee, monkeypatch):
     passes, run = [], PredictComputation.run
     monkeypatch.setattr(
-        PredictComputation, "run", lambda *arguments: passes.append(len(arguments[2].images)) or run(*arguments)
+        PredictComputation, "run", lambda *arguments: passes.append(len(arguments[2])) or run(*arguments)
     )
     texts = [base64.b64encode(content).decode() for content in (cat, coffee, cat, coffee)]
     predictions = predict(client, *texts, top=1)

@@ -160,10 +160,10 @@ def test_a_mask_of_the_picture_is_cut_and_scaled_like_it(model):
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("pixel:0,150", "does not see pixel pixel:0,150: it sees x from"),
+        ("pixel:0,150", "does not see pixel:0,150: it sees x from"),
         ("pixel:9999,1", "does not see"),
         ("pixel:a,b", "give pixel:X,Y"),
-        ("dog", "no class 'dog'"),
+        ("dog", "no class 'dog'. It has ground, cat, cup, sky. A segmenter is asked about label:NAME and pixel:X,Y"),
         (7, "out of range"),
         (np.zeros((300, 451), dtype=bool), "is empty"),
         (np.zeros((300, 451)), "float64"),

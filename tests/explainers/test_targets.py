@@ -31,7 +31,7 @@ def test_case_tells_labels_apart_where_it_must():
     [
         ("taby", "Near matches: tabby"),
         ("cat", "Near matches: Tiger cat"),
-        ("zebra", "See the list of the model's labels."),
+        ("zebra", "It has tabby, Tiger cat"),
         ("crane", "classes 2, 3"),
         ("", "no class ''"),
         ("1.5", "no class '1.5'"),
@@ -69,6 +69,20 @@ def test_predictions_of_large_logits_do_not_overflow():
 def test_near_matches_that_hold_the_word_come_first():
     names = ["scar", "cur", "sports car", "car wheel", "carton"]
     assert near_matches("Car", names) == "Near matches: car wheel, sports car, scar, cur, carton."
+
+
+def test_a_place_is_no_target_of_a_classifier():
+    for place in ("box:3", "region:1,2,3,4", "pixel:3,4"):
+        with pytest.raises(TargetError, match=f"'{place}' is a place, and this model classifies whole pictures"):
+            Classification(LABELS).target(place)
+    assert Classification(["box:3"]).target("box:3") == 0
+
+
+def test_few_labels_are_listed():
+    with pytest.raises(TargetError, match=r"no class 'quokka'\. It has tabby, Tiger cat, crane, crane, 7\."):
+        class_index("quokka", LABELS)
+    with pytest.raises(TargetError, match="See the list of the model's labels"):
+        class_index("quokka", [f"class {number}" for number in range(1000)])
 
 
 PUZZLING = ["dog", "score", "x1", "Dog:x1", "box:1", "label", "border", "sky:border"]
