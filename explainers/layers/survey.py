@@ -159,7 +159,7 @@ def _check_declared(path: str, call: LayerCall | None, count: int) -> None:
         fault = f"no layer with a grid over the picture: it returns {output}"
     else:
         return
-    raise LayerError(f"The declared default layer {path!r} is {fault}; see `seewhy layers`.")
+    raise LayerError(f"The declared default layer {path!r} is {fault}; choose one of the list of the model's layers.")
 
 
 def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | None]:
