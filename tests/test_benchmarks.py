@@ -46,6 +46,7 @@ def display_maps(heatmaps) -> Tensor:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", few(["gradcam", "saliency", "integrated-gradients"], short=["saliency"]))
 @pytest.mark.filterwarnings("ignore")
 def test_contestants_compute_the_same_map(method, workload):
@@ -74,6 +75,7 @@ def test_forwards_compute_the_same_logits(workload):
         torch.testing.assert_close(run(), expected, rtol=1e-3, atol=1e-3, msg=name)
 
 
+@pytest.mark.slow
 def test_seewhy_keeps_less_for_its_backward_pass(model):
     sizes = library.memory(model)
     assert 0 < sizes["SeeWhy"] < sizes["pytorch-grad-cam"] / 10

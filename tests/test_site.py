@@ -16,6 +16,8 @@ from docs.routes import page
 from seewhy.explainers.methods.catalogue import METHODS
 from tests.pages import PAGES, ROOT
 
+pytestmark = pytest.mark.slow  # long, and run by .ci/run all the same
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -131,6 +131,7 @@ def upload(generated):
     return lambda: file(payload=io.BytesIO(CAT.read_bytes()), file_name="cat.png", mime_type="image/png")
 
 
+@pytest.mark.slow
 def test_a_generated_client_explains(call, models, upload):
     status, answer = call(
         "explain",

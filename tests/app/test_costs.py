@@ -144,6 +144,7 @@ def test_an_answer_tells_its_cost_and_the_rate_counts_it(limited, cat):
     assert ask(limited, cat).status_code == 200
 
 
+@pytest.mark.slow
 def test_what_costs_more_than_a_whole_limit_is_answered_when_nothing_else_was_asked(limited, cat):
     answer = ask(limited, cat, method="smoothgrad", samples="45")
     assert answer.status_code == 200
@@ -155,9 +156,14 @@ def test_what_costs_more_than_a_whole_limit_is_answered_when_nothing_else_was_as
     ("path", "fields", "cost"),
     [
         ("/explain", {"method": "smoothgrad", "samples": "8"}, 9),
-        ("/hooks/intervene", {"edits": '[{"layer": "bn2", "op": "zero"}]', "method": "rise", "samples": "10"}, 11),
-        ("/hooks/trace", {}, 1),
-        ("/hooks/capture", {"layer": "bn2"}, 2),
+        pytest.param(
+            "/hooks/intervene",
+            {"edits": '[{"layer": "bn2", "op": "zero"}]', "method": "rise", "samples": "10"},
+            11,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("/hooks/trace", {}, 1, marks=pytest.mark.slow),
+        pytest.param("/hooks/capture", {"layer": "bn2"}, 2, marks=pytest.mark.slow),
         ("/similar", {"reference": "small.jpg"}, 2),
     ],
 )

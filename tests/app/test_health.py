@@ -244,6 +244,7 @@ def test_a_model_that_fails_leaves_a_service_that_is_ready(declared, monkeypatch
     assert [probe(app, path) for path in ("/healthz", "/readyz")] == [200, 200]
 
 
+@pytest.mark.slow
 @pytest.mark.fault("the default model makes room for others", "nothing; `/readyz` says all is well, and loads nothing")
 @pytest.mark.parametrize(
     ("lose", "code"),

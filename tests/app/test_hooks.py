@@ -82,6 +82,7 @@ def test_a_trace_is_a_time_line_of_all_leaves(ask, cat, service):
     assert stem["tensors"][0]["statistics"]["shape"] == [1, 32, 112, 112]
 
 
+@pytest.mark.slow
 def test_a_trace_of_chosen_layers_can_be_drawn(post, cat):
     svg = post(cat, path="/hooks/trace", layer=["blocks.0", "bn*"], format="svg")
     assert svg.mimetype == "image/svg+xml"

@@ -308,6 +308,7 @@ def test_failures_of_a_known_kind_break_nothing(value, living, clock, cat, monke
     assert actual.faults() == []
 
 
+@pytest.mark.slow
 def test_a_model_that_still_answers_keeps_the_process(living, clock, cat, monkeypatch):
     app, actual = living
     response = app.test_client().post("/predict?model=efficientnet_lite0", data=cat, content_type="image/png")

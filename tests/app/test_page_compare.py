@@ -35,6 +35,7 @@ def test_another_picture_ends_what_is_compared(comparing):
         comparing.set_input_files("#image", EXAMPLES / "coffee.png")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("leave", "cancel"), [("#tab-explain", "Cancel"), pytest.param("#tab-inside", "Escape", marks=pytest.mark.slow)]
 )

@@ -139,6 +139,7 @@ def test_a_client_that_leaves_costs_no_more_passes(url):
     assert rests(url, 60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_mistake_in_the_models_file_is_told_before_anything_is_served(workers, tmp_path):
     file = tmp_path / "models.toml"

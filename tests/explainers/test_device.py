@@ -31,6 +31,7 @@ def check(*names):
             assert bool(looks) == (name in LOOK), name
 
 
+@pytest.mark.slow
 def test_a_method_gives_the_same_on_another_device():
     check("gradcam", "eigencam", "lrp", "smoothgrad")
 

@@ -218,6 +218,7 @@ def test_a_failed_download_says_so_and_the_way_out(folder, monkeypatch):
     assert "/secret/path" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_model_without_published_weights_says_so(folder):
     registry = Registry()
     spec = next(spec for spec in registry.specs() if spec.weights is None)
@@ -267,6 +268,7 @@ def test_embedded_weights_that_were_altered_are_refused(tmp_path, monkeypatch):
         checked_sha256(spec, spec.weights.cached())
 
 
+@pytest.mark.slow
 @pytest.mark.fault(
     "weights that are not those of the digest",
     "503 that names the file and both digests",

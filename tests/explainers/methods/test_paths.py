@@ -165,6 +165,7 @@ def test_a_baseline_like_the_picture_gets_nothing():
     assert torch.equal(result.maps, torch.zeros(1, 6, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("name", "max_dist"),
