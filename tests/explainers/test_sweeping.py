@@ -158,6 +158,9 @@ def test_every_op_that_can_be_swept(op, at, pictures, untouched):
     check(net, pictures[0], {"layer": "branch.1", "at": at, "region": [1, 2, 6, 8], **op}, pictures[1])
 
 
+SHORT = (nets.AddsInto, nets.Skip, nets.Stochastic)
+"""The nets of `make test`."""
+
 LAYERS = [
     (nets.Net, ["stem", "conv", "head", ""]),
     (nets.InPlaceModule, ["stem", "conv", "relu"]),
@@ -172,7 +175,13 @@ LAYERS = [
 
 
 @pytest.mark.parametrize(("trainable", "train"), [(False, False), pytest.param(True, True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("kind", "layers"), LAYERS, ids=lambda kind: getattr(kind, "__name__", None))
+@pytest.mark.parametrize(
+    ("kind", "layers"),
+    [
+        pytest.param(kind, layers, marks=[] if kind in SHORT else [pytest.mark.slow], id=kind.__name__)
+        for kind, layers in LAYERS
+    ],
+)
 def test_nets_of_all_kinds(kind, layers, trainable, train, pictures, untouched):
     net = untouched(nets.seeded(kind).requires_grad_(trainable).train(train))
     for layer, at in itertools.product(layers, ("input", "output")):
