@@ -26,7 +26,6 @@ ClassHead = Literal["softmax", "sigmoid"]
 SATURATED = 0.9999
 """Above this probability a softmax hardly changes with the logits."""
 
-
 _LISTED = 12
 """Labels that an error lists."""
 
