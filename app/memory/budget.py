@@ -228,8 +228,8 @@ class MemoryBudget:
     def _tidy(self, size: int) -> None:
         """Trim free memory before much is taken: the allocator may hold it in pieces that are too small.
 
-        Trimmed pages are faulted in again by the next requests, some milliseconds for each. So this waits until all that
-        was given back, if the allocator held it still, would not fit into the budget beside what is in use.
+        Trimmed pages are faulted in again by the next requests, some milliseconds for each. So this waits until all
+        that was given back, if the allocator held it still, would not fit into the budget beside what is in use.
         """
         if size >= _LARGE and self._freed >= max(_MUCH, self.size - self.occupancy - size):
             self._freed = 0
