@@ -18,10 +18,12 @@ from pydantic import (
 
 from seewhy.app.pipeline.choices import (
     CAPTURE_FORMATS,
+    EXPLAIN_FORMATS,
     FORMATS,
     INTERVENE_FORMATS,
     TRACE_FORMATS,
     CaptureFormat,
+    ExplainFormat,
     Format,
     InterveneFormat,
     TraceFormat,
@@ -55,6 +57,7 @@ MEDIA_TYPES: dict[str, str] = {
     "npz": "application/x-npz",
     "safetensors": "application/x-safetensors",
     "svg": "image/svg+xml",
+    "report": "text/html",
 }
 
 
@@ -209,7 +212,7 @@ class ExplainOptions(HeatmapOptions):
     top: int | None = _field(EXPLAIN["top"], ge=1)
     attribute: Name | None = _field(EXPLAIN["attribute"])
     label: Target = _field(EXPLAIN["label"])
-    format: Format | None = _format(FORMATS)
+    format: ExplainFormat | None = _format(EXPLAIN_FORMATS)
 
 
 class SegmentOptions(Options):
