@@ -1,4 +1,4 @@
-"""Metrics of maps: how faithful, well placed, simple and stable they are; importing this package fills their catalogue."""
+"""Metrics of maps: how faithful, well placed, simple and stable they are; importing it fills the catalogue."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -47,7 +47,7 @@ class Subject:
         explainer: the method that made the maps.
         raw: (N, h, w) float32, the method's maps of the pictures.
         plain: the explained score of each picture, and the model's outputs (N, ...) of the pictures.
-        truth: (N, H, W) bool, where in the model's input the target lies; None where that is not known.
+        truth: (N, H, W) bool, where in the model's input the target lies, all false where that is not known.
         reach: of the maps' cells in the model's input, see `Geometry`.
     """
 

@@ -11,7 +11,7 @@ from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.methods.perturbation.base import masked
 from seewhy.explainers.trust.metrics.base import FillOption, Metric, Seed, Subject, correlations, probability
 from seewhy.explainers.trust.metrics.catalogue import metric
-from seewhy.explainers.trust.metrics.road import ImputationOption, Road
+from seewhy.explainers.trust.metrics.road import ROAD, ImputationOption
 
 PAPER = Paper(
     "Chattopadhyay, Sarkar, Howlader, Balasubramanian",
@@ -98,7 +98,7 @@ class AverageIncrease(Masking):
     explanations="1",
 )
 @dataclass(frozen=True, kw_only=True)
-class Arcc(Metric):
+class ARCC(Metric):
     r"""ARCC: the harmonic mean of ROAD, coherency and complexity.
 
     .. math:: 3 \left(\frac{1}{\min(1, \max(0, 2 R))} + \frac{1}{(1 + \rho)/2} + \frac{1}{1 - \bar{m}}\right)^{-1}
@@ -119,7 +119,7 @@ class Arcc(Metric):
 
     def score(self, subject: Subject) -> Tensor:
         """Return the harmonic means (N,), in [0, 1]."""
-        road = Road(imputation=self.imputation, noise=self.noise, seed=self.seed).score(subject)
+        road = ROAD(imputation=self.imputation, noise=self.noise, seed=self.seed).score(subject)
         own = mask_of(subject.raw)
         again = mask_of(subject.explained(through(subject, subject.filled("zero"))))
         coherency = (1 + correlations(own.flatten(1), again.flatten(1))) / 2

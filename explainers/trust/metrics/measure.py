@@ -1,12 +1,12 @@
 """Methods measured: the values of metrics for the maps of several methods of a batch of pictures."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
+from seewhy.explainers.core.ask import DEFAULT_ASK, Ask, Targets
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.question import Question
@@ -21,8 +21,20 @@ from seewhy.explainers.trust.metrics.base import Metric, Reach, Subject
 from seewhy.explainers.trust.metrics.catalogue import entry_of
 from seewhy.explainers.trust.metrics.catalogue import passes_of as passes_of_metric
 
-Values = dict[str, dict[str, Tensor]]
-"""By method and column: (N,) float32 on the processor, or (M,) of a metric over mosaics."""
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """What metrics tell of the maps of several methods.
+
+    Attributes:
+        values: by method and column: (N,) float32 on the processor, or (M,) of a metric over mosaics.
+        targets: the explained target of each picture.
+        outputs: (N, ...) float32 on the processor, the model's outputs.
+    """
+
+    values: dict[str, dict[str, Tensor]]
+    targets: Targets
+    outputs: Tensor
 
 
 def measure(
@@ -33,7 +45,7 @@ def measure(
     ask: Ask = DEFAULT_ASK,
     truth: Tensor | None = None,
     progress: Progress = SILENT,
-) -> Values:
+) -> Measurement:
     """Explain pictures by several methods, all of the same targets, and measure the maps.
 
     Args:
@@ -41,7 +53,7 @@ def measure(
         explainers: the methods, by any names.
         metrics: the metrics, by any names.
         ask: the targets; a picture's most probable one where none is given.
-        truth: (N, H, W) bool, where in the images the targets lie; None where that is not known.
+        truth: (N, H, W) bool, where in the images the targets lie, all false where that is not known; None for nowhere.
         progress: see `Progress`.
 
     Raises:
@@ -49,7 +61,7 @@ def measure(
         ExplainerError, ValueError: as `Explainer.explain`.
     """
     check_truth(metrics, truth is not None)
-    values: Values = {name: {} for name in explainers}
+    values: dict[str, dict[str, Tensor]] = {name: {} for name in explainers}
     number, rounds = 0, len(explainers) * len(metrics) + 1
 
     def report(done: int, total: int) -> None:
@@ -68,7 +80,7 @@ def measure(
                 scores = metric.score(subject).float().cpu()
                 columns = entry_of(metric).columns
                 values[name].update(zip(columns, scores.view(len(scores), -1).unbind(1), strict=True))
-    return values
+    return Measurement(values, plain[0].ask_targets, plain[1].float().cpu())
 
 
 def _explained(

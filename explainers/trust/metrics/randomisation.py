@@ -99,7 +99,7 @@ class Randomisation(Metric):
     explanations="stages",
 )
 @dataclass(frozen=True, kw_only=True)
-class Mprt(Randomisation):
+class MPRT(Randomisation):
     r"""MPRT, the model parameter randomisation test: how much the maps of randomised networks are like the map.
 
     .. math:: \frac{1}{L} \sum_{l=1}^{L} \big|\rho\big(|M|,\, |M_l|\big)\big|
@@ -140,7 +140,7 @@ class Mprt(Randomisation):
     explanations="samples * stages + samples",
 )
 @dataclass(frozen=True, kw_only=True)
-class SmoothMprt(Mprt):
+class SmoothMPRT(MPRT):
     r"""Smooth MPRT: MPRT of maps averaged over noise, as gradients are too noisy to correlate.
 
     .. math:: \frac{1}{L} \sum_{l=1}^{L} \Big|\rho\Big(\Big|\sum_k M(x + \epsilon_k)\Big|,\,
@@ -180,7 +180,7 @@ class SmoothMprt(Mprt):
     explanations="1",
 )
 @dataclass(frozen=True, kw_only=True)
-class EfficientMprt(Randomisation):
+class EfficientMPRT(Randomisation):
     r"""Efficient MPRT: how much more complex the map of a random network is.
 
     .. math:: \frac{H(\hat{M}) - H(M)}{H(M)}

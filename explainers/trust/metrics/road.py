@@ -55,7 +55,7 @@ PAPER = Paper(
     forwards="copies",
 )
 @dataclass(frozen=True, kw_only=True)
-class Road(Metric):
+class ROAD(Metric):
     r"""ROAD, remove and debias: the least important pixels are removed, and the most important, and both compared.
 
     .. math:: \frac{1}{2\,|S|} \sum_{s \in S} p\big(x \setminus L_s\big) - p\big(x \setminus M_s\big),
@@ -111,7 +111,7 @@ def imputed(images: Tensor, removed: Tensor, imputation: Imputation) -> Tensor:
     Args:
         images: (N, C, H, W) float32 or wider.
         removed: (N, H, W) bool; some pixel of each picture is left.
-        imputation: see `Road`.
+        imputation: see `ROAD`.
     """
     if imputation == "fast":
         return _smoothed(images, ~removed[:, None])

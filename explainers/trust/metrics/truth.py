@@ -1,7 +1,9 @@
 """Pointing game and energy in the box: whether a map lies where the target is known to lie."""
 
+from abc import abstractmethod
 from typing import ClassVar
 
+import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
@@ -17,15 +19,20 @@ class Localisation(Metric):
 
     needs_truth: ClassVar[bool] = True
 
-    def place(self, subject: Subject) -> Tensor:
-        """Return where the targets lie, (N, H, W) bool.
+    @abstractmethod
+    def share(self, maps: Tensor, place: Tensor) -> Tensor:
+        """Return how much of each map (N, H, W) lies in its place, (N, H, W) bool, as (N,) float32."""
+
+    def score(self, subject: Subject) -> Tensor:
+        """Return the share (N,), in [0, 1]; NaN where nobody knows where the target lies.
 
         Raises:
-            OptionError: that is not known.
+            OptionError: that is known of no picture.
         """
         if subject.truth is None:
             raise OptionError("The metric needs to know where the target lies; give boxes or masks.", "boxes")
-        return subject.truth
+        is_known = subject.truth.any(dim=2).any(dim=1)
+        return torch.where(is_known, self.share(subject.maps, subject.truth), torch.nan)
 
 
 @metric(
@@ -50,11 +57,10 @@ class PointingGame(Localisation):
     map does not win. The paper adds a tolerance of 15 pixels, which there is none of here.
     """
 
-    def score(self, subject: Subject) -> Tensor:
-        """Return 1 or 0 for each map, (N,); a share where several values are the largest."""
-        maps, place = subject.maps.flatten(1), self.place(subject).flatten(1)
-        largest = maps == maps.amax(dim=1, keepdim=True)
-        return (largest & place).sum(dim=1).float() / largest.sum(dim=1)
+    def share(self, maps: Tensor, place: Tensor) -> Tensor:
+        """Return 1 or 0 for each map; a share where several values are the largest."""
+        largest = maps == maps.amax(dim=(1, 2), keepdim=True)
+        return (largest & place).sum(dim=(1, 2)).float() / largest.sum(dim=(1, 2))
 
 
 @metric(
@@ -78,6 +84,6 @@ class EnergyInBox(Localisation):
     where T are the pixels of the target's boxes or mask.
     """
 
-    def score(self, subject: Subject) -> Tensor:
-        """Return the share (N,); of a blank map that of a map that is the same everywhere."""
-        return (shares(subject.maps) * self.place(subject)).flatten(1).sum(dim=1).float()
+    def share(self, maps: Tensor, place: Tensor) -> Tensor:
+        """Return the share of mass; of a blank map that of a map that is the same everywhere."""
+        return (shares(maps) * place).sum(dim=(1, 2)).float()

@@ -222,7 +222,7 @@ def colours(count: int = 5) -> Tensor:
 def of_mosaics(net: nn.Module, method: str, metric: str, images: Tensor | None = None, **options) -> dict[str, Tensor]:
     images = colours() if images is None else images
     explainers = {method: get_method(method).build({"patch": 4, "stride": 4} if method == "occlusion" else {})}
-    return measure(net, images, explainers, {metric: METRICS[metric].build(options)})[method]
+    return measure(net, images, explainers, {metric: METRICS[metric].build(options)}).values[method]
 
 
 @pytest.mark.parametrize("size", ["input", "native"])
@@ -307,7 +307,7 @@ def test_a_map_that_ignores_the_network_is_found_out(control):
     net, images = nets.seeded(nets.Net), noise(3, 3, 12, 12)
     names = ("mprt", "smooth-mprt", "efficient-mprt")
     metrics = {name: METRICS[name].build({}) for name in names}
-    values = measure(net, images, {control: get_method(control).build({})}, metrics)[control]
+    values = measure(net, images, {control: get_method(control).build({})}, metrics).values[control]
     torch.testing.assert_close(values["mprt"], torch.ones(3))
     torch.testing.assert_close(values["smooth-mprt"], torch.ones(3))
     torch.testing.assert_close(values["efficient-mprt"], torch.zeros(3))
@@ -317,7 +317,7 @@ def test_a_gradient_depends_on_the_network_and_nothing_is_left_behind():
     net, images = nets.seeded(nets.Net), noise(3, 3, 12, 12)
     before = {name: value.clone() for name, value in net.state_dict().items()}
     metrics = {"mprt": METRICS["mprt"].build({"stages": 3})}
-    value = measure(net, images, {"saliency": get_method("saliency").build({})}, metrics)["saliency"]["mprt"]
+    value = measure(net, images, {"saliency": get_method("saliency").build({})}, metrics).values["saliency"]["mprt"]
     assert (value < 0.9).all()
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert all(parameter.grad is None and parameter.requires_grad for parameter in net.parameters())

@@ -53,14 +53,14 @@ def truth() -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def values(net, images, truth):
-    return measure(net, images, built("gradcam", *CONTROLS), small(OF_PICTURES), truth=truth)
+    return measure(net, images, built("gradcam", *CONTROLS), small(OF_PICTURES), truth=truth).values
 
 
 def test_a_value_does_not_depend_on_the_other_pictures(net, images, truth, values, monkeypatch):
     monkeypatch.setattr(chunks, "MOST", 2)
     for row in range(3):
         part = slice(row, row + 1)
-        alone = measure(net, images[part], built("gradcam"), small(OF_PICTURES), truth=truth[part])["gradcam"]
+        alone = measure(net, images[part], built("gradcam"), small(OF_PICTURES), truth=truth[part]).values["gradcam"]
         for name, value in alone.items():
             torch.testing.assert_close(value, values["gradcam"][name][part], atol=1e-4, rtol=1e-3, equal_nan=True)
 
@@ -78,10 +78,10 @@ def test_values_are_one_number_for_each_picture_and_column(values):
 
 def test_all_methods_are_measured_for_the_same_targets(net, images):
     metrics = small(["insertion"])
-    likely = measure(net, images, built("centre"), metrics)
-    asked = measure(net, images, built("centre"), metrics, Ask(net(images).argmax(dim=1)))
+    likely = measure(net, images, built("centre"), metrics).values
+    asked = measure(net, images, built("centre"), metrics, Ask(net(images).argmax(dim=1))).values
     assert torch.equal(likely["centre"]["insertion"], asked["centre"]["insertion"])
-    other = measure(net, images, built("centre"), metrics, Ask((net(images).argmax(dim=1) + 1) % 3))
+    other = measure(net, images, built("centre"), metrics, Ask((net(images).argmax(dim=1) + 1) % 3)).values
     assert not torch.equal(other["centre"]["insertion"], asked["centre"]["insertion"])
 
 

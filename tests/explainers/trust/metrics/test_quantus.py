@@ -19,8 +19,8 @@ from seewhy.explainers.trust.metrics.base import Subject, probability
 from seewhy.explainers.trust.metrics.catalogue import METRICS, get_metric
 from seewhy.explainers.trust.metrics.curves import Deletion
 from seewhy.explainers.trust.metrics.perturbing import Infidelity, SensitivityN
-from seewhy.explainers.trust.metrics.randomisation import EfficientMprt, Mprt, SmoothMprt
-from seewhy.explainers.trust.metrics.road import Road, imputed
+from seewhy.explainers.trust.metrics.randomisation import MPRT, EfficientMPRT, SmoothMPRT
+from seewhy.explainers.trust.metrics.road import ROAD, imputed
 from seewhy.explainers.trust.metrics.stability import MaxSensitivity
 from tests import nets
 
@@ -143,7 +143,7 @@ def test_road_without_noise(subject, net, images, maps):
     shares = [20, 40, 60, 80]
     expected = run(quantus.ROAD(percentages=shares, noise=0.0, **QUIET), net, images, maps)
     order = maps.flatten(1).argsort(dim=1, descending=True)
-    without_most = Road(imputation="exact", noise=0.0).curves(subject)[:, 1]
+    without_most = ROAD(imputation="exact", noise=0.0).curves(subject)[:, 1]
     for number, share in enumerate(shares):
         removed = torch.zeros(3, SIDE * SIDE, dtype=torch.bool).scatter_(1, order[:, :share], True)
         outputs = net(imputed(images, removed.view_as(maps), "exact")).detach()
@@ -215,7 +215,7 @@ def randomised_alike(monkeypatch, metric, subject, stages):
 
 
 def test_mprt_of_the_same_networks(subject, net, images, monkeypatch):
-    metric = Mprt(stages=2)
+    metric = MPRT(stages=2)
     own = torch.from_numpy(gradients(net, images, CLASSES)[:, 0])
     similarities = metric.similarities(subject)
     randomised_alike(monkeypatch, metric, subject, 2)
@@ -225,7 +225,7 @@ def test_mprt_of_the_same_networks(subject, net, images, monkeypatch):
 
 
 def test_smooth_mprt_of_the_same_networks_and_noise(subject, net, images, monkeypatch):
-    metric = SmoothMprt(stages=2, samples=4, noise=0.1)
+    metric = SmoothMPRT(stages=2, samples=4, noise=0.1)
     similarities = metric.similarities(subject)
     randomised_alike(monkeypatch, metric, subject, 2)
     state = {"number": 0}
@@ -247,7 +247,7 @@ def test_smooth_mprt_of_the_same_networks_and_noise(subject, net, images, monkey
 
 
 def test_efficient_mprt_of_the_same_network(subject, net, images, monkeypatch):
-    metric = EfficientMprt()
+    metric = EfficientMPRT()
     own = torch.from_numpy(gradients(net, images, CLASSES)[:, 0])
     value = metric.score(Subject(subject.question, subject.explainer, own, subject.plain))
     randomised_alike(monkeypatch, metric, subject, 1)
