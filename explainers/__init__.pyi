@@ -1,4 +1,5 @@
 # The public names. `__init__.py` reads this file, and imports a name on first use.
+from .calibrate import calibrate as calibrate
 from .core.attribution import Attribution as Attribution
 from .core.objective import Objective as Objective
 from .core.task import Task as Task
@@ -93,3 +94,5 @@ from .segment import segment as segment
 from .tasks.candidates import Candidates as Candidates
 from .tasks.classification import Classification as Classification
 from .tasks.pose import survey as survey
+from .trust.calibration import Calibration as Calibration
+from .trust.proof import Proof as Proof
