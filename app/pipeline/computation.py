@@ -17,6 +17,8 @@ from seewhy.explainers.methods.catalogue import passes_of
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.gradient.integrated import IntegratedGradients
 from seewhy.explainers.tasks.pose import pose, predict
+from seewhy.explainers.trust.faithfulness import prove
+from seewhy.explainers.trust.trial import Trial
 from seewhy.models import LoadedModel
 
 
@@ -81,9 +83,15 @@ class PredictComputation(Computation):
 
 @dataclass(frozen=True)
 class ExplainComputation(Computation):
-    """Explain pictures by one or several methods; equal explainers share a batch."""
+    """Explain pictures by one or several methods; equal explainers and proofs share a batch.
+
+    Attributes:
+        explainers: of the methods.
+        trial: how each map is tried for its proof; None without proofs.
+    """
 
     explainers: tuple[Explainer, ...]
+    trial: Trial | None = None
 
     def outputs(self, result: Sequence[Attribution]) -> Sequence[Tensor]:
         """Return the outputs of each method's attribution."""
@@ -95,8 +103,9 @@ class ExplainComputation(Computation):
         return all(explainer.runs_whole for explainer in self.explainers)
 
     def passes(self, model: LoadedModel) -> Passes | None:
-        """Return the passes of all methods together; shared passes count for each."""
+        """Return the passes of all methods and proofs together; shared passes count for each."""
         counts = [passes_of(explainer, model, model.spec.image_shape) for explainer in self.explainers]
+        counts += [] if self.trial is None else [self.trial.passes * len(self.explainers)]
         numbers = [passes for passes in counts if passes is not None]
         return sum(numbers, Passes()) if len(numbers) == len(counts) else None
 
@@ -110,6 +119,7 @@ class ExplainComputation(Computation):
     def run(self, model: LoadedModel, images: Tensor, ask: Ask, progress: Progress) -> Sequence[Any]:
         """Return for each picture a sequence of one attribution (N = 1) per method."""
         attributions = explain_jointly(self.explainers, model, images, ask, progress)
+        attributions = prove(model, images, attributions, self.trial, progress=progress.unseen)
         return list(zip(*(attribution.rows() for attribution in attributions), strict=True))
 
 

@@ -20,6 +20,7 @@ from seewhy.explainers.methods.catalogue import Method, build_methods, get_metho
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.tasks.regions import Mask
 from seewhy.explainers.tasks.segmentation import Segmentation
+from seewhy.explainers.trust.trial import trial_of
 from seewhy.models import LoadedModel
 
 Methods = tuple[tuple[Method, Explainer], ...]
@@ -167,7 +168,10 @@ def explain_plan(
     boxes = isinstance(model.task, BoxTask)
     return Plan(
         model=model,
-        computation=ExplainComputation(tuple(explainer for _, explainer in methods)),
+        computation=ExplainComputation(
+            tuple(explainer for _, explainer in methods),
+            trial_of(options.proof, options.proof_area, options.proof_fill),
+        ),
         asks=asks,
         deadline=deadline,
         stage="explain",

@@ -133,6 +133,16 @@ class Proof:
     warnings: tuple[WarningCode, ...]
     cost: Passes
 
+    @property
+    def summary(self) -> str:
+        """One line of ASCII: ``supported; score=0.50; beats=0.99``."""
+        parts: list[str] = [self.grade or "ungraded"]
+        if self.faithfulness:
+            parts.append(f"score={self.faithfulness.score:.2f}")
+        if self.calibration:
+            parts.append(f"beats={self.calibration.beats:.2f}")
+        return "; ".join(parts)
+
 
 def proof_of(
     faithfulness: Faithfulness,
