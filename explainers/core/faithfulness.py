@@ -1,7 +1,6 @@
 """Faithfulness: what becomes of the score where what a map marks is alone, or hidden."""
 
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import Any, Literal
 
 import torch
@@ -68,13 +67,17 @@ class Faithfulness:
         return None if self.copies is None else self.copies / self.scale[:, None]
 
     @property
-    def null_scores(self) -> list[float]:
-        """The scores of maps that cannot know one picture (N = 1): its copies, and that of another picture."""
-        tried = [part.flatten() for part in (self.copies, self.stranger) if part is not None]
-        if not tried or bool(self.are_blank):
+    def stranger_scores(self) -> list[float]:
+        """The score of the map of another picture on one picture (N = 1); empty without one."""
+        if self.stranger is None or bool(self.stranger.isnan()):
             return []
-        scores = torch.cat(tried) / self.scale
-        return [score for score in scores.tolist() if isfinite(score)]
+        return (self.stranger / self.scale).tolist()
+
+    @property
+    def null_scores(self) -> list[float]:
+        """The scores of maps that cannot know one picture (N = 1): copies of its own, and that of another picture."""
+        copies = self.copy_scores
+        return [*([] if copies is None or bool(self.are_blank) else copies[0].tolist()), *self.stranger_scores]
 
     def rows(self) -> list["Faithfulness"]:
         """Return that of each picture (N = 1), on the CPU."""

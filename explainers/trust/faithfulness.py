@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
@@ -19,6 +20,9 @@ from seewhy.explainers.trust.choices import Fill
 from seewhy.explainers.trust.marking import WHOLE, blurred, mirrored, resized, top_share, turned
 from seewhy.explainers.trust.strangers import Others, Strangers
 from seewhy.explainers.trust.trial import Trial
+
+STRANGER = Passes(2)
+"""Forward passes of the map of another picture, for each picture."""
 
 
 def prove(
@@ -155,5 +159,5 @@ def _faithfulness(
         stranger=stranger,
         are_probabilities=objective.are_probabilities,
         are_blank=_are_blank(attribution),
-        forwards=len(scores) + len(hidden) + (0 if stranger is None else 2),
+        forwards=len(scores) + len(hidden) + (0 if stranger is None else STRANGER.forwards),
     )
