@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 
+from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.model import Model, must_know_pictures
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.explain import Layers, explainers_of
 from seewhy.explainers.methods.catalogue import get_method
+from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.trust.calibration import ENOUGH, Calibration, false_alarms
 from seewhy.explainers.trust.choices import AREA, Fill
 from seewhy.explainers.trust.faithfulness import prove
@@ -49,15 +51,9 @@ def calibrate(
     """
     must_know_pictures(model)
     (explainer,) = explainers_of([get_method(method or model.task.default_method)], layer, options, model.module)
-    trial, strangers = Trial(proof_area, proof_fill, full=True), Strangers()
-    groups: list[list[float]] = []
-    are_probabilities = True
-    for batch in _batches(pictures, batch_size):
-        images = torch.stack([prepare(model, picture).image for picture in batch]).to(model.device)
-        (attribution,) = prove(model, images, [explainer.explain(model, images)], trial, strangers=strangers)
-        for row in attribution.rows():
-            groups.append(row.faithfulness.null_scores if row.faithfulness else [])
-            are_probabilities = row.faithfulness is not None and bool(row.faithfulness.are_probabilities)
+    trial = Trial(proof_area, proof_fill, full=True)
+    rows = null_rows(model, explainer, pictures, trial, batch_size)
+    groups = [row.null_scores for row in rows]
     scores = sorted(score for group in groups for score in group)
     if len(scores) < ENOUGH:
         raise OptionError(
@@ -71,10 +67,31 @@ def calibrate(
         model=getattr(model, "name", ""),
         area=trial.area,
         fill=trial.fill,
-        are_probabilities=are_probabilities,
+        are_probabilities=bool(rows[0].are_probabilities),
         pictures=len(groups),
         false_alarms_at_95=false_alarms(groups),
     )
+
+
+def null_rows(
+    model: Model, explainer: Explainer, pictures: Iterable[ViewSource], trial: Trial, batch_size: int = 8
+) -> list[Faithfulness]:
+    """Return the faithfulness (N = 1) of each picture's map, with its `null_scores`.
+
+    Args:
+        model: a `LoadedModel`.
+        explainer: of the maps.
+        pictures: what `explain` takes; each is also tried with the map of the one before it.
+        trial: how they are tried, with copies.
+        batch_size: pictures in a pass.
+    """
+    strangers = Strangers()
+    rows: list[Faithfulness] = []
+    for batch in _batches(pictures, batch_size):
+        images = torch.stack([prepare(model, picture).image for picture in batch]).to(model.device)
+        (attribution,) = prove(model, images, [explainer.explain(model, images)], trial, strangers=strangers)
+        rows += [] if attribution.faithfulness is None else attribution.faithfulness.rows()
+    return rows
 
 
 def _batches(pictures: Iterable[ViewSource], size: int) -> Iterator[Sequence[ViewSource]]:

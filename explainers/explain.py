@@ -194,7 +194,8 @@ def _explained(
     ask = Ask.stacked(asks)
     images = view.images(model.device).expand(len(asks), -1, -1, -1)
     (attribution,) = prove(model, images, [explainer.explain(model, images, ask)], trial, ask)
-    return explanations(model, entry.name, view.picture, view.geometry, attribution, task_of(model, ask), calibration)
+    task = task_of(model, ask)
+    return explanations(model, entry.name, view.picture, view.geometry, attribution, task, calibration, explainer)
 
 
 def compare(
@@ -234,8 +235,8 @@ def compare(
     attributions = prove(model, images, attributions, trial, ask)
     task = task_of(model, ask)
     return [
-        explanations(model, entry.name, view.picture, view.geometry, attribution, task, proof_calibration)[0]
-        for entry, attribution in zip(entries, attributions, strict=True)
+        explanations(model, entry.name, view.picture, view.geometry, attribution, task, proof_calibration, explainer)[0]
+        for entry, attribution, explainer in zip(entries, attributions, explainers, strict=True)
     ]
 
 

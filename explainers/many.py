@@ -80,9 +80,10 @@ class _Series:
             rows = attribution.rows()
         except ExplainerError as error:
             return [error] if len(batch) == 1 else [answer for pair in batch for answer in self.explain([pair])]
+        task = task_of(self.model, ask)
         return [
             explanations(
-                self.model, self.method, view.picture, view.geometry, row, task_of(self.model, ask), self.calibration
+                self.model, self.method, view.picture, view.geometry, row, task, self.calibration, self.explainer
             )[0]
             for (view, _), row in zip(batch, rows, strict=True)
         ]

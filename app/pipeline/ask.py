@@ -308,9 +308,10 @@ def _explain_result(submission: Submission, outcomes: Sequence[Outcome], null: N
                 picture.geometry,
                 attribution,
                 calibration=null.calibration(plan.model, attribution),
+                explainer=explainer,
             )[0]
             for outcome in outcomes
-            for (method, _), attribution in zip(plan.methods, outcome.result, strict=True)
+            for (method, explainer), attribution in zip(plan.methods, outcome.result, strict=True)
         ],
         style=plan.style,
         outputs=_own(outcomes[0].result[0].outputs[0]),

@@ -5,8 +5,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.trust.calibration import Calibration, embedded
+from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.choices import AREA, Fill
+from seewhy.explainers.trust.embedded import calibration_of
 from seewhy.explainers.trust.strangers import Strangers
 from seewhy.explainers.trust.trial import Trial
 from seewhy.models import LoadedModel
@@ -45,7 +46,7 @@ class NullScores:
 
     def gathers(self, model: LoadedModel, area: float, fill: Fill) -> bool:
         """Whether proofs by such trials are compared with what is gathered, and not with what ships."""
-        return area == AREA and embedded(model.sha256, model.preprocess.size, area, fill) is None
+        return area == AREA and calibration_of(model.sha256, model.preprocess.size, area, fill) is None
 
     def strangers(self, model: LoadedModel, trial: Trial) -> Strangers | None:
         """Return the maps to try on the pictures of a batch; None if there are enough scores."""

@@ -22,10 +22,12 @@ from seewhy.explainers.imaging.choices import Scale
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.display import Drawing
 from seewhy.explainers.tasks.regions import Region as Target
 from seewhy.explainers.tasks.regions import share_outside
-from seewhy.explainers.trust.calibration import Calibration, embedded
+from seewhy.explainers.trust.calibration import Calibration
+from seewhy.explainers.trust.embedded import calibration_of, sanity_of
 from seewhy.explainers.trust.proof import Proof, proof_of
 
 if TYPE_CHECKING:
@@ -261,6 +263,7 @@ def explanations(
     attribution: Attribution,
     task: Task | None = None,
     calibration: Calibration | None = None,
+    explainer: Explainer | None = None,
 ) -> list[Explanation]:
     """Return the explanation of each map of an attribution, all of the same picture.
 
@@ -272,6 +275,7 @@ def explanations(
         attribution: one map per explained class.
         task: what was asked of the model; None for its own.
         calibration: what proofs are compared with; None for what ships with the model's weights.
+        explainer: the method with its options, for what is known of its sanity.
     """
     task = task or model.task
     maps = attribution.maps.cpu().numpy()
@@ -303,11 +307,22 @@ def explanations(
     if attribution.faithfulness is None:
         return rows
     parts = attribution.faithfulness.rows()
-    return [replace(row, proof=_proof(row, part, model, calibration)) for row, part in zip(rows, parts, strict=True)]
+    return [
+        replace(row, proof=_proof(row, part, model, calibration, explainer))
+        for row, part in zip(rows, parts, strict=True)
+    ]
 
 
-def _proof(explanation: Explanation, part: Faithfulness, model: Model, calibration: Calibration | None) -> Proof:
+def _proof(
+    explanation: Explanation,
+    part: Faithfulness,
+    model: Model,
+    calibration: Calibration | None,
+    explainer: Explainer | None,
+) -> Proof:
     """Return the proof of an explanation, given the faithfulness (N = 1) of its map."""
+    entry = METHODS.get(explanation.method)
+    is_usual = explainer is not None and entry is not None and explainer == entry.build({})
     return proof_of(
         part,
         explanation.map,
@@ -315,7 +330,8 @@ def _proof(explanation: Explanation, part: Faithfulness, model: Model, calibrati
         explanation.target,
         explanation.against,
         [diagnostic.code for diagnostic in explanation.diagnostics],
-        calibration or embedded(model.sha256, model.preprocess.size, part.area, part.fill),
+        calibration or calibration_of(model.sha256, model.preprocess.size, part.area, part.fill),
+        sanity_of(model.sha256, model.preprocess.size, explanation.method) if is_usual else None,
     )
 
 

@@ -1,12 +1,8 @@
 """Calibration: how maps that cannot know the picture fare with a model."""
 
-import json
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.resources import files
-from typing import Any
 
 from seewhy.explainers.trust.choices import Fill
 
@@ -81,30 +77,3 @@ def false_alarms(groups: Sequence[Sequence[float]], level: float = 0.95) -> floa
 def _beats(scores: Sequence[float], score: float) -> float:
     """Return one less the rank p-value of a score among others in ascending order."""
     return bisect_left(scores, score) / (1 + len(scores))
-
-
-def embedded(digest: str | None, size: Sequence[int], area: float, fill: str) -> Calibration | None:
-    """Return the calibration that ships for a network; None if there is none.
-
-    Args:
-        digest: SHA-256 of its weights file, hexadecimal.
-        size: height and width of its input.
-        area, fill: of the trial.
-    """
-    entry = _table().get(digest or "", {})
-    if list(size) != entry.get("size"):
-        return None
-    return next((row for row in _calibrations(digest or "") if (row.area, row.fill) == (area, fill)), None)
-
-
-@lru_cache(maxsize=1)
-def _table() -> dict[str, Any]:
-    """Return what `python -m tools.trust.calibrate` has measured, by digests of weights."""
-    table: dict[str, Any] = json.loads(files(__package__).joinpath("embedded.json").read_text(encoding="utf-8"))
-    return table
-
-
-@lru_cache(maxsize=16)
-def _calibrations(digest: str) -> tuple[Calibration, ...]:
-    rows = _table()[digest]["calibrations"]
-    return tuple(Calibration(**{**row, "scores": tuple(row["scores"])}) for row in rows)

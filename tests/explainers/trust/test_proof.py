@@ -21,6 +21,7 @@ from seewhy.explainers.trust.calibration import Comparison, false_alarms
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.marking import turned
 from seewhy.explainers.trust.proof import Measurement, grade_of, shape_of
+from seewhy.explainers.trust.sanity import Sanity
 from seewhy.explainers.trust.sentences import sentence_of
 from seewhy.explainers.trust.strangers import Strangers
 from seewhy.explainers.trust.trial import Trial
@@ -223,3 +224,23 @@ def test_bad_options_say_what_to_do(options, field, markers, calibration):
 def test_a_calibration_needs_enough_pictures(markers):
     with pytest.raises(OptionError, match="30 scores"):
         calibrate(markers, list(draw(10, "outside", torch.Generator()).images))
+
+
+def test_a_method_that_is_the_same_for_every_class_is_never_fully_supported(monkeypatch, markers, calibration):
+    same = Sanity(same_with_random_head=0.9, same_with_random_model=0.1, same_for_an_unlikely_class=0.95, pictures=8)
+    monkeypatch.setattr("seewhy.explainers.results.explanation.sanity_of", lambda _digest, _size, method: same)
+    (image,) = draw(1, "outside", torch.Generator().manual_seed(6)).images
+    options: dict[str, Any] = {"proof": True, "proof_area": AREA, "proof_fill": "mean"}
+    usual = explain(markers, image, "gradcam", proof_calibration=calibration, **options).proof
+    assert usual.sanity == same
+    assert usual.warnings == ("same-for-every-class",)
+    assert usual.grade != "supported"
+    other = explain(markers, image, "gradcam", proof_calibration=calibration, sign="absolute", **options).proof
+    assert other.sanity is None  # it was measured with the default options
+
+
+def test_what_warns():
+    assert Sanity(0.81, 0.0, 0.0, 8).is_same_for_every_class
+    assert Sanity(0.0, 0.0, 0.81, 8).is_same_for_every_class
+    assert Sanity(0.0, 0.81, 0.0, 8).ignores_the_model
+    assert not Sanity(0.8, 0.8, 0.8, 8).ignores_the_model
