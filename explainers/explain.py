@@ -193,7 +193,8 @@ def _explained(
         return [row for ask in asks for row in _explained(model, entry, explainer, view, [ask], trial, calibration)]
     ask = Ask.stacked(asks)
     images = view.images(model.device).expand(len(asks), -1, -1, -1)
-    (attribution,) = prove(model, images, [explainer.explain(model, images, ask)], trial, ask)
+    attribution = explainer.explain(model, images, ask)
+    (attribution,) = prove(model, images, [attribution], trial, ask, explainers=[explainer])
     task = task_of(model, ask)
     return explanations(model, entry.name, view.picture, view.geometry, attribution, task, calibration, explainer)
 
@@ -232,7 +233,7 @@ def compare(
     view = prepare(model, picture)
     ask, images = ask_of(model, target, against), view.images(model.device)
     attributions = explain_jointly(explainers, model, images, ask.placed(view.geometry))
-    attributions = prove(model, images, attributions, trial, ask)
+    attributions = prove(model, images, attributions, trial, ask, explainers=explainers)
     task = task_of(model, ask)
     return [
         explanations(model, entry.name, view.picture, view.geometry, attribution, task, proof_calibration, explainer)[0]

@@ -76,7 +76,7 @@ class _Series:
         ask = Ask.stacked([ask for _, ask in batch])
         try:
             attribution = self.explainer.explain(self.model, images, ask)
-            (attribution,) = prove(self.model, images, [attribution], self.trial, ask)
+            (attribution,) = prove(self.model, images, [attribution], self.trial, ask, explainers=[self.explainer])
             rows = attribution.rows()
         except ExplainerError as error:
             return [error] if len(batch) == 1 else [answer for pair in batch for answer in self.explain([pair])]

@@ -111,6 +111,7 @@ class ExplainComputation(Computation):
         counts = [passes_of(explainer, model, model.spec.image_shape) for explainer in self.explainers]
         if self.trial is not None:
             counts += [self.trial.passes * len(self.explainers), STRANGER * (self._strangers(model) is not None)]
+            counts += [Passes(explainer.is_complete) for explainer in self.explainers]
         numbers = [passes for passes in counts if passes is not None]
         return sum(numbers, Passes()) if len(numbers) == len(counts) else None
 
@@ -125,7 +126,15 @@ class ExplainComputation(Computation):
         """Return for each picture a sequence of one attribution (N = 1) per method."""
         attributions = explain_jointly(self.explainers, model, images, ask, progress)
         strangers = self._strangers(model)
-        attributions = prove(model, images, attributions, self.trial, progress=progress.unseen, strangers=strangers)
+        attributions = prove(
+            model,
+            images,
+            attributions,
+            self.trial,
+            progress=progress.unseen,
+            strangers=strangers,
+            explainers=self.explainers,
+        )
         if self.null is not None and strangers is not None:
             self.null.add(model, attributions[0])
         return list(zip(*(attribution.rows() for attribution in attributions), strict=True))

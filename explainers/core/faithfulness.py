@@ -30,6 +30,8 @@ class Faithfulness:
         are_probabilities: (N,) bool: whether the scores are probabilities.
         are_blank: (N,) bool: whether the map has one value everywhere, and marks nothing.
         forwards: forward passes of the model for each map.
+        gap: (N,) by how much the sum of the map misses what it should be, as a share of that; None where the method
+            promises no sum.
     """
 
     area: float
@@ -44,6 +46,7 @@ class Faithfulness:
     are_probabilities: Tensor
     are_blank: Tensor
     forwards: int
+    gap: Tensor | None = None
 
     @property
     def scale(self) -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, zip_longest
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.costs import Passes
-from seewhy.explainers.core.faithfulness import Faithfulness
+from seewhy.explainers.core.faithfulness import LEAST, Faithfulness
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.execution.progress import SILENT, Progress
+from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.tasks.pose import pose
 from seewhy.explainers.trust.choices import Fill
 from seewhy.explainers.trust.marking import WHOLE, blurred, mirrored, resized, top_share, turned
@@ -33,6 +34,7 @@ def prove(
     ask: Ask = DEFAULT_ASK,
     progress: Progress = SILENT,
     strangers: Strangers | None = None,
+    explainers: Sequence[Explainer] = (),
 ) -> list[Attribution]:
     r"""Return attributions with the `Faithfulness` of their maps.
 
@@ -51,6 +53,7 @@ def prove(
         ask: what was asked, for its function.
         progress: see `Progress`.
         strangers: maps of other pictures, to try one on each picture, for a calibration; None for none.
+        explainers: the methods of the attributions, for what their maps should sum to.
 
     Raises:
         ModelOutputError: the model returns no outputs, or NaN.
@@ -72,9 +75,10 @@ def prove(
         tried = list(islice(parts, len(marks)))
         hidden = next(parts)
         stranger = None if others is None else _stranger(next(parts), others)
+        gaps = [_gap(question, objective, *pair) for pair in zip_longest(attributions, explainers)]
         return [
-            replace(attribution, faithfulness=_faithfulness(trial, attribution, objective, part, hidden, stranger))
-            for attribution, part in zip(attributions, tried, strict=True)
+            replace(attribution, faithfulness=_faithfulness(trial, attribution, objective, part, hidden, stranger, gap))
+            for attribution, part, gap in zip(attributions, tried, gaps, strict=True)
         ]
 
 
@@ -127,6 +131,17 @@ def _stranger(scores: Tensor, others: Others) -> Tensor:
     return torch.where(others.exist, kept - dropped, torch.nan)
 
 
+def _gap(
+    question: Question, objective: Objective, attribution: Attribution, explainer: Explainer | None
+) -> Tensor | None:
+    """Return by how much the sums of maps miss what they should be, as shares (N,) of that; None without a promise."""
+    if explainer is None or not explainer.is_complete:
+        return None
+    origins = explainer.origins(question.images, question.model).to(question.images.dtype)
+    expected = objective.scores(attribution.outputs) - objective.scores(question.predict(origins))
+    return (attribution.maps.sum(dim=(1, 2)) - expected).abs() / expected.abs().clamp_min(LEAST)
+
+
 def _are_blank(attribution: Attribution) -> Tensor:
     """Return which maps (N,) have one value everywhere."""
     values = attribution.maps.flatten(1)
@@ -140,6 +155,7 @@ def _faithfulness(
     scores: Tensor,
     hidden: Tensor,
     stranger: Tensor | None,
+    gap: Tensor | None,
 ) -> Faithfulness:
     """Return what the scores of masked copies (V, N), and those of hidden pictures (0 or 1, N), tell of maps."""
     kept, dropped, turned_dropped, *others = scores
@@ -159,5 +175,6 @@ def _faithfulness(
         stranger=stranger,
         are_probabilities=objective.are_probabilities,
         are_blank=_are_blank(attribution),
-        forwards=len(scores) + len(hidden) + (0 if stranger is None else STRANGER.forwards),
+        forwards=len(scores) + len(hidden) + (0 if stranger is None else STRANGER.forwards) + (gap is not None),
+        gap=gap,
     )

@@ -182,7 +182,7 @@ def proof_of(
         calibration=comparison,
         sanity=sanity,
         shape=shape,
-        completeness_gap=None,
+        completeness_gap=None if faithfulness.gap is None else float(faithfulness.gap),
         warnings=warnings,
         cost=Passes(faithfulness.forwards),
     )

@@ -6,8 +6,10 @@ from torch import Tensor, nn
 
 from seewhy import GradCAM, explain, wrap_model
 from seewhy.explainers.core.ask import Ask
+from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.trial import Trial
+from tests.nets import Net
 from tools.planted.drawings import draw
 from tools.planted.training import load
 
@@ -138,3 +140,29 @@ def test_several_methods_share_passes():
 def test_a_picture_is_proved_only_where_that_is_asked_for():
     result = explain(light_meter(), bright_corner()[0], layer="conv")
     assert result.proof is None
+
+
+def net_and_images():
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return Net().eval(), torch.randn(2, 3, 16, 16)
+
+
+@pytest.mark.parametrize("name", ["integrated-gradients", "guided-ig", "deeplift"])
+def test_the_gap_is_what_the_map_misses_of_its_sum(name):
+    network, images = net_and_images()
+    explainer = METHODS[name].build({"steps": 3} if name != "deeplift" else {})
+    attribution = explainer.explain(network, images)
+    (proved,) = prove(network, images, [attribution], Trial(), explainers=[explainer])
+    scores, zero = (network(part).gather(1, attribution.targets[:, None])[:, 0] for part in (images, 0 * images))
+    expected = (attribution.maps.sum((1, 2)) - (scores - zero)).abs() / (scores - zero).abs()
+    torch.testing.assert_close(proved.faithfulness.gap, expected, atol=1e-4, rtol=1e-3)
+    assert (float(proved.faithfulness.gap.max()) > 0.01) == (name != "deeplift")  # three steps are too few
+    assert proved.faithfulness.forwards == 4
+
+
+def test_methods_without_a_sum_promise_none():
+    network, images = net_and_images()
+    for explainer in (GradCAM(layers=("conv",)), METHODS["deeplift"].build({"sign": "positive"})):
+        (proved,) = prove(network, images, [explainer.explain(network, images)], Trial(), explainers=[explainer])
+        assert proved.faithfulness.gap is None
