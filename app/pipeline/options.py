@@ -18,10 +18,12 @@ from pydantic import (
 
 from seewhy.app.pipeline.choices import (
     CAPTURE_FORMATS,
+    EXPLAIN_FORMATS,
     FORMATS,
     INTERVENE_FORMATS,
     TRACE_FORMATS,
     CaptureFormat,
+    ExplainFormat,
     Format,
     InterveneFormat,
     TraceFormat,
@@ -57,6 +59,7 @@ MEDIA_TYPES: dict[str, str] = {
     "npz": "application/x-npz",
     "safetensors": "application/x-safetensors",
     "svg": "image/svg+xml",
+    "report": "text/html",
 }
 
 
@@ -221,7 +224,7 @@ class ExplainOptions(HeatmapOptions):
     proof: Annotated[Extent, BeforeValidator(_extent)] = _field(PROOF["proof"])
     proof_area: float = _field(PROOF["proof_area"], ge=AREAS[0], le=AREAS[1])
     proof_fill: Fill = _field(PROOF["proof_fill"])
-    format: Format | None = _format(FORMATS)
+    format: ExplainFormat | None = _format(EXPLAIN_FORMATS)
 
 
 class SegmentOptions(Options):
