@@ -1,4 +1,5 @@
 # The public names. `__init__.py` reads this file, and imports a name on first use.
+from .calibrate import calibrate as calibrate
 from .core.attribution import Attribution as Attribution
 from .core.objective import Objective as Objective
 from .core.task import Task as Task
@@ -97,6 +98,7 @@ from .segment import segment as segment
 from .tasks.candidates import Candidates as Candidates
 from .tasks.classification import Classification as Classification
 from .tasks.pose import survey as survey
+from .trust.calibration import Calibration as Calibration
 from .trust.metrics.base import Metric as Metric
 from .trust.metrics.catalogue import get_metric as get_metric
 from .trust.metrics.catalogue import list_metrics as list_metrics
@@ -118,3 +120,4 @@ from .trust.metrics.shape import Sparseness as Sparseness
 from .trust.metrics.stability import MaxSensitivity as MaxSensitivity
 from .trust.metrics.truth import EnergyInBox as EnergyInBox
 from .trust.metrics.truth import PointingGame as PointingGame
+from .trust.proof import Proof as Proof

@@ -168,7 +168,7 @@ class _Run:
         methods = ", ".join(method.name for method, _ in result.methods)
         place = f" -> {printable(item.output)}" if to_file else ""
         return _Answer(
-            line=f"{printable(item.picture)}: {classes} by {methods}{place}",
+            line="\n".join([f"{printable(item.picture)}: {classes} by {methods}{place}", *_proofs(result)]),
             caption=f": {classes}",
             rows=tuple(_rows(item, result, milliseconds)) if self.extras.summary else (),
             body=b"" if to_file else body,
@@ -278,6 +278,17 @@ def _classes(result: ExplainResult) -> str:
     return f"{targets} against {against.label}" if against else targets
 
 
+def _proofs(result: ExplainResult) -> list[str]:
+    """Return a line for each proof, which names its map if there are several."""
+    maps = result.explanations
+    names = [f"{part.method} for {part.target.label}, " if len(maps) > 1 else "" for part in maps]
+    return [
+        f"  {name}{part.proof.grade or 'ungraded'}: {part.proof.sentence}"
+        for name, part in zip(names, maps, strict=True)
+        if part.proof
+    ]
+
+
 def _rows(item: Item, result: ExplainResult, milliseconds: float) -> list[dict[str, Any]]:
     return [
         {
@@ -290,6 +301,7 @@ def _rows(item: Item, result: ExplainResult, milliseconds: float) -> list[dict[s
             **{name: vars(explanation.target).get(name) for name in ("probability", "logit", "value")},
             "contrast": explanation.against.label if explanation.against else None,
             "diagnostics": [diagnostic.code for diagnostic in explanation.diagnostics],
+            "proof": explanation.proof.summary if explanation.proof else None,
             "milliseconds": milliseconds,
         }
         for explanation in result.explanations

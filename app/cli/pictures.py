@@ -22,9 +22,10 @@ from seewhy.app.cli.options import (
     table_options,
 )
 from seewhy.app.pipeline.choices import EXPLAIN_FORMATS, FORMATS, ExplainFormat, Format
-from seewhy.app.pipeline.option_table import EXPLAIN, HEATMAP, MASK, METHOD, PREDICT, SEGMENT
+from seewhy.app.pipeline.option_table import EXPLAIN, HEATMAP, MASK, METHOD, PREDICT, PROOF, SEGMENT
 from seewhy.explainers.imaging.choices import SEGMENT_VIEWS
 from seewhy.explainers.tasks.choices import PARTS
+from seewhy.explainers.trust.choices import FILLS
 
 
 @click.command()
@@ -32,6 +33,12 @@ from seewhy.explainers.tasks.choices import PARTS
 @output_option
 @method_option(multiple=True, help=f"A name of `seewhy methods`; repeatable. {METHOD}")
 @table_options(EXPLAIN, target={"multiple": True}, region={"type": click.Choice(PARTS)}, top={"type": int})
+@table_options(
+    PROOF,
+    proof={"is_flag": False, "flag_value": "true", "type": click.Choice(["false", "true", "full"])},
+    proof_area={"type": float},
+    proof_fill={"type": click.Choice(FILLS)},
+)
 @picture_file("--mask", MASK)
 @layer_option(HEATMAP["layer"])
 @format_option(EXPLAIN_FORMATS)

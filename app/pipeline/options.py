@@ -36,6 +36,7 @@ from seewhy.app.pipeline.option_table import (
     INTERVENE,
     METHOD,
     PREDICT,
+    PROOF,
     SEGMENT,
     SIMILAR,
     SOURCE,
@@ -47,6 +48,7 @@ from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.imaging.choices import Rank, Scale, SegmentView, View
 from seewhy.explainers.inspection.edits import MAX_EDITS, AnyEdits
 from seewhy.explainers.tasks.choices import Part
+from seewhy.explainers.trust.choices import AREAS, Extent, Fill
 from seewhy.models.sources import Source
 
 MEDIA_TYPES: dict[str, str] = {
@@ -104,6 +106,13 @@ def _ends(value: Any) -> Any:
         if len(parts) != 2:
             raise ValueError("must be 'image', 'robust' or two numbers lo,hi")
         return tuple(parts)
+    return value
+
+
+def _extent(value: Any) -> Any:
+    """Refuse a text that is neither yes or no nor ``full``, in one sentence."""
+    if isinstance(value, str) and value.lower() not in ("false", "true", "full", "0", "1", "no", "yes", "off", "on"):
+        raise ValueError("must be false, true or full")
     return value
 
 
@@ -212,6 +221,9 @@ class ExplainOptions(HeatmapOptions):
     top: int | None = _field(EXPLAIN["top"], ge=1)
     attribute: Name | None = _field(EXPLAIN["attribute"])
     label: Target = _field(EXPLAIN["label"])
+    proof: Annotated[Extent, BeforeValidator(_extent)] = _field(PROOF["proof"])
+    proof_area: float = _field(PROOF["proof_area"], ge=AREAS[0], le=AREAS[1])
+    proof_fill: Fill = _field(PROOF["proof_fill"])
     format: ExplainFormat | None = _format(EXPLAIN_FORMATS)
 
 
