@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice, zip_longest
+from itertools import zip_longest
 
 import torch
 from torch import Tensor, nn
@@ -64,17 +64,12 @@ def prove(
     with pose(model, images, Ask(first.targets, first.against, ask.function), progress) as question:
         objective = question.objective(first.outputs)
         marks = [_marks(question, attribution, trial.area) for attribution in attributions]
-        groups = [_copies(part, trial.full) for part in marks]
-        groups.append(torch.zeros_like(marks[0])[None, :][: not objective.are_probabilities.all()])  # all is hidden
-        others = None
-        if strangers is not None:
-            others = strangers.of(question.images, marks[0], _are_blank(first))
-            groups.append(torch.stack([others.marks, ~others.marks]))
+        others = None if strangers is None else strangers.of(question.images, marks[0], _are_blank(first))
+        groups = [*(_copies(part, trial.full) for part in marks), _nothing(objective, marks[0])]
+        groups.append(groups[-1][:0] if others is None else torch.stack([others.marks, ~others.marks]))
         scores = scores_of(question, objective, torch.cat(groups), trial.fill)
-        parts = iter(torch.split(scores, [len(group) for group in groups]))
-        tried = list(islice(parts, len(marks)))
-        hidden = next(parts)
-        stranger = None if others is None else _stranger(next(parts), others)
+        *tried, hidden, strange = torch.split(scores, [len(group) for group in groups])
+        stranger = None if others is None else _stranger(strange, others)
         gaps = [_gap(question, objective, *pair) for pair in zip_longest(attributions, explainers)]
         return [
             replace(attribution, faithfulness=_faithfulness(trial, attribution, objective, part, hidden, stranger, gap))
@@ -123,6 +118,11 @@ def _copies(marks: Tensor, full: bool) -> Tensor:
     if full:
         copies += [turned(marks), mirrored(marks), ~mirrored(marks)]
     return torch.stack(copies)
+
+
+def _nothing(objective: Objective, marks: Tensor) -> Tensor:
+    """Return masks (1, N, H, W) that show no pixel; none, (0, N, H, W), where all scores are probabilities."""
+    return torch.zeros_like(marks)[None][: int(not objective.are_probabilities.all())]
 
 
 def _stranger(scores: Tensor, others: Others) -> Tensor:
