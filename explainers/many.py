@@ -189,7 +189,7 @@ def explain_many(
 
 
 def _in_batches(series: _Series, pictures: Iterable[ViewSource | Pair], batch_size: int) -> _Answers:
-    source = _one_by_one(pictures)
+    source = one_by_one(pictures)
     futures: deque[Future[tuple[View, Ask]]] = deque()
     pool = ThreadPoolExecutor(min(_DECODERS, batch_size), thread_name_prefix="decode")
     try:
@@ -203,7 +203,7 @@ def _in_batches(series: _Series, pictures: Iterable[ViewSource | Pair], batch_si
         pool.shutdown(cancel_futures=True)
 
 
-def _one_by_one(pictures: Iterable[ViewSource | Pair]) -> Iterator[tuple[Any, int | str | None]]:
+def one_by_one(pictures: Iterable[ViewSource | Pair]) -> Iterator[tuple[Any, int | str | None]]:
     """Yield each picture with its own target; batches of a loader are taken apart.
 
     Raises:

@@ -72,8 +72,8 @@ class Model(Protocol):
         """The layers, in execution order."""
 
     @property
-    def accelerated(self) -> AcceleratedModel:
-        """What runs the parts that need no hooks."""
+    def accelerated(self) -> AcceleratedModel | None:
+        """What runs the parts that need no hooks; None where PyTorch runs everything."""
 
     @property
     def device(self) -> torch.device:
