@@ -244,7 +244,8 @@ def test_a_method_that_is_the_same_for_every_class_is_never_fully_supported(monk
 
 
 def test_what_warns():
-    assert Sanity(0.81, 0.0, 0.0, 8).is_same_for_every_class
-    assert Sanity(0.0, 0.0, 0.81, 8).is_same_for_every_class
+    assert Sanity(0.81, 0.0, 0.81, 8).is_same_for_every_class
+    assert not Sanity(1.0, 0.0, 0.8, 8).is_same_for_every_class
+    assert not Sanity(0.8, 0.0, 1.0, 8).is_same_for_every_class
     assert Sanity(0.0, 0.81, 0.0, 8).ignores_the_model
     assert not Sanity(0.8, 0.8, 0.8, 8).ignores_the_model
