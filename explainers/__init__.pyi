@@ -51,6 +51,8 @@ from .methods.cam.score_weighted import ShapleyCAM as ShapleyCAM
 from .methods.cam.scorecam import ISCAM as ISCAM
 from .methods.cam.scorecam import SSCAM as SSCAM
 from .methods.cam.scorecam import ScoreCAM as ScoreCAM
+from .methods.cam.votes import Votes as Votes
+from .methods.cam.votes import VotesDetail as VotesDetail
 from .methods.catalogue import Paper as Paper
 from .methods.catalogue import get_method as get_method
 from .methods.catalogue import list_methods as list_methods

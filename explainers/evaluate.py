@@ -24,15 +24,11 @@ from seewhy.explainers.methods.catalogue import METHODS, get_method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.evaluation import Column, Evaluation
 from seewhy.explainers.tasks.regions import Mask, Region, checked, resized
+from seewhy.explainers.trust.choices import CONTROLS, DEFAULT_METRICS
 from seewhy.explainers.trust.metrics.base import Metric
 from seewhy.explainers.trust.metrics.catalogue import build_metrics, entry_of
 from seewhy.explainers.trust.metrics.measure import check_truth, measure
 from seewhy.explainers.view import ViewSource, prepare
-
-DEFAULT_METRICS = ("insertion", "deletion", "road", "sensitivity-n", "sparseness")
-
-CONTROLS = ("random", "edges", "centre")
-"""The methods that any other should beat."""
 
 Boxes: TypeAlias = Box | Sequence[Box] | None
 """Left, top, right and bottom in pixels of the picture, or several such boxes."""
@@ -210,7 +206,7 @@ class _Series:
         try:
             view = prepare(self.model, picture)
             place = None if self.places is None else self.places[number]
-            truth = _truth(place, view.geometry, view.image)
+            truth = truth_of(place, view.geometry, view.image)
         except (MaskError, PictureError, OSError) as error:
             if not self.skips:
                 raise
@@ -280,7 +276,7 @@ def _box_mask(boxes: Boxes) -> Callable[[Geometry], Mask] | None:
     return mark
 
 
-def _truth(place: Any, geometry: Geometry, image: Tensor) -> Tensor:
+def truth_of(place: Any, geometry: Geometry, image: Tensor) -> Tensor:
     """Return where a target lies in the model's input (C, H, W): (H, W) bool, all false where that is not known.
 
     Raises:

@@ -70,6 +70,11 @@ def test_what_builds_is_locked():
     assert unmet([Requirement(line) for line in requirements], "build") == [], "make lock"
 
 
+def test_the_oracle_of_metrics_is_locked():
+    lines = (ROOT / "requirements" / "quantus.in").read_text(encoding="utf-8").splitlines()
+    assert unmet([Requirement(line) for line in lines if not line.startswith("#")], "quantus") == [], "make lock"
+
+
 def test_the_clients_of_other_servers_are_locked():
     lines = (ROOT / "tests" / "clients" / "requirements.txt").read_text(encoding="utf-8").splitlines()
     assert unmet([Requirement(line) for line in lines if not line.startswith("#")], "clients") == [], "make lock"

@@ -73,6 +73,8 @@ METHODS: dict[str, dict[str, str]] = {
     "sobol": {"cells": "4", "samples": "2"},
     "sscam": {"layer": "early", "samples": "2"},
     "vargrad": {"samples": "4"},
+    "votes": {},
+    "votes-detail": {},
     "xgradcam": {"sign": "signed"},
     "xrai": {"steps": "3"},
 }

@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import combinations
-from math import ceil
+from math import ceil, isfinite
 from typing import Any, Literal
 
 import numpy as np
@@ -20,9 +20,11 @@ from seewhy.app.answers.schemas import (
     BoxTargetAnswer,
     DetectAnswer,
     DrawnAnswer,
+    EvaluateAnswer,
     ExplainAnswer,
     ExplainedHeatmapAnswer,
     ExplanationAnswer,
+    MeasuredMethodAnswer,
     MethodIdentity,
     ModelIdentity,
     PredictAnswer,
@@ -40,10 +42,11 @@ from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.app.pipeline.choices import Drawing, Format
-from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResult, Result
+from seewhy.app.pipeline.results import DetectResult, EvaluateResult, ExplainResult, PredictResult, Result
 from seewhy.app.pipeline.timings import Timings
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.task import Prediction
+from seewhy.explainers.evaluate import is_control
 from seewhy.explainers.imaging.render import (
     Style,
     default_colormap,
@@ -92,6 +95,24 @@ def prediction_document(result: PredictResult) -> PredictAnswer:
 def detection_document(result: DetectResult) -> DetectAnswer:
     """Return the answer of /detect."""
     return DetectAnswer(model=model_identity(result.model), boxes=list(result.boxes))
+
+
+def evaluation_document(result: EvaluateResult) -> EvaluateAnswer:
+    """Return the answer of /evaluate."""
+    methods = [
+        MeasuredMethodAnswer(
+            **identity_of(name, explainer).model_dump(),
+            control=is_control(explainer),
+            values={
+                column: value if isfinite(value := float(values)) else None
+                for column, values in result.values[name].items()
+            },
+        )
+        for name, explainer in result.explainers.items()
+    ]
+    return EvaluateAnswer(
+        **head_of(result), target=target_answer(result.target), metrics=list(result.columns), methods=methods
+    )
 
 
 def explain_body(result: ExplainResult, form: Format, values: bool | Literal["map"], settings: Settings) -> Body:
@@ -336,8 +357,13 @@ def _heatmap(explanation: Explanation, style: Style, with_map: bool) -> tuple[Ex
 
 def method_identity(method: Method, explainer: Explainer) -> MethodIdentity:
     """Return the method and its options."""
-    options = {name: value for name, value in asdict(explainer).items() if name != "layers"}
-    return MethodIdentity(name=method.name, options=options)
+    return identity_of(method.name, explainer)
+
+
+def identity_of(name: str, explainer: Explainer) -> MethodIdentity:
+    """Return a method by its name and its options."""
+    options = {option: value for option, value in asdict(explainer).items() if option != "layers"}
+    return MethodIdentity(name=name, options=options)
 
 
 def head_of(result: Result) -> dict[str, Any]:

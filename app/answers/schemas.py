@@ -13,6 +13,7 @@ from seewhy.explainers.inspection.edits import AnyEdit
 from seewhy.explainers.inspection.statistics import Statistics
 from seewhy.explainers.inspection.sweep import ChannelEffect
 from seewhy.explainers.inspection.trace_events import Event, Summary
+from seewhy.explainers.results.evaluation import Column
 from seewhy.explainers.tasks.box_target import Attribute
 from seewhy.explainers.tasks.heads import Head
 from seewhy.explainers.tasks.values import Direction
@@ -244,6 +245,24 @@ class PairAnswer(BaseModel):
     image: Box = Field(description="Left, top, right, bottom in pixels of the picture.")
     reference: Box = Field(description="Left, top, right, bottom in pixels of the reference.")
     contribution: float = Field(description="What the pair adds to the score.")
+
+
+class MeasuredMethodAnswer(MethodIdentity):
+    """What metrics tell of a method's map."""
+
+    control: bool = Field(description="Whether it knows nothing of the class, and any other method should beat it.")
+    values: dict[str, float | None] = Field(description="By the names of `metrics`; null where undefined.")
+
+
+class EvaluateAnswer(BaseModel):
+    """Answer of POST /evaluate."""
+
+    model: ModelIdentity
+    target: AnyTarget
+    metrics: list[Column] = Field(description="What is measured, and which values are better.")
+    methods: list[MeasuredMethodAnswer]
+    timings_ms: dict[str, float]
+    versions: dict[str, str]
 
 
 class SimilarAnswer(BaseModel):

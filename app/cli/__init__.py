@@ -14,7 +14,7 @@ from seewhy.app.cli.completion import completion
 from seewhy.app.cli.hooks import capture, intervene, trace
 from seewhy.app.cli.options import device_option
 from seewhy.app.cli.output import INTERRUPTED, table
-from seewhy.app.cli.pictures import detect, explain, predict, segment, similar
+from seewhy.app.cli.pictures import detect, evaluate, explain, predict, segment, similar
 from seewhy.app.errors import EXPECTED, kind_of
 from seewhy.app.http.keys import new_key
 from seewhy.app.system.processors import share_processors
@@ -61,7 +61,9 @@ def serve(**options: Any) -> None:
     run(read_settings(**{name: value for name, value in options.items() if value is not None}))
 
 
-for command in (explain, predict, detect, segment, similar, trace, capture, intervene, models, layers, methods):
+_PICTURES = (explain, predict, detect, segment, similar, evaluate)
+
+for command in (*_PICTURES, trace, capture, intervene, models, layers, methods):
     main.add_command(command)
 
 

@@ -56,9 +56,9 @@ def option(name: str, entry: Option, **settings: Any) -> Callable[[Command], Com
     return click.option(f"--{name.replace('_', '-')}", **{"help": entry.text, **default, **settings})
 
 
-def method_option(**settings: Any) -> Callable[[Command], Command]:
-    """Return a decorator that adds the option --method."""
-    return click.option("--method", shell_complete=complete_method, show_default=True, **settings)
+def method_option(name: str = "--method", **settings: Any) -> Callable[[Command], Command]:
+    """Return a decorator that adds the option --method, or one of another name."""
+    return click.option(name, shell_complete=complete_method, show_default=True, **settings)
 
 
 def layer_option(entry: Option, **settings: Any) -> Callable[[Command], Command]:
@@ -89,10 +89,14 @@ pair_options = table_options({**DRAWING, **SIMILAR}, **_DRAWING)
 """The options of drawings of two pictures."""
 
 
+def extra_option(text: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds the option --option, of which `text` says what it takes."""
+    return click.option("--option", "extra", multiple=True, metavar="NAME=VALUE", help=f"{text}; repeatable.")
+
+
 def heatmap_options(command: Command) -> Command:
     """Add the options of commands that explain: drawing options, --values and --option."""
-    text = "An option of the method, as `seewhy methods` lists them; repeatable."
-    command = click.option("--option", "extra", multiple=True, metavar="NAME=VALUE", help=text)(command)
+    command = extra_option("An option of the method, as `seewhy methods` lists them")(command)
     return drawing_options(option("values", HEATMAP["values"], is_flag=True)(command))
 
 

@@ -1,4 +1,4 @@
-"""The commands about pictures: explain, predict, detect, segment, similar."""
+"""The commands about pictures: explain, evaluate, predict, detect, segment, similar."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,7 @@ import click
 
 from seewhy.app.cli.files import DASH, plan
 from seewhy.app.cli.options import (
+    extra_option,
     fields,
     file_argument,
     format_option,
@@ -22,10 +23,23 @@ from seewhy.app.cli.options import (
     table_options,
 )
 from seewhy.app.pipeline.choices import EXPLAIN_FORMATS, FORMATS, ExplainFormat, Format
-from seewhy.app.pipeline.option_table import EXPLAIN, HEATMAP, MASK, METHOD, PREDICT, PROOF, SEGMENT
+from seewhy.app.pipeline.option_table import (
+    EVALUATE,
+    EXPLAIN,
+    HEATMAP,
+    MASK,
+    METHOD,
+    METRICS,
+    PREDICT,
+    PROOF,
+    SEGMENT,
+)
 from seewhy.explainers.imaging.choices import SEGMENT_VIEWS
 from seewhy.explainers.tasks.choices import PARTS
 from seewhy.explainers.trust.choices import FILLS
+
+TABLES = (".csv", ".json", ".png", ".pdf", ".svg")
+"""Suffixes of the files of a table."""
 
 
 @click.command()
@@ -87,6 +101,40 @@ def predict(pictures: tuple[Path, ...], device: str | None, **options: Any) -> N
     from seewhy.app.cli.picture_answers import predict_pictures
 
     predict_pictures(items, fields(options), device)
+
+
+@click.command()
+@picture_options
+@method_option(name="--methods", multiple=True, help=f"Names of `seewhy methods`, separated by commas. {METHOD}")
+@option("metrics", METRICS, multiple=True)
+@option("target", EVALUATE["target"])
+@layer_option(HEATMAP["layer"])
+@click.option("--controls/--no-controls", default=True, help=EVALUATE["controls"].text)
+@picture_file("--boxes", "Where targets lie: a CSV file of picture,left,top,right,bottom, or COCO's JSON.")
+@extra_option("An option of a method, as `seewhy methods` lists them, or of a metric (road.imputation=exact)")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help=f"Also write the table: {', '.join(TABLES)}.")
+def evaluate(
+    pictures: tuple[Path, ...],
+    device: str | None,
+    methods: tuple[str, ...],
+    boxes: Path | None,
+    extra: tuple[str, ...],
+    output: Path | None,
+    **options: Any,
+) -> None:
+    """Print metrics of methods over the PICTUREs, with controls that methods should beat.
+
+    A star marks the methods that are better than each control. Intervals, and the value of each picture, are in the
+    file that `-o` writes; `.png` and `.pdf` are a plot.
+    """
+    _, items = plan(pictures, None, None, ("txt",))
+    if output is not None and output.suffix.lower() not in TABLES:
+        raise click.BadParameter(f"{output.suffix!r} is not a format; use {', '.join(TABLES)}", param_hint="-o")
+
+    from seewhy.app.cli.evaluation import evaluate_pictures
+
+    request = fields({**options, "method": methods}, extra)
+    evaluate_pictures([item.picture for item in items], output, request, boxes, device)
 
 
 @click.command()

@@ -197,7 +197,7 @@ def _options_schema(declaration: Declaration) -> Schema:
             field.update(kinds[0])
     if declaration.option_names:
         schema["properties"] = {name: schema["properties"][name] for name in declaration.option_names}
-    elif issubclass(declaration.options, options.HeatmapOptions):
+    elif issubclass(declaration.options, options.MethodOptions):
         for name, option in method_options().items():
             schema["properties"].setdefault(name, option)
     return schema

@@ -34,6 +34,7 @@ from seewhy.explainers.errors import PictureError, UnsuitableModelError, at_faul
 from seewhy.explainers.methods.catalogue import Method
 from seewhy.explainers.results.explanation import explanations
 from seewhy.explainers.segment import segmentation_of, segments_of
+from seewhy.explainers.tasks.regions import Mask
 from seewhy.explainers.view import View
 from seewhy.models import LoadedModel
 
@@ -198,7 +199,7 @@ class Service:
         methods = explain_methods(options, self.settings, self.default_method(options.model))
         style = drawing_style(options, self.settings)
         model = self.models.model(options.model, deadline)
-        region = None if mask is None else self._decoder.mask(mask, deadline)
+        region = None if mask is None else self.mask(mask, deadline, "mask")
         most = most or self.settings.max_targets // len(methods)
         plan = explain_plan(options, methods, style, model, deadline, most, region, self._null)
         self.spend(plan.model, plan.computation, pictures * plan.count, deadline, [method for method, _ in methods])
@@ -211,15 +212,21 @@ class Service:
         times: int,
         deadline: Deadline,
         methods: Sequence[Method] = (),
+        less: str = "fewer classes",
     ) -> Passes | None:
         """Add the cost of a computation to the request's; see `seewhy.app.pipeline.costs.spend`."""
-        return spend(model, computation, times, deadline, self.models.engine.pace(model.name), methods)
+        return spend(model, computation, times, deadline, self.models.engine.pace(model.name), methods, less)
 
     def decode(
         self, source: Source, model: LoadedModel, timings: Timings, deadline: Deadline, drawn: bool = True
     ) -> View:
         """Return a picture prepared for a model and for drawing; see `Decoder.prepare`."""
         return self._decoder.prepare(source, model.preprocess, timings, deadline, drawn)
+
+    def mask(self, upload: bytes, deadline: Deadline, field: str) -> Mask:
+        """Return (H, W) bool: where a picture is above zero; errors as `decode`, at this field."""
+        with at_fault(field):
+            return self._decoder.mask(upload, deadline)
 
     def submit(self, submissions: Sequence[Submission], watched: bool = False) -> Ticket:
         """Queue pictures for their model together, leaving half of its queue to others."""

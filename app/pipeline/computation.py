@@ -170,13 +170,13 @@ class SoloComputation(Computation):
             never within one.
         cost: number of its passes; None if unknown.
         outputs_of: returns the model's outputs in its result.
+        runs_whole: whether each pass goes through the whole model.
     """
 
     do: Callable[[LoadedModel, Tensor, Ask, Progress], Any]
     cost: Passes | None
     outputs_of: Callable[[Any], Sequence[Tensor]] = lambda _: ()
-
-    runs_whole: ClassVar[bool] = False
+    runs_whole: bool = False
 
     def outputs(self, result: Any) -> Sequence[Tensor]:
         """Return what `outputs_of` does."""

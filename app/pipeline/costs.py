@@ -74,6 +74,7 @@ def spend(
     deadline: Deadline,
     pace: Pace,
     methods: Sequence[Method] = (),
+    less: str = "fewer classes",
 ) -> Passes | None:
     """Add the cost of a computation to its request's, and refuse work that cannot finish in time.
 
@@ -86,6 +87,7 @@ def spend(
         deadline: deadline of the request.
         pace: pace of the model.
         methods: methods of the computation, for the message of a refusal.
+        less: what else to ask for less of, for the same message.
 
     Returns:
         The total number of passes; None if unknown.
@@ -100,12 +102,19 @@ def spend(
         return None
     passes *= times
     if computation.runs_whole:
-        require_time(passes, pace.least(passes), deadline, model.name, methods)
+        require_time(passes, pace.least(passes), deadline, model.name, methods, less)
     announce(units(passes, model.spec.image_shape))
     return passes
 
 
-def require_time(passes: Passes, least: float, deadline: Deadline, model: str, methods: Sequence[Method]) -> None:
+def require_time(
+    passes: Passes,
+    least: float,
+    deadline: Deadline,
+    model: str,
+    methods: Sequence[Method],
+    less: str = "fewer classes",
+) -> None:
     """Refuse work that takes longer than the request has, even on an idle server.
 
     Args:
@@ -114,6 +123,7 @@ def require_time(passes: Passes, least: float, deadline: Deadline, model: str, m
         deadline: deadline of the request.
         model: name of the model.
         methods: methods of the work.
+        less: what else to ask for less of.
 
     Raises:
         TooMuchWorkError: the work takes clearly longer.
@@ -122,10 +132,10 @@ def require_time(passes: Passes, least: float, deadline: Deadline, model: str, m
         return
     options = list(dict.fromkeys(name for method in methods for name in method.counted))
     names = ", ".join(method.name for method in methods)
-    less = f"fewer {' or '.join(options)}, " if options else ""
+    fewer = f"fewer {' or '.join(options)}, " if options else ""
     raise TooMuchWorkError(
         f"This takes {passes.total:,} passes through {model} ({names}), at least {ceil(least)} s here, but a request "
-        f"has {deadline.remaining:.0f} s (SEEWHY_DEADLINE). Ask for {less}fewer classes or a cheaper method: GET "
+        f"has {deadline.remaining:.0f} s (SEEWHY_DEADLINE). Ask for {fewer}{less} or a cheaper method: GET "
         "/methods lists their costs.",
         options[0] if options else "method",
     )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from seewhy.explainers.imaging.choices import DIVERGING, SEQUENTIAL
 from seewhy.explainers.tasks.choices import BOX_METHOD, DEFAULT_METHOD, REGION_METHOD
-from seewhy.explainers.trust.choices import AREA, FILLS
+from seewhy.explainers.trust.choices import AREA, CONTROLS, DEFAULT_METRICS, FILLS
 
 
 class Option(NamedTuple):
@@ -99,6 +99,15 @@ SIMILAR = {
     ),
     "top": Option("Number of the strongest pairs of patches.", 5),
 }
+
+EVALUATE = {
+    "target": Option(f"{_TARGET}; {_DEFAULT}."),
+    "controls": Option(f"Measure the controls, which know nothing of the class: {', '.join(CONTROLS)}.", True),
+}
+
+METRICS = Option("What is measured, repeated or separated by commas.", list(DEFAULT_METRICS))
+
+TRUTH = "A picture as large as the upright one, not a JPEG, that is nonzero where the target lies."
 
 TRACE = {
     "target": Option(f"{_TARGET}; {_DEFAULT}."),

@@ -31,10 +31,12 @@ from seewhy.app.pipeline.choices import (
 from seewhy.app.pipeline.option_table import (
     CAPTURE,
     DRAWING,
+    EVALUATE,
     EXPLAIN,
     HEATMAP,
     INTERVENE,
     METHOD,
+    METRICS,
     PREDICT,
     PROOF,
     SEGMENT,
@@ -186,20 +188,25 @@ Layers = Annotated[list[StrictName], BeforeValidator(_listed)]
 Target = Annotated[StrictInt | StrictName | None, BeforeValidator(_single)]
 
 
-class HeatmapOptions(DrawingOptions):
-    """Options of routes that explain; GET /methods lists those of the method."""
+class MethodOptions(Options):
+    """Options of routes that run methods; GET /methods lists those of the methods themselves."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     __pydantic_extra__: dict[str, _Scalar | list[_Scalar]] = Field(init=False)
 
-    method: Name | None = Field(None, description=f"A name of GET /methods. {METHOD}")
     layer: Layers = _field(HEATMAP["layer"])
-    values: bool = _field(HEATMAP["values"])
 
     @property
     def method_options(self) -> dict[str, Any]:
-        """The options of the method."""
+        """The options of the methods."""
         return dict(self.model_extra or {})
+
+
+class HeatmapOptions(DrawingOptions, MethodOptions):
+    """Options of routes that explain."""
+
+    method: Name | None = Field(None, description=f"A name of GET /methods. {METHOD}")
+    values: bool = _field(HEATMAP["values"])
 
 
 class ExplainOptions(HeatmapOptions):
@@ -225,6 +232,29 @@ class ExplainOptions(HeatmapOptions):
     proof_area: float = _field(PROOF["proof_area"], ge=AREAS[0], le=AREAS[1])
     proof_fill: Fill = _field(PROOF["proof_fill"])
     format: ExplainFormat | None = _format(EXPLAIN_FORMATS)
+
+
+class EvaluateOptions(MethodOptions):
+    """Options of POST /evaluate. Those of metrics have their names before them: `road.imputation=exact`."""
+
+    method: Annotated[list[StrictName], BeforeValidator(_names)] = Field(
+        default=[],
+        min_length=1,
+        description=f"A name of GET /methods, or several, repeated or separated by commas. {METHOD}",
+    )
+    metrics: Annotated[list[StrictName], BeforeValidator(_names)] = _field(METRICS, min_length=1)
+    target: Target = _field(EVALUATE["target"])
+    controls: bool = _field(EVALUATE["controls"])
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """The options of the methods, without those of metrics."""
+        return {name: value for name, value in super().method_options.items() if "." not in name}
+
+    @property
+    def metric_options(self) -> dict[str, Any]:
+        """The options of metrics, such as ``road.imputation``."""
+        return {name: value for name, value in super().method_options.items() if "." in name}
 
 
 class SegmentOptions(Options):

@@ -9,7 +9,7 @@ from seewhy.app.pipeline.computation import Computation, ExplainComputation
 from seewhy.app.pipeline.jobs import Deadline, Outcome
 from seewhy.app.pipeline.null_scores import NullScores
 from seewhy.app.pipeline.option_table import DRAWING
-from seewhy.app.pipeline.options import DrawingOptions, ExplainOptions, HeatmapOptions
+from seewhy.app.pipeline.options import DrawingOptions, ExplainOptions, MethodOptions
 from seewhy.app.pipeline.record import current
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.ask import Ask
@@ -84,7 +84,7 @@ class Plan:
         return [Ask.single(target, ask.contrast) for target in targets]
 
 
-def build_explainers(names: Sequence[str], options: HeatmapOptions, settings: Settings) -> Methods:
+def build_explainers(names: Sequence[str], options: MethodOptions, settings: Settings) -> Methods:
     """Return methods by name with the options of a request; each of several methods takes the options it has.
 
     Raises:

@@ -1,9 +1,11 @@
 """Results of requests, from which answers are made."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.options import SegmentOptions
@@ -18,6 +20,7 @@ from seewhy.explainers.inspection.sweep import Sweep
 from seewhy.explainers.inspection.trace import Trace
 from seewhy.explainers.methods.catalogue import Method
 from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.results.evaluation import Column
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.results.likeness import Likeness
 from seewhy.explainers.results.segments import Segments
@@ -104,6 +107,21 @@ class TargetResult(Result):
     """The part that the answers about hooks at one target share."""
 
     target: Prediction
+
+
+@dataclass(frozen=True)
+class EvaluateResult(TargetResult):
+    """Everything that an answer of /evaluate is made from.
+
+    Attributes:
+        explainers: the methods by name, controls among them.
+        columns: the values of metrics.
+        values: by method and column, (1,).
+    """
+
+    explainers: Mapping[str, Explainer]
+    columns: tuple[Column, ...]
+    values: Mapping[str, Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)

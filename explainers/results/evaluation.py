@@ -210,6 +210,7 @@ class Evaluation(Result):
         ax.set_title(f"{column.name} {_ARROWS[column.better]}", fontsize=9)
         ax.set_yticks(range(len(self.methods)), list(reversed(self.methods)), fontsize=8)
         ax.tick_params(axis="x", labelsize=7)
+        ax.tick_params(axis="y", length=0)
         ax.grid(axis="x", color="0.9")
         ax.set_axisbelow(True)
         for side in ("top", "right", "left"):

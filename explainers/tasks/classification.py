@@ -189,6 +189,14 @@ class ClassObjective(Objective):
         """Return (N,): the mean logit of the `count` other classes whose logits are nearest to the target's."""
         return mean_of_nearest(outputs.float(), self.targets, count)
 
+    def rivals(self, outputs: Tensor) -> Tensor:
+        """Return (N, K) bool: the contrast, if any; else all other classes of a softmax, and none of a sigmoid."""
+        classes = torch.arange(outputs.shape[1], device=outputs.device)
+        rivals = (classes != self.targets[:, None]) & ((self.head or head_of(outputs.shape[1])) == "softmax")
+        if self.against is None:
+            return rivals
+        return torch.where(self.is_contrasted[:, None], classes == self.against[:, None], rivals)
+
 
 class OfClass:
     """Base of a prediction of a class, which a user names by its index."""

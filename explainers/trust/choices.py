@@ -1,6 +1,6 @@
-"""What a proof offers to choose from, and its limits.
+"""What proofs and evaluations offer to choose from, and their limits.
 
-It imports no PyTorch, because the help and the completion of commands use it.
+This imports no PyTorch, because the help and the completion of commands use it.
 """
 
 from typing import Literal, get_args
@@ -18,3 +18,8 @@ AREA = 0.25
 
 AREAS = (0.01, 0.9)
 """The least and the most that it can mark."""
+
+DEFAULT_METRICS = ("insertion", "deletion", "road", "sensitivity-n", "sparseness")
+
+CONTROLS = ("random", "edges", "centre")
+"""The methods that any other should beat."""

@@ -1,14 +1,27 @@
-"""The routes that take pictures: /explain, /predict, /detect, /segment and /similar."""
+"""The routes that take pictures: /explain, /evaluate, /predict, /detect, /segment and /similar."""
 
 from collections.abc import Callable, Sequence
 
 from flask import Blueprint, Response, request
 from pydantic import BaseModel
 
-from seewhy.app.answers.documents import detection_document, explain_body, layers_of, prediction_document
+from seewhy.app.answers.documents import (
+    detection_document,
+    evaluation_document,
+    explain_body,
+    layers_of,
+    prediction_document,
+)
 from seewhy.app.answers.likeness_documents import similar_body
 from seewhy.app.answers.report import CONTENT_POLICY, report_body
-from seewhy.app.answers.schemas import DetectAnswer, ExplainAnswer, PredictAnswer, SegmentsAnswer, SimilarAnswer
+from seewhy.app.answers.schemas import (
+    DetectAnswer,
+    EvaluateAnswer,
+    ExplainAnswer,
+    PredictAnswer,
+    SegmentsAnswer,
+    SimilarAnswer,
+)
 from seewhy.app.answers.segment_documents import check_view, segment_body
 from seewhy.app.answers.stream import Body, in_time
 from seewhy.app.http import events
@@ -18,9 +31,11 @@ from seewhy.app.http.routes import format_of, json_response, picture_response, s
 from seewhy.app.http.uploads import Upload, read_pair, read_request
 from seewhy.app.pipeline import option_table
 from seewhy.app.pipeline.choices import DRAWINGS, ExplainFormat, Format
+from seewhy.app.pipeline.evaluate import evaluate as measure
 from seewhy.app.pipeline.likeness import similar as compare
 from seewhy.app.pipeline.options import (
     MEDIA_TYPES,
+    EvaluateOptions,
     ExplainOptions,
     Options,
     PredictOptions,
@@ -36,6 +51,7 @@ blueprint = Blueprint("pictures", __name__)
 
 REFERENCE = SecondPicture("reference", "The picture to compare it with.", is_required=True)
 MASK = SecondPicture("mask", option_table.MASK)
+TRUTH = SecondPicture("truth", option_table.TRUTH)
 
 _EVENTS = (
     "Server-sent events: `progress` (ProgressAnswer) while the method runs, then one `answer` (ExplainAnswer) "
@@ -97,6 +113,20 @@ def similar() -> Response:
         return picture_response(body, form, facts)
 
     return _tagged(upload.pictures, options, form, answer)
+
+
+@blueprint.post("/evaluate")
+@Declaration(
+    "Metrics of methods on a picture, beside the controls",
+    options=EvaluateOptions,
+    answers=(EvaluateAnswer,),
+    second=TRUTH,
+)
+def evaluate() -> Response:
+    """Measure how good the maps of methods are."""
+    upload = read_request(request, TRUTH)
+    result = measure(service(), upload.picture, upload.other, parse(EvaluateOptions, upload.fields))
+    return _timed(evaluation_document(result), result.timings)
 
 
 @blueprint.post("/segment")

@@ -125,4 +125,4 @@ def check_truth(metrics: Mapping[str, Metric], is_known: bool) -> None:
     """Raise OptionError where a metric needs to know where the target lies, and that is not known."""
     needy = [name for name, metric in metrics.items() if metric.needs_truth]
     if needy and not is_known:
-        raise OptionError(f"{', '.join(needy)}: where the targets lie must be known; give boxes or masks.", "boxes")
+        raise OptionError(f"{', '.join(needy)}: it must be known where the targets lie; give that too.", "boxes")
