@@ -154,7 +154,9 @@ class Metrics(Observer):
             ("model", "code"),
         )
         self._proofs = counter(
-            "seewhy_proofs", "How many maps were borne out, by the grades of their proofs?", ("model", "method", "grade")
+            "seewhy_proofs",
+            "How many maps were borne out, by the grades of their proofs?",
+            ("model", "method", "grade"),
         )
         self._statistics = [
             histogram(name, question, ("model", "method"), buckets=buckets)
