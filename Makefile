@@ -85,8 +85,9 @@ peers: .venv/installed-tests ## compare the methods with those of other librarie
 bench: .venv/installed-bench ## time SeeWhy beside other libraries and a plain Flask server; writes docs/performance.md
 	$(BIN)/python -m benchmarks
 
-methods: .venv/installed ## write docs/methods.md from the catalogue and draw its pictures
+methods: .venv/installed ## write docs/methods.md and docs/metrics.md from the catalogues and draw the pictures of methods
 	$(BIN)/python -m docs.methods
+	$(BIN)/python -m docs.metrics
 
 pictures: .venv/installed ## draw the pictures of the documentation
 	$(BIN)/python docs/pictures.py
