@@ -1,4 +1,5 @@
 # The public names. `__init__.py` reads this file, and imports a name on first use.
+from .calibrate import calibrate as calibrate
 from .core.attribution import Attribution as Attribution
 from .core.objective import Objective as Objective
 from .core.task import Task as Task
@@ -50,6 +51,8 @@ from .methods.cam.score_weighted import ShapleyCAM as ShapleyCAM
 from .methods.cam.scorecam import ISCAM as ISCAM
 from .methods.cam.scorecam import SSCAM as SSCAM
 from .methods.cam.scorecam import ScoreCAM as ScoreCAM
+from .methods.cam.votes import Votes as Votes
+from .methods.cam.votes import VotesDetail as VotesDetail
 from .methods.catalogue import Paper as Paper
 from .methods.catalogue import get_method as get_method
 from .methods.catalogue import list_methods as list_methods
@@ -97,6 +100,7 @@ from .segment import segment as segment
 from .tasks.candidates import Candidates as Candidates
 from .tasks.classification import Classification as Classification
 from .tasks.pose import survey as survey
+from .trust.calibration import Calibration as Calibration
 from .trust.metrics.base import Metric as Metric
 from .trust.metrics.catalogue import get_metric as get_metric
 from .trust.metrics.catalogue import list_metrics as list_metrics
@@ -118,3 +122,4 @@ from .trust.metrics.shape import Sparseness as Sparseness
 from .trust.metrics.stability import MaxSensitivity as MaxSensitivity
 from .trust.metrics.truth import EnergyInBox as EnergyInBox
 from .trust.metrics.truth import PointingGame as PointingGame
+from .trust.proof import Proof as Proof

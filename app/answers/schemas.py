@@ -17,6 +17,7 @@ from seewhy.explainers.results.evaluation import Column
 from seewhy.explainers.tasks.box_target import Attribute
 from seewhy.explainers.tasks.heads import Head
 from seewhy.explainers.tasks.values import Direction
+from seewhy.explainers.trust.proof import Proof
 
 HeadName = Annotated[
     Head,
@@ -200,6 +201,7 @@ class ExplanationAnswer(BaseModel):
     outside: float | None = Field(
         None, description="Of a segmenter: the share of the map's magnitude outside the explained region, 0 to 1."
     )
+    proof: Proof | None = Field(None, description="How far the heatmap can be relied on; with `proof`.")
 
 
 class AgreementAnswer(BaseModel):

@@ -22,10 +22,21 @@ from seewhy.app.cli.options import (
     picture_options,
     table_options,
 )
-from seewhy.app.pipeline.choices import FORMATS, Format
-from seewhy.app.pipeline.option_table import EVALUATE, EXPLAIN, HEATMAP, MASK, METHOD, METRICS, PREDICT, SEGMENT
+from seewhy.app.pipeline.choices import EXPLAIN_FORMATS, FORMATS, ExplainFormat, Format
+from seewhy.app.pipeline.option_table import (
+    EVALUATE,
+    EXPLAIN,
+    HEATMAP,
+    MASK,
+    METHOD,
+    METRICS,
+    PREDICT,
+    PROOF,
+    SEGMENT,
+)
 from seewhy.explainers.imaging.choices import SEGMENT_VIEWS
 from seewhy.explainers.tasks.choices import PARTS
+from seewhy.explainers.trust.choices import FILLS
 
 TABLES = (".csv", ".json", ".png", ".pdf", ".svg")
 """Suffixes of the files of a table."""
@@ -36,9 +47,16 @@ TABLES = (".csv", ".json", ".png", ".pdf", ".svg")
 @output_option
 @method_option(multiple=True, help=f"A name of `seewhy methods`; repeatable. {METHOD}")
 @table_options(EXPLAIN, target={"multiple": True}, region={"type": click.Choice(PARTS)}, top={"type": int})
+@table_options(
+    PROOF,
+    proof={"is_flag": False, "flag_value": "true", "type": click.Choice(["false", "true", "full"])},
+    proof_area={"type": float},
+    proof_fill={"type": click.Choice(FILLS)},
+)
 @picture_file("--mask", MASK)
 @layer_option(HEATMAP["layer"])
-@format_option(FORMATS)
+@format_option(EXPLAIN_FORMATS)
+@click.option("--report", is_flag=True, help="Write reports: the same as --format report.")
 @heatmap_options
 @click.option("--skip-existing", is_flag=True, help="Skip pictures that already have an answer.")
 @click.option("--sheet", type=click.Path(path_type=Path), help="Also draw all answers onto a contact sheet.")
@@ -47,7 +65,8 @@ def explain(
     pictures: tuple[Path, ...],
     device: str | None,
     output: str | None,
-    form: Format | None,
+    form: ExplainFormat | None,
+    report: bool,
     mask: Path | None,
     extra: tuple[str, ...],
     skip_existing: bool,
@@ -62,7 +81,9 @@ def explain(
     \b
     Exit status: 0 all done, 1 some pictures failed, 2 invalid options, 130 interrupted.
     """
-    answer_form, items = plan(pictures, output, form, FORMATS, sheet)
+    if report and form not in (None, "report"):
+        raise click.UsageError(f"--report and --format {form} exclude each other.")
+    answer_form, items = plan(pictures, output, "report" if report else form, EXPLAIN_FORMATS, sheet)
     request = {**fields(options, extra), "format": answer_form}
 
     from seewhy.app.cli.picture_answers import Extras, explain_pictures

@@ -25,6 +25,10 @@ class Preprocess(Protocol):
     def std(self) -> tuple[float, ...]:
         """What each channel is divided by then."""
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the model's input, in pixels."""
+
     def __call__(self, picture: Image.Image) -> Tensor:
         """Return (C, H, W) float32, normalised."""
 
@@ -46,6 +50,10 @@ class Model(Protocol):
     @property
     def preprocess(self) -> Preprocess:
         """Picture to input."""
+
+    @property
+    def sha256(self) -> str | None:
+        """Of the weights file, hexadecimal; None for random or unknown weights."""
 
     @property
     def labels(self) -> Sequence[str]:

@@ -42,6 +42,11 @@ class Objective(ABC):
         """
         return outputs.float()
 
+    @property
+    def are_probabilities(self) -> Tensor:
+        """(N,) bool: whether the `scores` of `probabilities` are probabilities themselves, in [0, 1]."""
+        return torch.zeros_like(self.targets, dtype=torch.bool)
+
     def log_probabilities(self, outputs: Tensor) -> Tensor:
         """Return the logarithms of `probabilities`.
 
@@ -57,6 +62,16 @@ class Objective(ABC):
             TargetError: there is no other target.
         """
         raise TargetError(_NO_CLASSES)
+
+    def rivals(self, outputs: Tensor) -> Tensor | None:
+        """Return (N, K) bool: which classes of outputs (N, K) compete with the target; the contrast alone, if any.
+
+        Labels that do not exclude each other have no rivals.
+
+        Returns:
+            The rivals; None where the targets are no classes.
+        """
+        return None
 
     def similarity(self, outputs: Tensor) -> Tensor:
         """Return (N,) float32 in [0, 1]: how like the explained box the box most like it in outputs (N, ...) is.

@@ -45,6 +45,14 @@ def test_an_upload_is_answered_in_place(page, url):
     expect(page.locator("#bar-range")).to_contain_text("map 0 to")
 
 
+def test_the_proof_stands_beside_its_map(cat_page, url):
+    (explanation,) = ask(url, proof="true", format="json").json()["explanations"]
+    proof = explanation["proof"]
+    expect(cat_page.locator("#proof")).to_contain_text(proof["sentence"])
+    expect(cat_page.locator("#proof .grade")).to_contain_text(proof["grade"] or "not graded yet")
+    expect(cat_page.locator("#status")).to_contain_text(proof["sentence"])  # of screen readers
+
+
 @pytest.mark.slow
 def test_strength_is_drawn_in_the_browser(cat_page, url):
     urls = []

@@ -25,7 +25,7 @@ from tests.grids import CLASSIFYING, ONE_A_FAMILY, few
 FEW = {"samples": 3, "steps": 4, "masks": 12, "segments": 12, "iterations": 4, "cells": 3, "patch": 8, "stride": 8}
 """Small values of the options that make methods expensive."""
 
-LAYERS = {"cam": ("last",), "dff": ("last",)}
+LAYERS = dict.fromkeys(("cam", "dff", "votes", "votes-detail"), ("last",))
 """Where a method can only be used."""
 
 TARGETS, AGAINST = torch.tensor([0, 3, 2]), torch.tensor([1, NO_CONTRAST, 0])
@@ -131,7 +131,8 @@ def expected(name: str, **options: object) -> Attribution:
 
 def fullest(name: str) -> str:
     """Return the sign that keeps most of a method's map."""
-    return "signed" if "signed" in METHODS[name].options["sign"]["enum"] else "positive"
+    signs = METHODS[name].options["sign"].get("enum", ("positive",))
+    return next(sign for sign in ("signed", "absolute", "positive") if sign in signs)
 
 
 def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-4) -> None:
@@ -336,7 +337,7 @@ def test_autocast_is_lower_precision_and_no_fault_of_the_model(name, net, wide):
 
 ONE_CHANNEL = {
     *("dff", "extremal-perturbation", "feature-ablation", "kernel-shap", "lime", "occlusion", "rise", "sobol"),
-    *("eigencam", "eigengradcam", "kpcacam", "recipro-cam"),
+    *("eigencam", "eigengradcam", "kpcacam", "recipro-cam", "votes", "votes-detail"),
     *("attention-rollout", "chefer", "legrad"),
 }
 """The methods of maps that are their own principal component."""

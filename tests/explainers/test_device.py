@@ -12,7 +12,7 @@ from seewhy.explainers.methods.catalogue import get_method, list_methods
 TOLERANCE = 1e-5
 
 EIGEN = {"eigencam", "eigengradcam", "kpcacam"}
-LOOK = {"attnlrp", "cam", "deeplift", "excitation-backprop", "fullgrad", "lrp"} | EIGEN
+LOOK = {"attnlrp", "cam", "deeplift", "excitation-backprop", "fullgrad", "lrp", "votes", "votes-detail"} | EIGEN
 """Methods of a pass or two that look at what they found before they go on; `torch.linalg.eigh` does by itself."""
 
 ONE_PASS = {name for name in list_methods() if {get_method(name).forwards, get_method(name).backwards} <= {*"0123"}}

@@ -34,9 +34,10 @@ COMPARES_CLASSES = ("finercam", "shapleycam")
 SAME = [
     name
     for name in CONVOLUTIONAL
-    if not METHODS[name].rounding and name not in (*COMPARES_CLASSES, "recipro-cam", "cam")
+    if not METHODS[name].rounding and name not in (*COMPARES_CLASSES, "recipro-cam", "cam", "votes", "votes-detail")
 ]
-"""Methods that explain a value as they explain a logit; Recipro-CAM takes probabilities, CAM another network."""
+"""Methods that explain a value as they explain a logit; Recipro-CAM takes probabilities, CAM another network, and votes
+need classes."""
 
 
 class OneValue(nets.Net):
@@ -88,6 +89,13 @@ def test_the_map_is_that_of_a_logit(name, model, module):
     logit = explain(wrap_model(module, input_size=32), CAT, name, target=1, **options).map
     value = explain(model, CAT, name, target="height", **options).map
     assert np.allclose(value, logit, atol=1e-4 * abs(logit).max())
+
+
+@pytest.mark.parametrize("name", ["votes", "votes-detail"])
+def test_a_value_has_no_votes_and_the_map_of_gradcam(name, model):
+    result = explain(model, CAT, name, target="height")
+    assert "votes-unavailable" in [diagnostic.code for diagnostic in result.diagnostics]
+    assert np.array_equal(result.map, explain(model, CAT, "gradcam", target="height").map)
 
 
 @pytest.mark.parametrize("name", ["gradcam", "occlusion", "input-x-gradient", "deeplift", "kernel-shap"])

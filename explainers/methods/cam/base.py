@@ -1,11 +1,11 @@
 """The bases of class activation maps: choice of layers, their activations and gradients, fusion of maps."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass as plain
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import torch
 from pydantic import Field, field_validator
@@ -21,9 +21,11 @@ from seewhy.explainers.errors import LayerError, never_runs
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.layers.feature_maps import FeatureMaps
-from seewhy.explainers.layers.survey import Survey
+from seewhy.explainers.layers.survey import Layer, Survey
 from seewhy.explainers.layers.survey_cache import maps_at, survey_of
 from seewhy.explainers.methods.explainer import Explainer
+
+Stage = TypeVar("Stage", bound=Hashable)
 
 MAX_LAYERS = 64
 """Most layers of one explanation."""
@@ -263,6 +265,16 @@ def aligned(maps: list[Tensor]) -> Iterator[Tensor]:
         largest = values.abs().amax(dim=(1, 2), keepdim=True)
         unit = values / torch.where(largest > 0, largest, torch.ones_like(largest))
         yield functional.interpolate(unit[:, None], size=finest, mode="bilinear", align_corners=False)[:, 0]
+
+
+def stage_ends(layers: Iterable[Layer], stage: Callable[[Layer], Stage]) -> dict[Stage, str]:
+    """Return the path of the last of the least nested layers of each stage, such as a grid, by that stage."""
+    last: dict[Stage, str] = {}
+    for layer in layers:
+        key = stage(layer)
+        if key not in last or layer.path.count(".") <= last[key].count("."):
+            last[key] = layer.path
+    return last
 
 
 def check_usable(model: AnyModel, path: str) -> None:

@@ -6,12 +6,13 @@ from typing import Annotated, ClassVar
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
+from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LayerError, UnsuitableModelError
 from seewhy.explainers.methods.cam.base import CAM, LayerTensors, WeightedCAM, collect
+from seewhy.explainers.methods.cam.linear_head import linear_head
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.explainer import Seed
 
@@ -61,26 +62,14 @@ def head_weights(question: Question, path: str, tensors: LayerTensors) -> Tensor
     Raises:
         UnsuitableModelError: no linear layer maps the averages to the logits.
     """
-    averages = tensors.activations[path].mean(dim=(2, 3))
-    outputs, channels = tensors.outputs, averages.shape[1]
-    nearest = float("inf")
-    for part in question.module.modules():
-        weight = getattr(part, "weight", None)
-        if not isinstance(part, nn.Linear | nn.Conv2d) or not isinstance(weight, Tensor):
-            continue
-        if weight.shape[:2] != (outputs.shape[1], channels) or weight[0, 0].numel() != 1:
-            continue
-        matrix = weight.detach().float().reshape(outputs.shape[1], channels)
-        sums = averages @ matrix.T + (0.0 if part.bias is None else part.bias.detach().float())
-        difference = float((sums - outputs).abs().max() / outputs.abs().max().clamp_min(1e-30))
-        # Half precision rounds the averages and the logits.
-        if difference < (1e-3 if question.is_precise else 0.05):
-            return _score_weights(matrix, tensors)
-        nearest = min(nearest, difference)
+    features, outputs = tensors.activations[path], tensors.outputs
+    head = linear_head(question, features, outputs)
+    if head is not None and head.exact:
+        return _score_weights(head.weight, tensors)
     why = (
-        f"the model has no linear layer that takes {channels} features and gives {outputs.shape[1]} logits"
-        if nearest == float("inf")
-        else f"its linear layer makes other logits of the averages of layer {path!r}, up to {nearest:.1%} off"
+        f"the model has no linear layer that takes {features.shape[1]} features and gives {outputs.shape[1]} logits"
+        if head is None
+        else f"its linear layer makes other logits of the averages of layer {path!r}, up to {head.difference:.1%} off"
     )
     raise UnsuitableModelError(
         "CAM needs a model whose logits are a linear layer of the averages (global average pooling) of the layer's "

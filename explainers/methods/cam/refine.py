@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.methods.cam.base import LayerTensors, aligned, survey_for
+from seewhy.explainers.methods.cam.base import LayerTensors, aligned, stage_ends, survey_for
 from seewhy.explainers.methods.cam.gradcam_plus_plus import GradCAMPlusPlus
 from seewhy.explainers.methods.catalogue import Paper, method
 
@@ -67,10 +67,6 @@ def _stages(question: Question, default: tuple[str, ...]) -> tuple[str, ...]:
     layers = [layer for layer in survey_for(question).layers if layer.cam]
     cells = {layer.path: layer.cells for layer in layers}
     coarsest = min(cells.get(path, 0) for path in default)
-    last: dict[int, str] = {}
-    for layer in layers:
-        grid, depth = cells[layer.path], layer.path.count(".")
-        if grid > coarsest and (grid not in last or depth <= last[grid].count(".")):
-            last[grid] = layer.path
+    last = stage_ends((layer for layer in layers if layer.cells > coarsest), lambda layer: layer.cells)
     finer = [last[grid] for grid in sorted(last)[: max(0, STAGES - len(default))]]
     return *reversed(finer), *default

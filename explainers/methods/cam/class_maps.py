@@ -1,0 +1,216 @@
+"""Class maps: what a head makes of the features at each position, for all classes that compete.
+
+Three ways lead to them. A linear head behind pooling is a product with its weights. Of any other head behind pooling,
+each position's features are run as if they filled the layer. Of a head that reads the list of all positions, features
+are multiplied by gradients, for the target and its strongest rivals.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from seewhy.explainers.core.question import Question
+from seewhy.explainers.errors import ExplainerError
+from seewhy.explainers.execution.suffix import suffix_of
+from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps
+from seewhy.explainers.methods.cam.base import LayerTensors, survey_for
+from seewhy.explainers.methods.cam.linear_head import linear_head, relative_difference, tolerance
+from seewhy.explainers.methods.quotients import CERTAIN
+
+STRONGEST = 50
+"""Most rivals of a target whose class maps take a backward pass each."""
+
+_ROWS, _BYTES = 1024, 2**26
+"""Most feature maps that a head gets at a time, and most bytes of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassMaps:
+    """The maps of classes that compete for pictures.
+
+    Attributes:
+        values: (N, J, h, w) float32: the class's logit where all positions are like this one, less `constants`.
+        constants: (N, J) float32: its logit without any features.
+        targets: (N,) int64: which of the J is explained.
+        rivals: (N, J) bool: which of the J compete with it.
+    """
+
+    values: Tensor
+    constants: Tensor
+    targets: Tensor
+    rivals: Tensor
+
+    def votes(self) -> Tensor:
+        """Return (N, h, w): the target's centred class map times its share of the probability at each position."""
+        values, constants, competing = self._centred()
+        rows = torch.arange(len(values), device=values.device)
+        logits = values + constants[:, :, None, None]
+        elsewhere = (1 - _correlation(logits, logits[rows, self.targets])).clamp_max(1).square()
+        elsewhere[rows, self.targets] = 1
+        total = ((elsewhere * competing).log()[:, :, None, None] + logits).logsumexp(dim=1)
+        return values[rows, self.targets] * (logits[rows, self.targets] - total).exp()
+
+    def _centred(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return values and constants less their means over all that compete, and which do.
+
+        A target without rivals competes with its absence, one more class whose logit is 0 everywhere.
+        """
+        competing = self.rivals.scatter(1, self.targets[:, None], True)
+        competing = torch.cat([competing, ~self.rivals.any(dim=1, keepdim=True)], dim=1)
+        values, constants = functional.pad(self.values, (0, 0, 0, 0, 0, 1)), functional.pad(self.constants, (0, 1))
+        shares = competing / competing.sum(dim=1, keepdim=True)
+        values = values - torch.einsum("nj,njhw->nhw", shares, values)[:, None]
+        return values, constants - (shares * constants).sum(dim=1, keepdim=True), competing
+
+
+def _correlation(values: Tensor, target: Tensor) -> Tensor:
+    """Return Pearson's correlation (N, J) over positions of maps (N, J, h, w) and (N, h, w); 0 for constant maps."""
+    first, second = _standardised(values), _standardised(target[:, None])
+    return (first * second).sum(dim=(2, 3))
+
+
+def _standardised(maps: Tensor) -> Tensor:
+    """Return maps (N, J, h, w) less their means, of length 1; less where rounding shows in what little they spread."""
+    deviations = maps - maps.mean(dim=(2, 3), keepdim=True)
+    length, magnitude = (values.norm(dim=(2, 3), keepdim=True) for values in (deviations, maps))
+    least = torch.maximum(length, CERTAIN * magnitude)
+    return deviations / torch.where(least > 0, least, 1.0)
+
+
+Head = Callable[[Tensor], Tensor]
+"""From feature maps (R, C, h, w) float32 to outputs (R, K) float32; raises where it takes no maps of their size."""
+
+
+def class_maps(question: Question, path: str, tensors: LayerTensors, rivals: Tensor) -> ClassMaps | None:
+    """Return the class maps of a layer.
+
+    Args:
+        question: about the model.
+        path: of the layer.
+        tensors: of a forward pass.
+        rivals: (N, K), see `Objective.rivals`.
+
+    Returns:
+        The maps; None where the head is of no kind that has any.
+    """
+    features, outputs, targets = tensors.activations[path], tensors.outputs, tensors.objective.targets
+    linear = linear_head(question, features, outputs)
+    if linear is not None and linear.exact:
+        values = torch.einsum("kc,nchw->nkhw", linear.weight, features)
+        return ClassMaps(values, linear.bias.expand(len(values), -1), targets, rivals)
+    head = _head_behind(question, path, tensors.views[path])
+    if head is None:
+        return None
+    agrees = partial(_agree, tolerance(question))
+    with torch.no_grad():
+        maps = _of_positions(head, features, outputs, agrees)
+        if maps is not None:
+            return ClassMaps(*maps, targets, rivals)
+        if _is_spread_behind(question, path) or not agrees(_outputs(head, features), outputs):
+            return None
+    return _of_gradients(head, features, outputs, targets, rivals)
+
+
+def _head_behind(question: Question, path: str, view: FeatureMaps) -> Head | None:
+    """Return what the model computes of a layer's feature maps; None where it computes more of the picture."""
+    if not isinstance(view, GridMaps):
+        return None
+    suffix = suffix_of(question.module, path, question.images, partial(question.progress.at, 0, 1))
+    if suffix is None:
+        return None
+
+    def head(features: Tensor) -> Tensor:
+        # A copy, for a model may modify it in place.
+        values = view.put(features, features).to(question.images.dtype, copy=True)
+        return question.task.outputs(suffix(values)).float()
+
+    return head
+
+
+def _outputs(head: Head, features: Tensor) -> Tensor | None:
+    """Return a head's outputs (R, K) of feature maps (R, C, h, w); None where it takes none of their size."""
+    try:
+        return torch.cat([head(part) for part in torch.split(features, _rows(features))])
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ExplainerError):  # of PyTorch, and of a task that finds no outputs
+        return None
+
+
+def _rows(features: Tensor) -> int:
+    """Return how many rows of feature maps a head gets at a time."""
+    return max(1, min(_ROWS, _BYTES // features[0].nbytes))
+
+
+def _agree(limit: float, values: Tensor | None, outputs: Tensor) -> bool:
+    """Whether values are the outputs up to rounding."""
+    return values is not None and values.shape == outputs.shape and bool(relative_difference(values, outputs) < limit)
+
+
+def _of_positions(
+    head: Head, features: Tensor, outputs: Tensor, agrees: Callable[[Tensor | None, Tensor], bool]
+) -> tuple[Tensor, Tensor] | None:
+    """Return the values and constants of `ClassMaps`, by running the head on each position as a map of its own.
+
+    Returns:
+        None unless the outputs are those of the mean position, or the mean of those of all positions.
+    """
+    count, channels, height, width = features.shape
+    means, empty = features.mean(dim=(2, 3), keepdim=True), features.new_zeros(1, channels, 1, 1)
+    probe = _outputs(head, torch.cat([means, empty]))
+    if probe is None:
+        return None
+    is_pooled = agrees(probe[:-1], outputs)
+    if not is_pooled and not _averages_pairs(head, features[:1], agrees):
+        return None
+    positions = features.flatten(2).mT.reshape(-1, channels, 1, 1)
+    values = _outputs(head, positions)
+    if values is None:
+        return None
+    values = values.reshape(count, height * width, -1).mT.reshape(count, -1, height, width)
+    if not is_pooled and not agrees(values.mean(dim=(2, 3)), outputs):
+        return None
+    constants = probe[-1:]
+    return values - constants[:, :, None, None], constants.expand(count, -1)
+
+
+def _averages_pairs(head: Head, features: Tensor, agrees: Callable[[Tensor | None, Tensor], bool]) -> bool:
+    """Whether the outputs of a map of two positions are the mean of theirs, for the strongest and the weakest one."""
+    positions = features.flatten(2)
+    strength = positions.norm(dim=1)
+    pair = torch.cat([positions[:, :, place] for place in (strength.argmax(), strength.argmin())])[:, :, None, None]
+    single, joint = _outputs(head, pair), _outputs(head, pair.transpose(0, 3))
+    return joint is not None and single is not None and agrees(single.mean(dim=0, keepdim=True), joint)
+
+
+def _is_spread_behind(question: Question, path: str) -> bool:
+    """Whether a layer with parameters behind a layer returns a grid or tokens, so that its positions mix or move."""
+    layers = survey_for(question).layers
+    paths = [layer.path for layer in layers]
+    behind = layers[paths.index(path) + 1 :] if path in paths else layers
+    return any(layer.parameters and layer.cells > 1 and not layer.path.startswith(f"{path}.") for layer in behind)
+
+
+def _of_gradients(head: Head, features: Tensor, outputs: Tensor, targets: Tensor, rivals: Tensor) -> ClassMaps:
+    """Return the class maps of the targets and of their strongest rivals, by features times gradients.
+
+    The product is multiplied by the number of positions, which makes it that of the weights of a linear head.
+    """
+    count, _, height, width = features.shape
+    strongest = outputs.masked_fill(~rivals, -torch.inf).topk(min(STRONGEST, outputs.shape[1] - 1)).indices
+    classes = torch.cat([targets[:, None], strongest], dim=1)
+    rows = torch.arange(classes.numel(), device=features.device)
+    maps = []
+    for part in torch.split(rows, _rows(features)):
+        leaves = features[part // classes.shape[1]].requires_grad_()
+        with torch.enable_grad():
+            scores = head(leaves).gather(1, classes.flatten()[part][:, None])
+        (gradients,) = torch.autograd.grad(scores.sum(), leaves)
+        maps.append((leaves.detach() * gradients).sum(dim=1) * (height * width))
+    values = torch.cat(maps).reshape(count, -1, height, width)
+    constants = outputs.gather(1, classes) - values.mean(dim=(2, 3))
+    return ClassMaps(values, constants, torch.zeros_like(targets), rivals.gather(1, classes))

@@ -1,0 +1,62 @@
+"""Linear heads: layers that make the outputs of the averages of feature maps."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from seewhy.explainers.core.question import Question
+
+
+@dataclass(frozen=True, eq=False)
+class LinearHead:
+    """A linear layer, or a convolution of one position.
+
+    Attributes:
+        weight: (K, C) float32.
+        bias: (K,) float32.
+        difference: how far what it makes of the averages is from the outputs, as a share of the largest of these.
+        exact: whether that is mere rounding.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    difference: float
+    exact: bool
+
+
+def linear_head(question: Question, features: Tensor, outputs: Tensor) -> LinearHead | None:
+    """Return the linear layer of a model that is nearest to making the outputs of the averages of feature maps.
+
+    Args:
+        question: about the model.
+        features: (N, C, h, w) float32.
+        outputs: (N, K) float32.
+
+    Returns:
+        The layer; None where no layer takes C features and gives K outputs.
+    """
+    averages, heads = features.mean(dim=(2, 3)), list[LinearHead]()
+    shape = outputs.shape[1], averages.shape[1]
+    for part in question.module.modules():
+        weight = getattr(part, "weight", None)
+        if not isinstance(part, nn.Linear | nn.Conv2d) or not isinstance(weight, Tensor):
+            continue
+        if weight.shape[:2] != shape or weight[0, 0].numel() != 1:
+            continue
+        matrix = weight.detach().float().reshape(shape)
+        bias = matrix.new_zeros(len(matrix)) if part.bias is None else part.bias.detach().float()
+        difference = float(relative_difference(averages @ matrix.T + bias, outputs))
+        heads.append(LinearHead(matrix, bias, difference, difference < tolerance(question)))
+        if heads[-1].exact:
+            break
+    return min(heads, key=lambda head: head.difference, default=None)
+
+
+def relative_difference(values: Tensor, outputs: Tensor) -> Tensor:
+    """Return the largest difference (), as a share of the largest output."""
+    return (values - outputs).abs().max() / outputs.abs().max().clamp_min(1e-30)
+
+
+def tolerance(question: Question) -> float:
+    """Return the largest relative difference of outputs that counts as rounding: half precision rounds features too."""
+    return 1e-3 if question.is_precise else 0.05

@@ -1,0 +1,206 @@
+"""Votes: class maps in which each position counts by what it votes for; and the same in detail."""
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from seewhy.explainers.core.attribution import Attribution, Diagnostic
+from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.projection import keep_sign
+from seewhy.explainers.core.question import Question
+from seewhy.explainers.hooks.selection import module_paths
+from seewhy.explainers.layers.survey import Layer, Survey
+from seewhy.explainers.methods.cam.base import (
+    LayerExplainer,
+    LayerTensors,
+    aligned,
+    collect,
+    fuse,
+    stage_ends,
+    survey_for,
+)
+from seewhy.explainers.methods.cam.class_maps import class_maps
+from seewhy.explainers.methods.cam.gradcam import GradCAM
+from seewhy.explainers.methods.catalogue import Paper, method
+
+STRIDES = (16, 8)
+"""Pixels from one position to the next, of the grids that add detail."""
+
+_STEP = 0.1
+"""How far the step of a grid may be from a stride, as a share: 225 pixels in 14 rows."""
+
+_UNAVAILABLE = Diagnostic(
+    "votes-unavailable",
+    "The map is Grad-CAM's. Votes need classes that compete, and a layer whose features the head reads pooled, or as a "
+    "list of all positions, and nothing else. Leave the layer to its default, or use gradcam.",
+)
+
+
+@method(
+    "votes",
+    family="cam",
+    summary="Class maps by the head's weights, where a position counts by what it votes for among all classes.",
+    paper=Paper(
+        "Gupta, Arora",
+        "A Simple Saliency Method That Passes the Sanity Checks",
+        2019,
+        "https://arxiv.org/abs/1905.12152",
+    ),
+    backwards="0",
+)
+@dataclass(frozen=True, kw_only=True)
+class Votes(LayerExplainer):
+    r"""Votes: the class map of the target, where each position counts by the share of its vote that the target gets.
+
+    .. math:: V(i) = \max(z_c(i), 0)\, p(i), \qquad
+              p(i) = \frac{e^{z_c(i) + b_c}}{\sum_k w_k\, e^{z_k(i) + b_k}}, \qquad
+              w_k = \min(1, 1 - \rho_k)^2, \quad w_c = 1
+
+    where :math:`z_k(i)` is what the position i alone says of the class k, as in CAM: of a linear head behind global
+    pooling :math:`W_k \cdot A(i)`, with the features A and the bias b. :math:`\rho_k` is Pearson's correlation of
+    :math:`z_k` and :math:`z_c` over the positions: a class competes as far as it lies elsewhere in the picture, or
+    near-synonyms would take each other's votes. Where a map spreads by less than 2^-6 of its logits, rounding would
+    decide the correlation, which falls to 0 with the spread. W and b are centred over the classes that compete, for a
+    softmax ignores what is added to all of them: heads of equal predictions give equal maps. With a contrast that class
+    alone competes; a label of a multi-label model competes with its absence, whose logit is 0.
+
+    Of any other head h behind pooling :math:`z_k(i) = h_k(A(i)) - h_k(0)` and :math:`b_k = h_k(0)`. Of a head that
+    reads the list of all positions, as VGG's does, :math:`z_k(i)` is the number of positions times
+    :math:`\sum_j A^j(i)\, \partial y_k / \partial A^j(i)`, for the target and its 50 strongest rivals, each by a
+    backward pass through the head, and :math:`b_k` is the rest of the logit :math:`y_k`. Of a linear head all of these
+    are the same. Where there is neither, as in a transformer with a class token, or where no classes are asked about,
+    the map is Grad-CAM's, for another forward pass and a backward pass, and a diagnostic (``votes-unavailable``) says
+    so.
+
+    The method is our own. The paper has classes compete for each pixel of gradients times inputs. Contrasts with other
+    classes are also in Wang and Wang: "Why Not Other Classes?" (2022), VAR (2025, arXiv 2503.07346) and Finer-CAM.
+    With ``sign="signed"`` the map is :math:`z_c\, p`. ``smooth="eigen"`` changes nothing.
+    """
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward pass."""
+        tensors = collect(question, self.layers_of(question), None)
+        maps = self._votes(question, tensors, tensors.paths)
+        if maps is None:
+            return self._fallback(question)
+        return self.answer(fuse(maps), tensors.objective, tensors.outputs, tensors.paths)
+
+    def _votes(self, question: Question, tensors: LayerTensors, paths: tuple[str, ...]) -> list[Tensor] | None:
+        """Return the votes (N, h, w) of layers; None where one of them has none."""
+        rivals = tensors.objective.rivals(tensors.outputs)
+        if rivals is None:
+            return None
+        votes = [class_maps(question, path, tensors, rivals) for path in paths]
+        return None if None in votes else [keep_sign(maps.votes(), self.sign) for maps in votes if maps is not None]
+
+    def _fallback(self, question: Question) -> Attribution:
+        """Return the attribution of Grad-CAM, and say so."""
+        attribution = GradCAM(layers=self.layers, sign=self.sign, smooth=self.smooth).attribute(question)
+        return replace(attribution, diagnostics=((_UNAVAILABLE,),) * len(attribution.maps))
+
+
+@method(
+    "votes-detail",
+    family="cam",
+    summary="Votes times the evidence on two finer grids: as selective as the last layer, finer than it.",
+    paper=Paper(
+        "Jiang, Zhang, Hou, Cheng, Wei",
+        "LayerCAM: Exploring Hierarchical Class Activation Maps for Localization",
+        2021,
+        "https://doi.org/10.1109/TIP.2021.3089943",
+    ),
+)
+@dataclass(frozen=True, kw_only=True)
+class VotesDetail(Votes):
+    r"""Votes × detail: the geometric mean of the votes and of the evidence on two finer grids.
+
+    .. math:: M = \Big(\frac{V}{\max V} \cdot \frac{E_{16}}{\max E_{16}} \cdot \frac{E_8}{\max E_8}\Big)^{1/3},
+              \qquad E_s(i) = \sum_k \max\Big(F_s^k(i)\, \frac{\partial y_c}{\partial F_s^k(i)},\, 0\Big)
+
+    where V is the map of ``votes``, and :math:`F_s` are the features of the last block with a position every s pixels.
+    Each factor is resized bilinearly to the finest of the grids. :math:`y_c` is the logit less the mean of those that
+    compete. Of one such grid M is the square root of two factors; of none too, with E of V's own layer. The root
+    changes no rank. ``layer`` is the layer of V.
+
+    The method is our own; features times positive gradients on earlier grids are the paper's idea, and the product of
+    stages is RefineCAM's. Where there are no votes, the map is Grad-CAM's, as of ``votes``. A product of signed maps
+    would mean nothing, so ``sign="signed"`` is no option; ``smooth="eigen"`` changes nothing.
+    """
+
+    sign: Annotated[
+        Literal["positive", "absolute"], Field(description="Multiply the evidence for the class, or magnitudes.")
+    ] = "positive"
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward pass, and a backward pass to the finest grid."""
+        layers = self.layers_of(question)
+        paths = module_paths(question.module, layers)
+        details = detail_layers(survey_for(question), paths)
+        # Where a layer holds those of its details, its last part returns the same: a cut is at parts of no other.
+        ends = {path: _last_part(question.module, path, details) for path in paths}
+        named = tuple(ends.get(layer, layer) for layer in layers)
+        tensors = collect(question, (*named, *(path for path in details if path not in ends.values())), _lead)
+        votes = self._votes(question, tensors, tuple(path for path in tensors.paths if path in ends.values()))
+        if votes is None:
+            return self._fallback(question)
+        maps = self._product(fuse(votes), tensors, details)
+        return self.answer(maps, tensors.objective, tensors.outputs, tensors.paths)
+
+    def _product(self, votes: Tensor, tensors: LayerTensors, details: tuple[str, ...]) -> Tensor:
+        """Return M (N, h, w), the geometric mean."""
+        evidence = [tensors.activations[path] * tensors.gradients[path] for path in details]
+        maps = [votes, *(keep_sign(values, self.sign).sum(dim=1) for values in evidence)]
+        product = torch.ones(())
+        for values in aligned(maps):
+            product = values * product.to(values.device)
+        return product ** (1 / len(maps))
+
+
+def _lead(objective: Objective, outputs: Tensor) -> Tensor:
+    """Return the scores (N,) less the mean of all that compete, which no vector added to all classes changes."""
+    rivals = objective.rivals(outputs)
+    if rivals is None:
+        return objective.scores(outputs)
+    scores, others = objective.alone.scores(outputs), (outputs.float() * rivals).sum(dim=1)
+    return scores - (scores + others) / (1 + rivals.sum(dim=1).clamp_min(1))
+
+
+def detail_layers(survey: Survey, paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the layers that add detail: the ends of the stages of `STRIDES` up to some layers, or else these."""
+    own = [layer for layer in survey.layers if layer.path in paths]
+    places = [place for place, layer in enumerate(survey.layers) if any(_is_within(layer.path, path) for path in paths)]
+    before = [
+        layer
+        for layer in survey.layers[: max(places, default=0)]
+        if layer.cam and not any(_is_within(path, layer.path) for path in paths)
+    ]
+    ends = stage_ends(before, _stride) | {_stride(layer): layer.path for layer in own}
+    return tuple(ends[stride] for stride in STRIDES if stride in ends) or paths
+
+
+def _is_within(path: str, container: str) -> bool:
+    """Whether a module is another one, or a part of it."""
+    return not container or f"{path}.".startswith(f"{container}.")
+
+
+def _last_part(module: nn.Module, path: str, others: tuple[str, ...]) -> str:
+    """Return the path of the last part of a sequence of modules that does not hold others; they return the same."""
+    part = module.get_submodule(path)
+    while (
+        type(part) is nn.Sequential and len(part) and any(_is_within(other, path) and other != path for other in others)
+    ):
+        name = [name for name, _ in part.named_children()][-1]
+        part, path = part[-1], f"{path}.{name}".lstrip(".")
+    return path
+
+
+def _stride(layer: Layer) -> int | None:
+    """Return which of `STRIDES` a layer's grid has; None for any other, and for tokens."""
+    steps = () if layer.grid is None else layer.grid.step
+    return next(
+        (stride for stride in STRIDES if steps and all(abs(step / stride - 1) <= _STEP for step in steps)), None
+    )

@@ -1,0 +1,378 @@
+import math
+from collections import OrderedDict
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional
+
+from seewhy.explainers import GradCAM, get_method
+from seewhy.explainers.core.ask import NO_CONTRAST
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.execution.cut import cut_before
+from seewhy.explainers.methods.cam.votes import detail_layers
+from seewhy.explainers.tasks.pose import predict, survey
+from seewhy.models import load_model
+from tests import nets
+from tests.grids import few
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+VOTES = ("votes", "votes-detail")
+
+
+def votes(name="votes", **options):
+    return get_method(name).build(options)
+
+
+def codes(attribution):
+    return {diagnostic.code for row in attribution.diagnostics for diagnostic in row}
+
+
+class Same(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images * 1
+
+
+class Pooled(nn.Module):
+    """A picture is its own features; a head reads their averages."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.head = Same(), head
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.layer(images).mean(dim=(2, 3)))
+
+
+class Listed(Pooled):
+    """Likewise, and the head reads the features of all positions."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.layer(images).flatten(1))
+
+
+class Rectified(Pooled):
+    """Likewise, and what is averaged is rectified."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(functional.relu(self.layer(images), inplace=True).mean(dim=(2, 3)))
+
+
+class Strides(nn.Module):
+    """Grids of positions every 8, 16 and 32 pixels."""
+
+    def __init__(self, classes: int = 5) -> None:
+        super().__init__()
+        self.eight = nn.Sequential(nn.Conv2d(3, 6, 8, stride=8), nn.ReLU())
+        self.sixteen = nn.Sequential(nn.Conv2d(6, 7, 3, stride=2, padding=1), nn.ReLU())
+        self.last = nn.Sequential(nn.Conv2d(7, 8, 3, stride=2, padding=1), nn.ReLU())
+        self.head = nn.Linear(8, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.last(self.sixteen(self.eight(images))).mean(dim=(2, 3)))
+
+
+class Inside(nn.Module):
+    """The parts of another network, in a sequence that is the default layer."""
+
+    def __init__(self, net: Strides) -> None:
+        super().__init__()
+        parts = OrderedDict((name, getattr(net, name)) for name in ("eight", "sixteen", "last"))
+        self.features, self.head = nn.Sequential(parts), net.head
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.features(images).mean(dim=(2, 3)))
+
+
+def linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0])
+    layer.weight.data, layer.bias.data = weight.clone(), torch.zeros(len(weight)) if bias is None else bias.clone()
+    return layer
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_two_classes_and_one_convolution_by_hand():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(1, 2, 1, bias=False)
+            self.conv.weight.data = torch.tensor([1.0, -1.0]).reshape(2, 1, 1, 1)
+            self.head = linear(torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([0.5, -0.5]))
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.head(self.conv(images).relu().mean(dim=(2, 3)))
+
+    # Rectified features (2, 0) and (0, 1): the classes say 2 and 0, then 0 and 2; less their mean, 1 and -1, -1 and 1.
+    picture = torch.tensor([[[[2.0, -1.0]]]]).expand(2, -1, -1, -1)
+    attribution = votes(layers="conv").explain(Two(), picture, torch.tensor([0, 1]))
+    sigmoid = lambda value: 1 / (1 + math.exp(-value))  # noqa: E731
+    expected = torch.tensor([[[sigmoid(2 + 1), 0.0]], [[0.0, sigmoid(2 - 1)]]])
+    torch.testing.assert_close(attribution.maps, expected)
+    assert not codes(attribution)
+
+
+def by_formula(features: Tensor, weight: Tensor, bias: Tensor, target: int) -> Tensor:
+    """The equations of the documentation, position by position."""
+    weight, bias = weight.double() - weight.double().mean(dim=0), bias.double() - bias.double().mean()
+    maps = torch.einsum("kc,chw->khw", weight, features.double())
+    result = torch.zeros_like(maps[0])
+    for row in range(maps.shape[1]):
+        for column in range(maps.shape[2]):
+            shares = []
+            for number, values in enumerate(maps):
+                rho = torch.corrcoef(torch.stack([values.flatten(), maps[target].flatten()]))[0, 1]
+                share = 1 if number == target else min(1, 1 - float(rho)) ** 2
+                shares.append(share * math.exp(values[row, column] + bias[number]))
+            evidence = float(maps[target, row, column])
+            result[row, column] = max(evidence, 0) * shares[target] / sum(shares)
+    return result.float()
+
+
+def test_votes_are_those_of_the_equations_in_a_batch_of_mixed_targets():
+    weight, bias, images, targets = randn(6, 4), randn(6, seed=1), randn(3, 4, 3, 5, seed=2), torch.tensor([4, 0, 5])
+    attribution = votes().explain(Pooled(linear(weight, bias)), images, targets)
+    expected = [by_formula(picture, weight, bias, int(target)) for picture, target in zip(images, targets, strict=True)]
+    assert nets.relative_error(attribution.maps, torch.stack(expected)) < 1e-5
+
+
+@pytest.mark.parametrize("name", VOTES)
+def test_a_vector_added_to_all_classes_changes_nothing(name):
+    net, images = nets.seeded(Strides), randn(2, 3, 64, 96)
+    maps = votes(name).explain(net, images, torch.tensor([1, 3])).maps
+    assert maps.amax(dim=(1, 2)).min() > 0
+    net.head.weight.data += 3 * randn(8, seed=1)
+    net.head.bias.data += 2
+    assert nets.relative_error(votes(name).explain(net, images, torch.tensor([1, 3])).maps, maps) < 1e-4
+
+
+WEIGHT, BIAS = randn(6, 4), randn(6, seed=1)
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        Pooled(nn.Sequential(linear(torch.eye(4) * 2), nn.Identity(), linear(WEIGHT / 2, BIAS))),
+        Listed(linear((WEIGHT / 15).repeat_interleave(15, dim=1), BIAS)),
+    ],
+    ids=["two layers behind pooling", "a list of positions"],
+)
+def test_other_heads_that_are_linear_vote_as_a_linear_head(net, untouched):
+    images, targets, against = randn(3, 4, 3, 5), torch.tensor([4, 0, 5]), torch.tensor([1, NO_CONTRAST, 2])
+    expected = votes().explain(Pooled(linear(WEIGHT, BIAS)), images, targets, against)
+    attribution = votes().explain(untouched(net), images, targets, against)
+    assert not codes(attribution)
+    assert nets.relative_error(attribution.maps, expected.maps) < 1e-5
+    alone = votes().explain(net, images[:1], targets[:1], against[:1])
+    assert nets.relative_error(alone.maps, attribution.maps[:1]) < 1e-5
+
+
+def test_a_head_behind_pooling_runs_at_each_position():
+    head = nets.seeded(lambda: nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 9), nn.Hardswish(), nn.Linear(9, 6)))
+    images, target = randn(1, 4, 2, 3), torch.tensor([2])
+    with torch.no_grad():
+        empty = head(torch.zeros(1, 4))
+        values = head(images[0].flatten(1).T) - empty
+    expected = by_formula(values.T.reshape(6, 2, 3), torch.eye(6), empty[0], 2)
+    assert nets.relative_error(votes().explain(Pooled(head), images, target).maps[0], expected) < 1e-5
+
+
+def test_what_stands_between_the_layer_and_the_pooling_is_run_at_each_position(monkeypatch):
+    monkeypatch.setattr(torch.autograd, "grad", None)  # no backward pass
+    images, targets = randn(2, 4, 3, 5), torch.tensor([0, 3])
+    expected = votes().explain(Pooled(linear(WEIGHT, BIAS)), images.relu(), targets)
+    attribution = votes().explain(Rectified(linear(WEIGHT, BIAS)), images, targets)
+    assert not codes(attribution)
+    assert nets.relative_error(attribution.maps, expected.maps) < 1e-5
+
+
+def test_a_head_of_listed_positions_is_differentiated_for_the_strongest_rivals():
+    head = nets.seeded(lambda: nn.Sequential(nn.Linear(4 * 6, 9), nn.ReLU(), nn.Linear(9, 70)))
+    images = randn(1, 4, 2, 3).requires_grad_()
+    outputs = head(images.flatten(1))
+    attribution = votes().explain(Listed(head), images, torch.tensor([8]))
+    classes = [8, *(index for index in outputs[0].argsort(descending=True).tolist() if index != 8)][:51]
+    values = [(images * torch.autograd.grad(outputs[0, index], images, retain_graph=True)[0])[0] for index in classes]
+    values = 6 * torch.stack(values).sum(dim=1).detach()
+    rest = outputs[0, classes].detach() - values.mean(dim=(1, 2))
+    assert nets.relative_error(attribution.maps[0], by_formula(values, torch.eye(51), rest, 0)) < 1e-5
+
+
+@pytest.mark.parametrize("name", VOTES)
+@pytest.mark.parametrize(
+    ("net", "layers", "targets"),
+    [
+        (nets.Transformer, (), torch.tensor([1, 2])),
+        (Strides, ("sixteen",), torch.tensor([1, 2])),
+        (Strides, ("last", "eight"), None),
+        (Strides, (), lambda outputs: outputs[:, 0] - outputs[:, 1] / 2),
+    ],
+    ids=["class token", "convolution behind", "one of two layers", "function"],
+)
+def test_what_has_no_votes_has_the_map_of_gradcam_and_says_so(name, net, layers, targets, untouched):
+    model, images = untouched(nets.seeded(net)), randn(2, 3, 64, 64)
+    attribution = votes(name, layers=layers, sign="absolute").explain(model, images, targets)
+    expected = GradCAM(layers=layers, sign="absolute").explain(model, images, targets)
+    assert attribution.maps.abs().max() > 0
+    assert torch.equal(attribution.maps, expected.maps)
+    assert attribution.layers == expected.layers
+    assert [[note.code for note in notes] for notes in attribution.diagnostics] == [["votes-unavailable"]] * 2
+
+
+def test_a_model_that_cannot_be_traced_votes_with_a_linear_head_alone():
+    class Untraceable(Pooled):
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward(images if images.sum() > -1e9 else -images)
+
+    images, targets = randn(1, 4, 3, 5), torch.tensor([2])
+    assert not codes(votes().explain(Untraceable(linear(WEIGHT, BIAS)), images, targets))
+    head = nn.Sequential(linear(torch.eye(4)), nn.Tanh(), linear(WEIGHT))
+    assert not codes(votes().explain(Pooled(head), images, targets))
+    assert codes(votes().explain(Untraceable(head), images, targets)) == {"votes-unavailable"}
+
+
+@pytest.mark.parametrize("name", VOTES)
+def test_a_class_that_is_not_there_has_a_blank_map(name):
+    weight = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
+    attribution = votes(name).explain(Pooled(linear(weight)), randn(1, 2, 3, 3).abs(), torch.tensor([2]))
+    assert torch.equal(attribution.maps, torch.zeros(1, 3, 3))
+
+
+def test_a_single_logit_competes_with_its_absence():
+    images = randn(1, 4, 3, 5)
+    attribution = votes(sign="signed").explain(Pooled(linear(WEIGHT[:1], BIAS[:1])), images)
+    evidence = torch.einsum("c,chw->hw", WEIGHT[0], images[0])
+    assert nets.relative_error(attribution.maps[0], evidence / 2 * (evidence + BIAS[0]).sigmoid()) < 1e-5
+
+
+def test_a_contrast_alone_competes():
+    images = randn(1, 4, 3, 5)
+    net = Pooled(linear(WEIGHT, BIAS))
+    attribution = votes().explain(net, images, torch.tensor([4]), torch.tensor([1]))
+    expected = by_formula(images[0], WEIGHT[[4, 1]], BIAS[[4, 1]], 0)
+    assert nets.relative_error(attribution.maps[0], expected) < 1e-5
+
+
+def test_constant_maps_and_a_grid_of_one_cell_are_plain_probabilities():
+    cell = randn(1, 4, 1, 1)
+    net = Pooled(linear(WEIGHT, BIAS))
+    logits = net(cell)[0]
+    expected = ((logits - BIAS) - (logits - BIAS).mean()).clamp_min(0) * logits.softmax(dim=0)
+    for images in (cell, cell.expand(-1, -1, 3, 4)):
+        for target in range(6):
+            maps = votes(layers="layer").explain(net, images, torch.tensor([target])).maps
+            torch.testing.assert_close(maps, expected[target].detach().expand_as(maps))
+
+
+def evidence(net: Strides, images: Tensor, target: int) -> list[Tensor]:
+    """The features times positive gradients of the logit less the mean logit, on the grids of 8 and 16 pixels."""
+    eight = net.eight(images).detach().requires_grad_()
+    sixteen = net.sixteen(eight)
+    logits = net.head(net.last(sixteen).mean(dim=(2, 3)))[0]
+    gradients = torch.autograd.grad(logits[target] - logits.mean(), (eight, sixteen))
+    return [
+        (part * slope).clamp_min(0).sum(dim=1).detach() for part, slope in zip((eight, sixteen), gradients, strict=True)
+    ]
+
+
+def test_detail_is_the_geometric_mean_of_the_factors_on_the_finest_grid():
+    net, images, target = nets.seeded(Strides), randn(1, 3, 64, 96), torch.tensor([1])
+    factors = [votes().explain(net, images, target).maps, *evidence(net, images, 1)]
+    assert [tuple(factor.shape[1:]) for factor in factors] == [(2, 3), (8, 12), (4, 6)]
+    factors = [
+        functional.interpolate(factor[:, None] / factor.max(), (8, 12), mode="bilinear")[:, 0] for factor in factors
+    ]
+    attribution = votes("votes-detail").explain(net, images, target)
+    assert attribution.layers == ("eight", "sixteen", "last")
+    assert attribution.maps.max() > 0
+    assert nets.relative_error(attribution.maps, torch.stack(factors).prod(dim=0) ** (1 / 3)) < 1e-5
+
+
+def test_detail_of_one_grid_is_the_square_root_of_two_factors():
+    net, images, target = Pooled(linear(WEIGHT, BIAS)), randn(1, 4, 3, 5), torch.tensor([1])
+    attribution = votes("votes-detail").explain(net, images, target)
+    plain = votes().explain(net, images, target).maps
+    factor = (images * (WEIGHT[1] - WEIGHT.mean(dim=0))[None, :, None, None]).clamp_min(0).sum(dim=1)
+    expected = (plain / plain.max() * factor / factor.max()).sqrt()
+    assert attribution.layers == ("layer",)
+    assert attribution.maps.max() > 0
+    assert nets.relative_error(attribution.maps, expected) < 1e-5
+
+
+def test_signed_detail_is_refused():
+    with pytest.raises(OptionError, match="'positive' or 'absolute'"):
+        votes("votes-detail", sign="signed")
+
+
+ENDS = {
+    "resnet18": ("layer3", "layer2"),
+    "mobilenet_v2": ("features.13", "features.6"),
+    "densenet121": ("features.denseblock3", "features.denseblock2"),
+    "vgg11": ("features.19", "features.14"),
+    "squeezenet1_1": ("features", "features.7"),
+    "convnext_tiny": ("features.5", "features.3"),
+    "swin_t": ("features.5", "features.3"),
+}
+"""The last blocks with a position every 16 and every 8 pixels."""
+
+
+@pytest.mark.parametrize("name", few(ENDS, {"resnet18"}))
+@pytest.mark.parametrize("size", [(224, 224), (225, 128)])
+def test_the_layers_of_the_detail_are_the_ends_of_the_stages(name, size):
+    with torch.device("meta"):
+        net = torchvision.models.get_model(name).eval()
+    surveyed = survey(net, (3, *size))
+    assert detail_layers(surveyed, surveyed.default_layers) == ENDS[name]
+
+
+@pytest.mark.parametrize("name", few(ENDS, ()))
+def test_architectures_have_votes(name):
+    net = nets.seeded(torchvision.models.get_model, name)
+    assert not codes(votes().explain(net, randn(1, 3, 64, 64)))
+
+
+def test_detail_is_cut_where_a_layer_holds_its_details():
+    """A cut is at no layer inside another one: the last part of MobileNetV2's `features` stands for all of it."""
+    net, images = nets.seeded(Strides), randn(2, 3, 64, 64)
+    inside = Inside(net).eval()
+    attribution = votes("votes-detail").explain(inside, images)
+    assert attribution.layers == ("features.eight", "features.sixteen", "features.last")
+    assert cut_before(inside, attribution.layers, images[:1]).layer == "features.eight"
+    assert torch.equal(attribution.maps, votes("votes-detail").explain(net, images).maps)
+
+
+def right_shares(maps: Tensor) -> Tensor:
+    """Return which shares of the maps (4, h, w) of the cells of a mosaic lie in their cells, (2, 4).
+
+    They are those of the sum, and of the highest quarter of the positions.
+    """
+    maps = functional.interpolate(maps[:, None], (224, 224), mode="bilinear")[:, 0]
+    highest = maps.flatten(1).argsort(dim=1, descending=True).argsort(dim=1).reshape_as(maps) < 112 * 112
+    shares = [part.unflatten(1, (2, 112)).unflatten(3, (2, 112)).sum(dim=(2, 4)).flatten(1) for part in (maps, highest)]
+    return torch.stack([part.diagonal() / part.sum(dim=1) for part in shares])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["efficientnet_lite0", "mobilenet_v2"])
+def test_votes_lie_on_the_right_picture_of_a_mosaic_more_than_other_maps_do(name):
+    model = load_model(name)
+    pictures = [Image.open(path).convert("RGB") for path in sorted(EXAMPLES.glob("*.png"))]
+    cells = torch.stack([model.preprocess(picture) for picture in pictures])
+    classes = predict(model, cells).argmax(dim=1)
+    cells = functional.interpolate(cells, (112, 112), mode="bilinear", antialias=True)
+    results = {method: [] for method in ("gradcam", *VOTES)}
+    for order in permutations(range(4)):
+        mosaic = torch.cat([torch.cat([cells[place] for place in row], dim=2) for row in (order[:2], order[2:])], dim=1)
+        for method, shares in results.items():
+            maps = votes(method).explain(model, mosaic.expand(4, -1, -1, -1), classes[list(order)]).maps
+            shares.append(right_shares(maps).mean(dim=1))
+    means = {method: torch.stack(shares).mean(dim=0) for method, shares in results.items()}
+    for method, least in zip(VOTES, (0.85, 0.8), strict=True):
+        assert means[method][0] > max(least, means["gradcam"][0] + 0.1)
+        assert means[method][1] > means["gradcam"][1]

@@ -1,0 +1,171 @@
+"""Compare methods on networks with real weights: ``python -m tools.trust.table FOLDER --write``, `make trust`.
+
+The folder holds photographs, which do not ship. The tables of docs/trust.md are made of the numbers in docs/trust/, a
+file for each network, so that networks can be measured one by one.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from seewhy import GridPG, LoadedModel, evaluate, load_model
+from seewhy.explainers.evaluate import CONTROLS
+from seewhy.explainers.methods.catalogue import METHODS, Method
+from seewhy.explainers.results.evaluation import CONFIDENCE, RESAMPLES
+from seewhy.explainers.view import prepare
+from tools.trust.photographs import photographs
+from tools.trust.sanity import random_head, random_model, sanity_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
+NUMBERS = PAGE.with_suffix("")
+
+NETWORKS = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2", "mobilenet_v2")
+"""Those whose weights come with packages."""
+
+SURE = 0.5
+"""Least probability of a picture's class in a mosaic; few photographs are surer."""
+
+MOST_PASSES = 64
+"""Most passes of a method for a picture; what takes more is not measured unless asked for."""
+
+SANE_PICTURES = 8
+
+COLUMNS = {
+    "gridpg": "GridPG",
+    "gridpg-top": "top",
+    "insertion": "ins",
+    "deletion": "del",
+    "road": "ROAD",
+}
+"""The columns of an evaluation, and their heads in the tables."""
+
+SANITY = {
+    "same_with_random_head": "random head",
+    "same_with_random_model": "random network",
+    "same_for_an_unlikely_class": "unlikely class",
+}
+
+PAIR = ("votes-detail", "gradcam")
+"""The methods whose difference is told picture by picture."""
+
+
+def methods_of(model: LoadedModel, most: int) -> dict[str, Method]:
+    """Return the methods that suit a classifier, of at most so many passes."""
+    suiting = {}
+    for name, method in METHODS.items():
+        passes = method.passes(method.build({}), model, model.spec.image_shape)
+        if not {"region", "boxes", "attention"} & {*method.needs} and passes is not None and passes.total <= most:
+            suiting[name] = method
+    return suiting
+
+
+def measured(name: str, pictures: Sequence[Image.Image], most: int) -> dict[str, Any]:
+    """Return the numbers of a network: of each method the values of each picture, and the sanity."""
+    model = load_model(name)
+    models = model, random_head(model), random_model(model)
+    sane = torch.stack([prepare(model, picture).image for picture in pictures[:SANE_PICTURES]])
+    rows: dict[str, Any] = {}
+    for method in methods_of(model, most):
+        start = time.perf_counter()
+        explainer = METHODS[method].build({})
+        try:
+            evaluation = evaluate(
+                model, pictures, [method], ["insertion", "deletion", "road", GridPG(sure=SURE)], controls=False
+            )
+            sanity = asdict(sanity_of(explainer, models, sane))
+        except Exception as error:  # a network that the method does not suit
+            print(f"{name} {method}: {type(error).__name__}: {error}", flush=True)
+            continue
+        values = {column: _rounded(evaluation.values[method, column]) for column in COLUMNS}
+        passes = METHODS[method].passes(explainer, model, model.spec.image_shape)
+        rows[method] = {"values": values, "sanity": sanity, "passes": None if passes is None else passes.total}
+        means = {column: round(float(np.nanmean(evaluation.values[method, column])), 3) for column in COLUMNS}
+        print(f"{name} {method}: {means}, {time.perf_counter() - start:.0f} s", flush=True)
+    return {"model": name, "sha256": model.sha256, "pictures": len(pictures), "sure": SURE, "methods": rows}
+
+
+def _rounded(values: Any) -> list[float | None]:
+    return [round(float(value), 4) if np.isfinite(value) else None for value in values]
+
+
+def interval(values: Sequence[float | None]) -> tuple[float, float, float]:
+    """Return the mean of what is defined, and the ends of its interval: percentiles of resampled pictures."""
+    defined = np.array([value for value in values if value is not None], dtype=np.float64)
+    draws = np.random.default_rng(0).integers(len(defined), size=(RESAMPLES, len(defined)))
+    low, high = np.quantile(defined[draws].mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(defined.mean()), float(low), float(high)
+
+
+def table(numbers: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the rows of a network's methods, the best of mosaics first, controls last."""
+    heads = [*COLUMNS.values(), *SANITY.values(), "passes"]
+    yield f"| {numbers['model']} | {' | '.join(heads)} |"
+    yield f"| --- |{' --- |' * len(heads)}"
+    rows = numbers["methods"]
+    order = sorted(rows, key=lambda name: (name in CONTROLS, -interval(rows[name]["values"]["gridpg"])[0]))
+    for name in order:
+        row = rows[name]
+        cells = [_cell(*interval(row["values"][column])) for column in COLUMNS]
+        cells += [f"{row['sanity'][key]:.2f}" for key in SANITY]
+        yield f"| {name}{' (control)' if name in CONTROLS else ''} | {' | '.join(cells)} | {row['passes']} |"
+
+
+def differences(numbers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield by how much one method of `PAIR` differs from the other, picture by picture, on each network."""
+    yield f"| {PAIR[0]} less {PAIR[1]} | {' | '.join(COLUMNS.values())} |"
+    yield f"| --- |{' --- |' * len(COLUMNS)}"
+    for network in numbers:
+        first, second = (network["methods"][name]["values"] for name in PAIR)
+        cells = []
+        for column in COLUMNS:
+            pairs = zip(first[column], second[column], strict=True)
+            mean, low, high = interval([a - b for a, b in pairs if a is not None and b is not None])
+            cells.append(f"{mean:+.3f} ({low:+.3f} to {high:+.3f})")
+        yield f"| {network['model']} | {' | '.join(cells)} |"
+
+
+def _cell(mean: float, low: float, high: float) -> str:
+    return f"{mean:.2f} ±{(high - low) / 2:.2f}"
+
+
+def write(numbers: Sequence[Mapping[str, Any]]) -> None:
+    """Put the tables between the marks of the page."""
+    lines = [*differences(numbers)]
+    for network in numbers:
+        lines += ["", *table(network)]
+    begin, end = "<!-- tables: begin -->", "<!-- tables: end -->"
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
+    page = [before + begin, "", *lines, "", end + rest.partition(end)[2]]
+    PAGE.write_text("\n".join(page), encoding="utf-8")
+
+
+def main() -> None:
+    """Measure networks, keep the numbers and, with --write, make the tables of them."""
+    parser = argparse.ArgumentParser(prog="python -m tools.trust.table", description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", help="of photographs; none to make the tables only")
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
+    parser.add_argument("--passes", type=int, default=MOST_PASSES, help="most passes of a method for a picture")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    if options.folder is not None:
+        pictures = photographs(options.folder)
+        for name in options.networks:
+            numbers = measured(name, pictures, options.passes)
+            NUMBERS.mkdir(exist_ok=True)
+            text = json.dumps(numbers, separators=(",", ":")) + "\n"
+            (NUMBERS / f"{name}.json").write_text(text, encoding="utf-8")
+    if options.write:
+        files = [NUMBERS / f"{name}.json" for name in NETWORKS]
+        write([json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()])
+
+
+if __name__ == "__main__":
+    main()
