@@ -91,8 +91,9 @@ trust: .venv/installed-tests ## measure the methods on networks with real weight
 bench: .venv/installed-bench ## time SeeWhy beside other libraries and a plain Flask server; writes docs/performance.md
 	$(BIN)/python -m benchmarks
 
-methods: .venv/installed ## write docs/methods.md from the catalogue and draw its pictures
+methods: .venv/installed ## write docs/methods.md and docs/metrics.md from the catalogues and draw the pictures of methods
 	$(BIN)/python -m docs.methods
+	$(BIN)/python -m docs.metrics
 
 pictures: .venv/installed ## draw the pictures of the documentation
 	$(BIN)/python docs/pictures.py
