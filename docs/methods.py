@@ -24,6 +24,7 @@ FAMILIES = {
     "transformer": ("Transformers", "for models that compute attention."),
     "perturbation": ("Perturbations", "that change the picture and watch the score; no gradient, many passes."),
     "concept": ("Concepts", "that a layer tells apart."),
+    "control": ("Controls", "that know no class: a method that [metrics](metrics.md) find no better shows nothing."),
 }
 CHEAPER: dict[str, dict[str, Any]] = {
     "sscam": {"layer": "blocks.6", "samples": 4, "std": 0.5},

@@ -1,10 +1,12 @@
 # The public names. `__init__.py` reads this file, and imports a name on first use.
+from .calibrate import calibrate as calibrate
 from .core.attribution import Attribution as Attribution
 from .core.objective import Objective as Objective
 from .core.task import Task as Task
 from .detect import DetectedBox as DetectedBox
 from .detect import detect as detect
 from .errors import ExplainerError as ExplainerError
+from .evaluate import evaluate as evaluate
 from .execution.progress import Progress as Progress
 from .explain import compare as compare
 from .explain import explain as explain
@@ -56,6 +58,8 @@ from .methods.catalogue import get_method as get_method
 from .methods.catalogue import list_methods as list_methods
 from .methods.catalogue import method as method
 from .methods.concept.dff import DFF as DFF
+from .methods.controls import Centre as Centre
+from .methods.controls import Edges as Edges
 from .methods.explainer import Explainer as Explainer
 from .methods.gradient.fullgrad import FullGrad as FullGrad
 from .methods.gradient.input_gradient import InputXGradient as InputXGradient
@@ -88,6 +92,7 @@ from .methods.transformer.attention import LeGrad as LeGrad
 from .methods.transformer.attnlrp import AttnLRP as AttnLRP
 from .methods.transformer.dave import DAVE as DAVE
 from .results.agreement import rank_correlation as rank_correlation
+from .results.evaluation import Evaluation as Evaluation
 from .results.explanation import Explanation as Explanation
 from .results.likeness import Likeness as Likeness
 from .results.segments import Segments as Segments
@@ -95,3 +100,26 @@ from .segment import segment as segment
 from .tasks.candidates import Candidates as Candidates
 from .tasks.classification import Classification as Classification
 from .tasks.pose import survey as survey
+from .trust.calibration import Calibration as Calibration
+from .trust.metrics.base import Metric as Metric
+from .trust.metrics.catalogue import get_metric as get_metric
+from .trust.metrics.catalogue import list_metrics as list_metrics
+from .trust.metrics.curves import Deletion as Deletion
+from .trust.metrics.curves import Insertion as Insertion
+from .trust.metrics.grids import DiFull as DiFull
+from .trust.metrics.grids import GridPG as GridPG
+from .trust.metrics.masking import ARCC as ARCC
+from .trust.metrics.masking import AverageDrop as AverageDrop
+from .trust.metrics.masking import AverageIncrease as AverageIncrease
+from .trust.metrics.perturbing import Infidelity as Infidelity
+from .trust.metrics.perturbing import SensitivityN as SensitivityN
+from .trust.metrics.randomisation import MPRT as MPRT
+from .trust.metrics.randomisation import EfficientMPRT as EfficientMPRT
+from .trust.metrics.randomisation import SmoothMPRT as SmoothMPRT
+from .trust.metrics.road import ROAD as ROAD
+from .trust.metrics.shape import Complexity as Complexity
+from .trust.metrics.shape import Sparseness as Sparseness
+from .trust.metrics.stability import MaxSensitivity as MaxSensitivity
+from .trust.metrics.truth import EnergyInBox as EnergyInBox
+from .trust.metrics.truth import PointingGame as PointingGame
+from .trust.proof import Proof as Proof

@@ -23,6 +23,10 @@ from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.explanation import Explanation, explanations
 from seewhy.explainers.tasks.pose import task_of
+from seewhy.explainers.trust.calibration import Calibration
+from seewhy.explainers.trust.choices import AREA, Extent, Fill
+from seewhy.explainers.trust.faithfulness import prove
+from seewhy.explainers.trust.trial import Trial, trial_of
 from seewhy.explainers.view import View, ViewSource, prepare
 
 Failure: TypeAlias = ExplainerError | OSError
@@ -45,6 +49,8 @@ class _Series:
     method: str
     explainer: Explainer
     ask: Ask
+    trial: Trial | None
+    calibration: Calibration | None
 
     def prepare(self, picture: ViewSource, target: int | str | None) -> tuple[View, Ask]:
         """Return what the model sees of a picture, and what is asked of it."""
@@ -69,11 +75,16 @@ class _Series:
         images = torch.stack([view.image for view, _ in batch]).to(self.model.device)
         ask = Ask.stacked([ask for _, ask in batch])
         try:
-            rows = self.explainer.explain(self.model, images, ask).rows()
+            attribution = self.explainer.explain(self.model, images, ask)
+            (attribution,) = prove(self.model, images, [attribution], self.trial, ask, explainers=[self.explainer])
+            rows = attribution.rows()
         except ExplainerError as error:
             return [error] if len(batch) == 1 else [answer for pair in batch for answer in self.explain([pair])]
+        task = task_of(self.model, ask)
         return [
-            explanations(self.model, self.method, view.picture, view.geometry, row, task_of(self.model, ask))[0]
+            explanations(
+                self.model, self.method, view.picture, view.geometry, row, task, self.calibration, self.explainer
+            )[0]
             for (view, _), row in zip(batch, rows, strict=True)
         ]
 
@@ -90,6 +101,10 @@ def explain_many(
     batch_size: int = 8,
     progress: bool = False,
     on_error: Literal["raise"] = "raise",
+    proof: Extent = False,
+    proof_area: float = AREA,
+    proof_fill: Fill = "blur",
+    proof_calibration: Calibration | None = None,
     **options: Any,
 ) -> Iterator[Explanation]: ...
 
@@ -106,6 +121,10 @@ def explain_many(
     batch_size: int = 8,
     progress: bool = False,
     on_error: Literal["yield"],
+    proof: Extent = False,
+    proof_area: float = AREA,
+    proof_fill: Fill = "blur",
+    proof_calibration: Calibration | None = None,
     **options: Any,
 ) -> Iterator[Explanation | Failure]: ...
 
@@ -121,6 +140,10 @@ def explain_many(
     batch_size: int = 8,
     progress: bool = False,
     on_error: Literal["raise", "yield"] = "raise",
+    proof: Extent = False,
+    proof_area: float = AREA,
+    proof_fill: Fill = "blur",
+    proof_calibration: Calibration | None = None,
     **options: Any,
 ) -> Iterator[Explanation | Failure]:
     """Explain many pictures, several in each pass of the model; the maps are those of `explain`.
@@ -129,7 +152,8 @@ def explain_many(
     unlimited: no more than two batches are in memory.
 
     Args:
-        model, method, layer, against: as `explain`, and the same for all pictures.
+        model, method, layer, against, proof, proof_area, proof_fill, proof_calibration: as `explain`, and the same for
+            all pictures.
         pictures: what `explain` takes, or pairs of that and the picture's own target, such as ``zip(paths, labels)``. A
             loader gives batches: tensors (N, C, H, W), or pairs of these and N targets.
         target: of all pictures without one of their own: class index or label; None for the most probable class.
@@ -157,14 +181,15 @@ def explain_many(
     (explainer,) = explainers_of([entry], layer, options, model.module)
     if layers := layer_paths(model.module, layer):
         module_paths(model.module, layers)
-    series = _Series(model, entry.name, explainer, ask_of(model, target, against))
+    trial = trial_of(proof, proof_area, proof_fill, proof_calibration)
+    series = _Series(model, entry.name, explainer, ask_of(model, target, against), trial, proof_calibration)
     dataset = getattr(pictures, "dataset", pictures)  # a loader's own length is that of its batches
     total = len(dataset) if isinstance(dataset, Sized) else None
     return _deliver(_in_batches(series, pictures, batch_size), total, progress, on_error == "raise")
 
 
 def _in_batches(series: _Series, pictures: Iterable[ViewSource | Pair], batch_size: int) -> _Answers:
-    source = _one_by_one(pictures)
+    source = one_by_one(pictures)
     futures: deque[Future[tuple[View, Ask]]] = deque()
     pool = ThreadPoolExecutor(min(_DECODERS, batch_size), thread_name_prefix="decode")
     try:
@@ -178,7 +203,7 @@ def _in_batches(series: _Series, pictures: Iterable[ViewSource | Pair], batch_si
         pool.shutdown(cancel_futures=True)
 
 
-def _one_by_one(pictures: Iterable[ViewSource | Pair]) -> Iterator[tuple[Any, int | str | None]]:
+def one_by_one(pictures: Iterable[ViewSource | Pair]) -> Iterator[tuple[Any, int | str | None]]:
     """Yield each picture with its own target; batches of a loader are taken apart.
 
     Raises:

@@ -91,12 +91,12 @@ LONG: dict[str, dict[str, str]] = {
 _OF_OTHERS = ("attention-rollout", "chefer", "legrad", "grid-saliency", "drise")
 UNFIT = dict.fromkeys(MODELS, _OF_OTHERS) | {
     "mobilenet_v3_small": (
-        *("cam", "deconvnet", "excitation-backprop", "guided-backprop", "guided-gradcam", "lrp"),
+        *("cam", "dave", "deconvnet", "excitation-backprop", "guided-backprop", "guided-gradcam", "lrp"),
         *_OF_OTHERS,
     ),
 }
 """Methods that a model is refused with 422: none of these has attention, regions or boxes; MobileNetV3's head is not
-linear, and its activations are not rectifiers."""
+linear, and its activations are not rectifiers; DAVE and LRP have no rule for these."""
 
 MAX_MODELS = 2
 """That the service may keep."""

@@ -59,7 +59,7 @@ from seewhy.explainers.methods.catalogue import Method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.agreement import rank_correlation
 from seewhy.explainers.results.array_files import ArrayFile
-from seewhy.explainers.results.explanation import Explanation
+from seewhy.explainers.results.explanation import Explanation, proof_arrays
 from seewhy.explainers.tasks.classification import ClassPrediction
 from seewhy.explainers.tasks.detected import BoxPrediction
 from seewhy.explainers.tasks.segmentation import RegionPrediction
@@ -191,6 +191,7 @@ def arrays(result: ExplainResult, max_values: int) -> ArrayFile:
         **_regions(explanations),
         "targets": np.array([explanation.target.name for explanation in explanations]),
         "methods": np.array([explanation.method for explanation in explanations]),
+        **proof_arrays(explanations),
     }
     boxes = [target.box for explanation in explanations if isinstance(target := explanation.target, BoxPrediction)]
     contents |= {"boxes": np.array(boxes, dtype=np.float32)} if boxes else {"logits": result.outputs}
@@ -260,6 +261,7 @@ def _explanation(explanation: Explanation, result: ExplainResult, style: Style, 
             RegionAnswer(gain=region.gain, predictions=ranked(region.predictions)) for region in explanation.regions
         ],
         **({} if explanation.outside is None else {"outside": explanation.outside}),
+        **({} if explanation.proof is None else {"proof": explanation.proof}),
     )
 
 

@@ -16,6 +16,7 @@ from seewhy.explainers.inspection.trace_events import Event, Summary
 from seewhy.explainers.tasks.box_target import Attribute
 from seewhy.explainers.tasks.heads import Head
 from seewhy.explainers.tasks.values import Direction
+from seewhy.explainers.trust.proof import Proof
 
 HeadName = Annotated[
     Head,
@@ -199,6 +200,7 @@ class ExplanationAnswer(BaseModel):
     outside: float | None = Field(
         None, description="Of a segmenter: the share of the map's magnitude outside the explained region, 0 to 1."
     )
+    proof: Proof | None = Field(None, description="How far the heatmap can be relied on; with `proof`.")
 
 
 class AgreementAnswer(BaseModel):

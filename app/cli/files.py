@@ -28,6 +28,9 @@ _SLASHES = tuple(filter(None, (os.sep, os.altsep)))
 
 _parts = itertools.count()
 
+_SUFFIXES = {"jpeg": "jpg", "report": "html"}
+"""Of formats whose files do not end in their names."""
+
 
 @dataclass(frozen=True)
 class Item:
@@ -85,17 +88,17 @@ def plan(
     if single and not is_folder:
         return form or _form_of(place, forms), [Item(sources[0].picture, place)]
     several = "several pictures need a folder, such as heatmaps/; --sheet puts them on one page"
-    named_as_file = not is_folder and place.suffix.lower() in (".jpg", *(f".{form}" for form in forms))
+    named_as_file = not is_folder and place.suffix.lower() in suffixes_of(forms)
     if named_as_file or (place.exists() and not place.is_dir()):
         raise click.BadParameter(several, param_hint="-o")
     form = form or forms[0]
-    return form, list(_items(sources, place, ".jpg" if form == "jpeg" else f".{form}"))
+    return form, list(_items(sources, place, f".{_SUFFIXES.get(form, form)}"))
 
 
 def suffixes_of(forms: Sequence[Form]) -> dict[str, Form]:
     """Return the suffixes of formats, and the format that each means."""
-    suffixes = {f".{form}": form for form in forms}
-    return suffixes | {".jpg": suffixes[".jpeg"]} if ".jpeg" in suffixes else suffixes
+    usual = {f".{_SUFFIXES[form]}": form for form in forms if form in _SUFFIXES}
+    return {f".{form}": form for form in forms if form != "report"} | usual
 
 
 def printable(path: Path) -> str:

@@ -11,6 +11,7 @@ from PIL import Image
 
 from seewhy.app.answers.documents import draw, encode, explain_body
 from seewhy.app.answers.likeness_documents import similar_body
+from seewhy.app.answers.report import report_body
 from seewhy.app.answers.segment_documents import check_view, segment_body
 from seewhy.app.answers.stream import Body
 from seewhy.app.cli.files import DASH, Item, printable, read, write
@@ -29,7 +30,7 @@ from seewhy.app.cli.run import (
 from seewhy.app.cli.sheet import Sheet
 from seewhy.app.cli.summary import Summary
 from seewhy.app.pipeline.ask import Service
-from seewhy.app.pipeline.choices import DRAWINGS, Format
+from seewhy.app.pipeline.choices import DRAWINGS, ExplainFormat, Format
 from seewhy.app.pipeline.likeness import similar
 from seewhy.app.pipeline.options import ExplainOptions, Options, PredictOptions, SegmentOptions, SimilarOptions
 from seewhy.app.pipeline.parse import parse
@@ -89,7 +90,7 @@ class _Run:
     items: list[Item]
     options: ExplainOptions
     mask: bytes | None
-    form: Format
+    form: ExplainFormat
     extras: Extras
 
     def start(self) -> None:
@@ -143,9 +144,10 @@ class _Run:
         if self._skips(item):
             return _Answer(tile=self._old_tile(item))
         draws = self._is_drawing or self.extras.sheet is not None
-        drawn = draws or self.form == "json"
+        drawn = draws or self.form in ("json", "report")
+        upload = read(item.picture)
         try:
-            result = self.service.explain(read(item.picture), self.options, drawn, self.mask)
+            result = self.service.explain(upload, self.options, drawn, self.mask)
         except PictureError as error:
             if error.field == "mask":
                 raise click.ClickException(f"The mask: {error}") from error
@@ -154,6 +156,8 @@ class _Run:
         if self.form == "json" or self.form == "npz":
             answer = explain_body(result, self.form, self.options.values, self.service.settings)
             body = in_one_piece(answer, self.form)
+        elif self.form == "report":
+            body = report_body(result, self.options, upload, self.mask, self.service.settings)
         else:
             body = encode(drawing or draw(result), self.form)
         to_file = item.output != DASH
@@ -164,7 +168,7 @@ class _Run:
         methods = ", ".join(method.name for method, _ in result.methods)
         place = f" -> {printable(item.output)}" if to_file else ""
         return _Answer(
-            line=f"{printable(item.picture)}: {classes} by {methods}{place}",
+            line="\n".join([f"{printable(item.picture)}: {classes} by {methods}{place}", *_proofs(result)]),
             caption=f": {classes}",
             rows=tuple(_rows(item, result, milliseconds)) if self.extras.summary else (),
             body=b"" if to_file else body,
@@ -181,7 +185,7 @@ class _Run:
 
 def explain_pictures(
     items: list[Item],
-    form: Format,
+    form: ExplainFormat,
     fields: dict[str, Any],
     mask: Path | None,
     extras: Extras,
@@ -274,6 +278,17 @@ def _classes(result: ExplainResult) -> str:
     return f"{targets} against {against.label}" if against else targets
 
 
+def _proofs(result: ExplainResult) -> list[str]:
+    """Return a line for each proof, which names its map if there are several."""
+    maps = result.explanations
+    names = [f"{part.method} for {part.target.label}, " if len(maps) > 1 else "" for part in maps]
+    return [
+        f"  {name}{part.proof.grade or 'ungraded'}: {part.proof.sentence}"
+        for name, part in zip(names, maps, strict=True)
+        if part.proof
+    ]
+
+
 def _rows(item: Item, result: ExplainResult, milliseconds: float) -> list[dict[str, Any]]:
     return [
         {
@@ -286,6 +301,7 @@ def _rows(item: Item, result: ExplainResult, milliseconds: float) -> list[dict[s
             **{name: vars(explanation.target).get(name) for name in ("probability", "logit", "value")},
             "contrast": explanation.against.label if explanation.against else None,
             "diagnostics": [diagnostic.code for diagnostic in explanation.diagnostics],
+            "proof": explanation.proof.summary if explanation.proof else None,
             "milliseconds": milliseconds,
         }
         for explanation in result.explanations

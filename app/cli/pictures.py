@@ -21,10 +21,11 @@ from seewhy.app.cli.options import (
     picture_options,
     table_options,
 )
-from seewhy.app.pipeline.choices import FORMATS, Format
-from seewhy.app.pipeline.option_table import EXPLAIN, HEATMAP, MASK, METHOD, PREDICT, SEGMENT
+from seewhy.app.pipeline.choices import EXPLAIN_FORMATS, FORMATS, ExplainFormat, Format
+from seewhy.app.pipeline.option_table import EXPLAIN, HEATMAP, MASK, METHOD, PREDICT, PROOF, SEGMENT
 from seewhy.explainers.imaging.choices import SEGMENT_VIEWS
 from seewhy.explainers.tasks.choices import PARTS
+from seewhy.explainers.trust.choices import FILLS
 
 
 @click.command()
@@ -32,9 +33,16 @@ from seewhy.explainers.tasks.choices import PARTS
 @output_option
 @method_option(multiple=True, help=f"A name of `seewhy methods`; repeatable. {METHOD}")
 @table_options(EXPLAIN, target={"multiple": True}, region={"type": click.Choice(PARTS)}, top={"type": int})
+@table_options(
+    PROOF,
+    proof={"is_flag": False, "flag_value": "true", "type": click.Choice(["false", "true", "full"])},
+    proof_area={"type": float},
+    proof_fill={"type": click.Choice(FILLS)},
+)
 @picture_file("--mask", MASK)
 @layer_option(HEATMAP["layer"])
-@format_option(FORMATS)
+@format_option(EXPLAIN_FORMATS)
+@click.option("--report", is_flag=True, help="Write reports: the same as --format report.")
 @heatmap_options
 @click.option("--skip-existing", is_flag=True, help="Skip pictures that already have an answer.")
 @click.option("--sheet", type=click.Path(path_type=Path), help="Also draw all answers onto a contact sheet.")
@@ -43,7 +51,8 @@ def explain(
     pictures: tuple[Path, ...],
     device: str | None,
     output: str | None,
-    form: Format | None,
+    form: ExplainFormat | None,
+    report: bool,
     mask: Path | None,
     extra: tuple[str, ...],
     skip_existing: bool,
@@ -58,7 +67,9 @@ def explain(
     \b
     Exit status: 0 all done, 1 some pictures failed, 2 invalid options, 130 interrupted.
     """
-    answer_form, items = plan(pictures, output, form, FORMATS, sheet)
+    if report and form not in (None, "report"):
+        raise click.UsageError(f"--report and --format {form} exclude each other.")
+    answer_form, items = plan(pictures, output, "report" if report else form, EXPLAIN_FORMATS, sheet)
     request = {**fields(options, extra), "format": answer_form}
 
     from seewhy.app.cli.picture_answers import Extras, explain_pictures

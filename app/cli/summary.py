@@ -12,7 +12,7 @@ from seewhy.app.cli.files import write
 
 COLUMNS = (
     *("picture", "output", "model", "method", "target", "label", "probability", "logit", "value"),
-    *("contrast", "diagnostics", "error", "milliseconds"),
+    *("contrast", "diagnostics", "proof", "error", "milliseconds"),
 )
 _EMPTY: dict[str, Any] = dict.fromkeys(COLUMNS)
 

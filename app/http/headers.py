@@ -68,6 +68,10 @@ def _against(facts: Facts) -> str:
     return ", ".join(map(_text, labels))
 
 
+def _proofs(facts: Facts) -> str:
+    return ", ".join(explanation.proof.summary for explanation in facts.explanations if explanation.proof)
+
+
 def _diagnostics(facts: Facts) -> str:
     results: list[Explanation | Likeness] = [*facts.explanations, *([facts.likeness] if facts.likeness else [])]
     return ", ".join(sorted({notice.code for result in results for notice in result.diagnostics}))
@@ -108,6 +112,12 @@ HEADERS = (
         "X-SeeWhy-Diagnostics",
         "Comma-separated codes of diagnostics.",
         _diagnostics,
+    ),
+    Header(
+        "X-SeeWhy-Proof",
+        "Of each map with a proof its grade (or `ungraded`), its score, and the share of maps by chance that it beats: "
+        "`supported; score=0.50; beats=0.99`.",
+        _proofs,
     ),
     Header(
         COST,

@@ -18,7 +18,7 @@ _GLANCE = 0.1
 """Seconds between two checks that a client still waits."""
 
 _LARGE, _MUCH = 2**22, 2**27
-"""Free memory is trimmed before this many bytes are taken at once, if this many have been given back."""
+"""Free memory may be trimmed before this many bytes are taken at once, if this many have been given back."""
 
 _BESIDE = 8
 """Pictures may pass the queue if one for each processor fits into this fraction of the budget."""
@@ -226,8 +226,12 @@ class MemoryBudget:
             return True
 
     def _tidy(self, size: int) -> None:
-        """Trim free memory before much is taken: the allocator may hold it in pieces that are too small."""
-        if size >= _LARGE and self._freed >= _MUCH:
+        """Trim free memory before much is taken: the allocator may hold it in pieces that are too small.
+
+        Trimmed pages are faulted in again by the next requests, some milliseconds for each. So this waits until all
+        that was given back, if the allocator held it still, would not fit into the budget beside what is in use.
+        """
+        if size >= _LARGE and self._freed >= max(_MUCH, self.size - self.occupancy - size):
             self._freed = 0
             self._trim()
 

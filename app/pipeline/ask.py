@@ -17,6 +17,7 @@ from seewhy.app.pipeline.decode import Decoder, Source
 from seewhy.app.pipeline.disconnect import client_disconnected
 from seewhy.app.pipeline.jobs import Deadline, Outcome
 from seewhy.app.pipeline.model_store import ModelStore
+from seewhy.app.pipeline.null_scores import NullScores
 from seewhy.app.pipeline.observer import UNOBSERVED, Observer
 from seewhy.app.pipeline.options import ExplainOptions, Options, PredictOptions, SegmentOptions
 from seewhy.app.pipeline.plan import Plan, drawing_style, explain_methods, explain_plan
@@ -57,6 +58,7 @@ class Service:
         self.settings = settings
         self.models = ModelStore(settings, warm, observer)
         self._observer = observer
+        self._null = NullScores()
         self._decoder = Decoder(settings.max_pixels, settings.max_side)
         self.processors = self._decoder.processors
 
@@ -198,7 +200,7 @@ class Service:
         model = self.models.model(options.model, deadline)
         region = None if mask is None else self._decoder.mask(mask, deadline)
         most = most or self.settings.max_targets // len(methods)
-        plan = explain_plan(options, methods, style, model, deadline, most, region)
+        plan = explain_plan(options, methods, style, model, deadline, most, region, self._null)
         self.spend(plan.model, plan.computation, pictures * plan.count, deadline, [method for method, _ in methods])
         return plan
 
@@ -231,15 +233,20 @@ class Service:
     def present(self, ticket: Ticket) -> list[ExplainResult]:
         """Wait for the explanations and return them for each picture; errors as `Ticket.result`."""
         pairs = zip(ticket.submissions, ticket.result(), strict=True)
-        results = [_explain_result(submission, outcomes) for submission, outcomes in pairs]
+        results = [_explain_result(submission, outcomes, self._null) for submission, outcomes in pairs]
         ticket.release(sum(result.outputs.nbytes for result in results))
         self._observer.explained(ticket.plan.model, [part for result in results for part in result.explanations])
         return results
 
     def etag(self, uploads: Sequence[bytes], options: Options, media_type: str) -> str | None:
-        """Return the ETag of the answer: a digest of everything it depends on; None before the model is loaded."""
+        """Return the ETag of the answer: a digest of everything it depends on.
+
+        None before the model is loaded, and of proofs that are compared with what earlier requests have left.
+        """
         model = self.models.engine.loaded(options.model or self.settings.default_model)
         if model is None:
+            return None
+        if isinstance(options, ExplainOptions) and self._gathers(options, model):
             return None
         parts = (
             json.dumps(options.model_dump(mode="json"), sort_keys=True, default=str),
@@ -254,6 +261,10 @@ class Service:
             digest.update(hashlib.sha256(upload).digest())
         digest.update("\0".join(parts).encode())
         return digest.hexdigest()[:32]
+
+    def _gathers(self, options: ExplainOptions, model: LoadedModel) -> bool:
+        """Whether a request asks for proofs that are compared with what earlier requests have left."""
+        return bool(options.proof) and self._null.gathers(model, options.proof_area, options.proof_fill)
 
     def _prepare(self, sources: Sequence[Source], plans: Sequence[Plan], drawn: bool) -> list[Submission]:
         """Prepare pictures for their model; an error names the picture at fault."""
@@ -283,16 +294,24 @@ def _own(outputs: Tensor) -> "NDArray[np.float32]":
     return (outputs if is_alone else outputs.clone()).numpy()
 
 
-def _explain_result(submission: Submission, outcomes: Sequence[Outcome]) -> ExplainResult:
+def _explain_result(submission: Submission, outcomes: Sequence[Outcome], null: NullScores) -> ExplainResult:
     """Map the heatmaps of one picture back to its coordinates."""
     plan, picture = submission.plan, submission.picture
     return ExplainResult(
         model=plan.model,
         methods=plan.methods,
         explanations=[
-            explanations(plan.model, method.name, picture.picture, picture.geometry, attribution)[0]
+            explanations(
+                plan.model,
+                method.name,
+                picture.picture,
+                picture.geometry,
+                attribution,
+                calibration=null.calibration(plan.model, attribution),
+                explainer=explainer,
+            )[0]
             for outcome in outcomes
-            for (method, _), attribution in zip(plan.methods, outcome.result, strict=True)
+            for (method, explainer), attribution in zip(plan.methods, outcome.result, strict=True)
         ],
         style=plan.style,
         outputs=_own(outcomes[0].result[0].outputs[0]),

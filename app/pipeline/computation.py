@@ -2,11 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torch import Tensor
 
+from seewhy.app.pipeline.null_scores import NullScores
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.attribution import Attribution, require_finite
 from seewhy.explainers.core.costs import Passes
@@ -17,6 +18,9 @@ from seewhy.explainers.methods.catalogue import passes_of
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.gradient.integrated import IntegratedGradients
 from seewhy.explainers.tasks.pose import pose, predict
+from seewhy.explainers.trust.faithfulness import STRANGER, prove
+from seewhy.explainers.trust.strangers import Strangers
+from seewhy.explainers.trust.trial import Trial
 from seewhy.models import LoadedModel
 
 
@@ -81,9 +85,17 @@ class PredictComputation(Computation):
 
 @dataclass(frozen=True)
 class ExplainComputation(Computation):
-    """Explain pictures by one or several methods; equal explainers share a batch."""
+    """Explain pictures by one or several methods; equal explainers and proofs share a batch.
+
+    Attributes:
+        explainers: of the methods.
+        trial: how each map is tried for its proof; None without proofs.
+        null: gathers what proofs are compared with; None to gather nothing.
+    """
 
     explainers: tuple[Explainer, ...]
+    trial: Trial | None = None
+    null: NullScores | None = field(default=None, compare=False)
 
     def outputs(self, result: Sequence[Attribution]) -> Sequence[Tensor]:
         """Return the outputs of each method's attribution."""
@@ -95,8 +107,11 @@ class ExplainComputation(Computation):
         return all(explainer.runs_whole for explainer in self.explainers)
 
     def passes(self, model: LoadedModel) -> Passes | None:
-        """Return the passes of all methods together; shared passes count for each."""
+        """Return the passes of all methods and proofs together; shared passes count for each."""
         counts = [passes_of(explainer, model, model.spec.image_shape) for explainer in self.explainers]
+        if self.trial is not None:
+            counts += [self.trial.passes * len(self.explainers), STRANGER * (self._strangers(model) is not None)]
+            counts += [Passes(explainer.is_complete) for explainer in self.explainers]
         numbers = [passes for passes in counts if passes is not None]
         return sum(numbers, Passes()) if len(numbers) == len(counts) else None
 
@@ -110,7 +125,22 @@ class ExplainComputation(Computation):
     def run(self, model: LoadedModel, images: Tensor, ask: Ask, progress: Progress) -> Sequence[Any]:
         """Return for each picture a sequence of one attribution (N = 1) per method."""
         attributions = explain_jointly(self.explainers, model, images, ask, progress)
+        strangers = self._strangers(model)
+        attributions = prove(
+            model,
+            images,
+            attributions,
+            self.trial,
+            progress=progress.unseen,
+            strangers=strangers,
+            explainers=self.explainers,
+        )
+        if self.null is not None and strangers is not None:
+            self.null.add(model, attributions[0])
         return list(zip(*(attribution.rows() for attribution in attributions), strict=True))
+
+    def _strangers(self, model: LoadedModel) -> Strangers | None:
+        return None if self.trial is None or self.null is None else self.null.strangers(model, self.trial)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from seewhy.explainers.imaging.choices import DIVERGING, SEQUENTIAL
 from seewhy.explainers.tasks.choices import BOX_METHOD, DEFAULT_METHOD, REGION_METHOD
+from seewhy.explainers.trust.choices import AREA, FILLS
 
 
 class Option(NamedTuple):
@@ -66,6 +67,17 @@ EXPLAIN = {
         "`objectness` or `mask`; by default `score`."
     ),
     "label": Option("Class of a box that `target` names by its place, such as `region:10,20,90,80`."),
+}
+
+PROOF = {
+    "proof": Option(
+        "How far the heatmap can be relied on, by three or four forward passes more: what the model says with the "
+        "marked part alone, and without it. `full` tries the map's own turned and mirrored copies too, three passes "
+        "more.",
+        False,
+    ),
+    "proof_area": Option("Share of the model's input that the heatmap marks for the proof, 0.01 to 0.9.", AREA),
+    "proof_fill": Option("What hides pixels for the proof: `blur`, or `mean`, the mean colour.", FILLS[0]),
 }
 
 PREDICT = {"top": Option("Number of most probable classes to return.", 5)}

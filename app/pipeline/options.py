@@ -18,10 +18,12 @@ from pydantic import (
 
 from seewhy.app.pipeline.choices import (
     CAPTURE_FORMATS,
+    EXPLAIN_FORMATS,
     FORMATS,
     INTERVENE_FORMATS,
     TRACE_FORMATS,
     CaptureFormat,
+    ExplainFormat,
     Format,
     InterveneFormat,
     TraceFormat,
@@ -34,6 +36,7 @@ from seewhy.app.pipeline.option_table import (
     INTERVENE,
     METHOD,
     PREDICT,
+    PROOF,
     SEGMENT,
     SIMILAR,
     SOURCE,
@@ -45,6 +48,7 @@ from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.imaging.choices import Rank, Scale, SegmentView, View
 from seewhy.explainers.inspection.edits import MAX_EDITS, AnyEdits
 from seewhy.explainers.tasks.choices import Part
+from seewhy.explainers.trust.choices import AREAS, Extent, Fill
 from seewhy.models.sources import Source
 
 MEDIA_TYPES: dict[str, str] = {
@@ -55,6 +59,7 @@ MEDIA_TYPES: dict[str, str] = {
     "npz": "application/x-npz",
     "safetensors": "application/x-safetensors",
     "svg": "image/svg+xml",
+    "report": "text/html",
 }
 
 
@@ -101,6 +106,13 @@ def _ends(value: Any) -> Any:
         if len(parts) != 2:
             raise ValueError("must be 'image', 'robust' or two numbers lo,hi")
         return tuple(parts)
+    return value
+
+
+def _extent(value: Any) -> Any:
+    """Refuse a text that is neither yes or no nor ``full``, in one sentence."""
+    if isinstance(value, str) and value.lower() not in ("false", "true", "full", "0", "1", "no", "yes", "off", "on"):
+        raise ValueError("must be false, true or full")
     return value
 
 
@@ -209,7 +221,10 @@ class ExplainOptions(HeatmapOptions):
     top: int | None = _field(EXPLAIN["top"], ge=1)
     attribute: Name | None = _field(EXPLAIN["attribute"])
     label: Target = _field(EXPLAIN["label"])
-    format: Format | None = _format(FORMATS)
+    proof: Annotated[Extent, BeforeValidator(_extent)] = _field(PROOF["proof"])
+    proof_area: float = _field(PROOF["proof_area"], ge=AREAS[0], le=AREAS[1])
+    proof_fill: Fill = _field(PROOF["proof_fill"])
+    format: ExplainFormat | None = _format(EXPLAIN_FORMATS)
 
 
 class SegmentOptions(Options):

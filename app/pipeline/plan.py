@@ -7,6 +7,7 @@ from typing import Any
 from seewhy.app.errors import FieldError
 from seewhy.app.pipeline.computation import Computation, ExplainComputation
 from seewhy.app.pipeline.jobs import Deadline, Outcome
+from seewhy.app.pipeline.null_scores import NullScores
 from seewhy.app.pipeline.option_table import DRAWING
 from seewhy.app.pipeline.options import DrawingOptions, ExplainOptions, HeatmapOptions
 from seewhy.app.pipeline.record import current
@@ -20,6 +21,7 @@ from seewhy.explainers.methods.catalogue import Method, build_methods, get_metho
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.tasks.regions import Mask
 from seewhy.explainers.tasks.segmentation import Segmentation
+from seewhy.explainers.trust.trial import trial_of
 from seewhy.models import LoadedModel
 
 Methods = tuple[tuple[Method, Explainer], ...]
@@ -149,8 +151,9 @@ def explain_plan(
     deadline: Deadline,
     most: int,
     mask: Mask | None = None,
+    null: NullScores | None = None,
 ) -> Plan:
-    """Return the plan of an explanation; `most` is the maximum number of classes and boxes.
+    """Return the plan of an explanation; `most` is the maximum number of classes and boxes; see `ExplainComputation`.
 
     Raises:
         LayerError, TargetError: the model has no such layer or class, or the mask is empty.
@@ -167,7 +170,11 @@ def explain_plan(
     boxes = isinstance(model.task, BoxTask)
     return Plan(
         model=model,
-        computation=ExplainComputation(tuple(explainer for _, explainer in methods)),
+        computation=ExplainComputation(
+            tuple(explainer for _, explainer in methods),
+            trial_of(options.proof, options.proof_area, options.proof_fill),
+            null,
+        ),
         asks=asks,
         deadline=deadline,
         stage="explain",

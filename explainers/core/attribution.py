@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from seewhy.explainers.core.ask import Targets
+from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.errors import NonFiniteError
 from seewhy.explainers.execution.deferred_checks import require
 
@@ -75,6 +76,7 @@ class Attribution(Answered):
         diagnostics: a tuple of remarks for each map; empty if there is none about any map.
         change: (N,) how far the score changes, as a share of the values that it is a difference of, for methods that
             hide parts of the picture; 0 where that may be mere rounding. None for all others.
+        faithfulness: of the maps, where a proof of them was asked for.
     """
 
     maps: Tensor
@@ -86,6 +88,7 @@ class Attribution(Answered):
     regions: Regions | None = None
     diagnostics: tuple[tuple[Diagnostic, ...], ...] = ()
     change: Tensor | None = None
+    faithfulness: Faithfulness | None = None
 
     def is_faint(self, row: int) -> bool:
         """Whether what is hidden changes the score so little that rounding shows in the map; looks at the tensor."""
@@ -96,13 +99,16 @@ class Attribution(Answered):
         parts: dict[str, Any] = {name: value.cpu() for name, value in vars(self).items() if isinstance(value, Tensor)}
         if isinstance(self.targets, tuple):
             parts["targets"] = self.targets
-        regions = [None] * len(self.maps) if self.regions is None else self.regions.rows()
+        nothing = [None] * len(self.maps)
+        regions = nothing if self.regions is None else self.regions.rows()
+        faithfulness = nothing if self.faithfulness is None else self.faithfulness.rows()
         return [
             replace(
                 self,
                 **{name: value[row : row + 1] for name, value in parts.items()},
                 regions=regions[row],
                 diagnostics=self.diagnostics[row : row + 1],
+                faithfulness=faithfulness[row],
             )
             for row in range(len(self.maps))
         ]

@@ -25,6 +25,10 @@ class Preprocess(Protocol):
     def std(self) -> tuple[float, ...]:
         """What each channel is divided by then."""
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the model's input, in pixels."""
+
     def __call__(self, picture: Image.Image) -> Tensor:
         """Return (C, H, W) float32, normalised."""
 
@@ -48,6 +52,10 @@ class Model(Protocol):
         """Picture to input."""
 
     @property
+    def sha256(self) -> str | None:
+        """Of the weights file, hexadecimal; None for random or unknown weights."""
+
+    @property
     def labels(self) -> Sequence[str]:
         """One label per class."""
 
@@ -64,8 +72,8 @@ class Model(Protocol):
         """The layers, in execution order."""
 
     @property
-    def accelerated(self) -> AcceleratedModel:
-        """What runs the parts that need no hooks."""
+    def accelerated(self) -> AcceleratedModel | None:
+        """What runs the parts that need no hooks; None where PyTorch runs everything."""
 
     @property
     def device(self) -> torch.device:

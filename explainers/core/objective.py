@@ -42,6 +42,11 @@ class Objective(ABC):
         """
         return outputs.float()
 
+    @property
+    def are_probabilities(self) -> Tensor:
+        """(N,) bool: whether the `scores` of `probabilities` are probabilities themselves, in [0, 1]."""
+        return torch.zeros_like(self.targets, dtype=torch.bool)
+
     def log_probabilities(self, outputs: Tensor) -> Tensor:
         """Return the logarithms of `probabilities`.
 

@@ -43,6 +43,9 @@ class Prediction(Protocol):
     def text(self) -> str:
         """What the model says, for a person: ``37.1%``, ``41.2 years``."""
 
+    def reading(self, score: float) -> str:
+        """Return what a score like the explained one, of probabilities, reads like: ``37%``, ``41.2 years``."""
+
     def change(self, before: Self) -> str:
         """Return how far this is from an earlier one of the same index, for a person: ``+3.2 points``."""
 
@@ -128,6 +131,13 @@ class BoxTask(Task, Protocol):
         Raises:
             TargetError: there is none.
         """
+
+
+def percent(share: float) -> str:
+    """Return a share, or a difference of shares, in whole percent; one that is hardly 0 or 1 says so."""
+    if 0 < share < 0.005:
+        return "<1%"
+    return ">99%" if 0.995 <= share < 1 else f"{share:.0%}"
 
 
 def probability_change(before: Prediction, after: Prediction) -> float | None:

@@ -16,7 +16,7 @@ from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.errors import OptionError, near_matches, plain_fault
 from seewhy.explainers.methods.explainer import AUGMENTATIONS, Explainer
 
-Family = Literal["cam", "gradient", "rule", "transformer", "perturbation", "concept"]
+Family = Literal["cam", "gradient", "rule", "transformer", "perturbation", "concept", "control"]
 
 COMMON = ("sign", "smooth")
 """Options that every method has."""
@@ -46,7 +46,8 @@ class Method:
 
     Attributes:
         name: as users type it.
-        family: cam, gradient, rule (a backward pass by other rules), transformer, perturbation or concept.
+        family: cam, gradient, rule (a backward pass by other rules), transformer, perturbation, concept, or control:
+            what any method should beat.
         explainer: the frozen dataclass; its fields are the options.
         summary: one line.
         paper: its publication.

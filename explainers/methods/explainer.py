@@ -51,12 +51,14 @@ class Explainer(ABC):
         reads_attention: whether it needs a transformer in which all tokens of the picture attend to each other.
         reads_region: whether it needs a segmenter, whose targets are regions.
         reads_boxes: whether it needs a detector.
+        sums: whether its signed map sums to the score of the picture less that of `origins`.
     """
 
     runs_whole: ClassVar[bool] = True
     reads_attention: ClassVar[bool] = False
     reads_region: ClassVar[bool] = False
     reads_boxes: ClassVar[bool] = False
+    sums: ClassVar[bool] = False
 
     sign: SignOption = "positive"
     smooth: Annotated[
@@ -97,6 +99,19 @@ class Explainer(ABC):
             Values by their names in the method's expressions, such as ``channels``.
         """
         return {}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the map, with these options, sums to the score of the picture less that of `origins`."""
+        return self.sums and self.sign == "signed" and self.smooth == "none"
+
+    def origins(self, images: Tensor, model: AnyModel) -> Tensor:
+        """Return the pictures (N, C, H, W) whose score the map's sum is measured from.
+
+        Raises:
+            NotImplementedError: the method promises no sum.
+        """
+        raise NotImplementedError
 
     def project(self, values: Tensor) -> Tensor:
         """Return the maps (N, h, w) of contributions (N, C, h, w), by `smooth` and `sign`."""

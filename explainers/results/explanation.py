@@ -1,5 +1,7 @@
 """Explanations: a map with its picture, its class and its diagnostics."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,6 +13,7 @@ from PIL import Image, ImageDraw
 
 from seewhy.explainers.core.ask import NO_CONTRAST
 from seewhy.explainers.core.attribution import Attribution, Diagnostic
+from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.core.task import Prediction, Task, located
 from seewhy.explainers.errors import OptionError
@@ -19,9 +22,13 @@ from seewhy.explainers.imaging.choices import Scale
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.display import Drawing
 from seewhy.explainers.tasks.regions import Region as Target
 from seewhy.explainers.tasks.regions import share_outside
+from seewhy.explainers.trust.calibration import Calibration
+from seewhy.explainers.trust.embedded import calibration_of, sanity_of
+from seewhy.explainers.trust.proof import Proof, proof_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,6 +71,7 @@ class Explanation(Drawing):
         remarks: diagnostics of the target's score, by the model's task.
         outside: of a segmenter's region, the share of the map's magnitude that lies outside it, in [0, 1]; None for
             other targets, and of a map that is zero everywhere.
+        proof: how far the map can be relied on; None unless it was asked for.
     """
 
     picture: Image.Image
@@ -79,6 +87,7 @@ class Explanation(Drawing):
     notes: tuple[Diagnostic, ...] = ()
     remarks: tuple[Diagnostic, ...] = ()
     outside: float | None = None
+    proof: Proof | None = None
 
     @property
     def raw_heatmap(self) -> NDArray[np.float32]:
@@ -188,6 +197,7 @@ class Explanation(Drawing):
             },
             "diagnostics": [asdict(diagnostic) for diagnostic in self.diagnostics],
             **({} if self.outside is None else {"outside": self.outside}),
+            **({} if self.proof is None else {"proof": asdict(self.proof)}),
         }
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -197,6 +207,7 @@ class Explanation(Drawing):
             "maps": self.map[None],
             "targets": np.array([self.target.name]),
             "methods": np.array([self.method]),
+            **proof_arrays([self]),
         }
 
     def _preview(self) -> Image.Image:
@@ -213,6 +224,14 @@ class Explanation(Drawing):
 
     def __repr__(self) -> str:
         return f"Explanation({self.caption}, {self.geometry.width}x{self.geometry.height})"
+
+
+def proof_arrays(explanations: Sequence[Explanation]) -> dict[str, NDArray[Any]]:
+    """Return the proofs as an array of JSON texts (T,), for npz files; nothing without proofs."""
+    proofs = [explanation.proof for explanation in explanations]
+    if not all(proofs):
+        return {}
+    return {"proofs": np.array([json.dumps(asdict(proof)) for proof in proofs if proof])}
 
 
 def draw_map(
@@ -243,6 +262,8 @@ def explanations(
     geometry: Geometry,
     attribution: Attribution,
     task: Task | None = None,
+    calibration: Calibration | None = None,
+    explainer: Explainer | None = None,
 ) -> list[Explanation]:
     """Return the explanation of each map of an attribution, all of the same picture.
 
@@ -253,6 +274,8 @@ def explanations(
         geometry: of the upload itself.
         attribution: one map per explained class.
         task: what was asked of the model; None for its own.
+        calibration: what proofs are compared with; None for what ships with the model's weights.
+        explainer: the method with its options, for what is known of its sanity.
     """
     task = task or model.task
     maps = attribution.maps.cpu().numpy()
@@ -281,7 +304,35 @@ def explanations(
                 outside=share_outside(target, maps[row], geometry.reach) if isinstance(target, Target) else None,
             )
         )
-    return rows
+    if attribution.faithfulness is None:
+        return rows
+    parts = attribution.faithfulness.rows()
+    return [
+        replace(row, proof=_proof(row, part, model, calibration, explainer))
+        for row, part in zip(rows, parts, strict=True)
+    ]
+
+
+def _proof(
+    explanation: Explanation,
+    part: Faithfulness,
+    model: Model,
+    calibration: Calibration | None,
+    explainer: Explainer | None,
+) -> Proof:
+    """Return the proof of an explanation, given the faithfulness (N = 1) of its map."""
+    entry = METHODS.get(explanation.method)
+    is_usual = explainer is not None and entry is not None and explainer == entry.build({})
+    return proof_of(
+        part,
+        explanation.map,
+        explanation.geometry,
+        explanation.target,
+        explanation.against,
+        [diagnostic.code for diagnostic in explanation.diagnostics],
+        calibration or calibration_of(model.sha256, model.preprocess.size, part.area, part.fill),
+        sanity_of(model.sha256, model.preprocess.size, explanation.method) if is_usual else None,
+    )
 
 
 def _notes(attribution: Attribution, row: int, method: str) -> tuple[Diagnostic, ...]:

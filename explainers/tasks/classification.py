@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten
 from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
 from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.task import percent
 from seewhy.explainers.errors import ModelOutputError, TargetError, near_matches
 from seewhy.explainers.execution.deferred_checks import require
 from seewhy.explainers.tasks.choices import DEFAULT_METHOD
@@ -173,6 +174,11 @@ class ClassObjective(Objective):
         """Return the probabilities (N, K) of logits (N, K)."""
         return probabilities(outputs.float(), self.head)
 
+    @property
+    def are_probabilities(self) -> Tensor:
+        """(N,) bool: all but leads over a contrast are."""
+        return ~self.is_contrasted
+
     def log_probabilities(self, outputs: Tensor) -> Tensor:
         """Return the logarithms (N, K) of `probabilities`."""
         outputs = outputs.float()
@@ -229,6 +235,10 @@ class ClassPrediction(OfClass):
     def text(self) -> str:
         """The probability in percent."""
         return f"{self.probability:.1%}" if self.probability >= 0.001 else "<0.1%"
+
+    def reading(self, score: float) -> str:
+        """Return a probability in percent."""
+        return percent(score)
 
     def change(self, before: Self) -> str:
         """Return the change of the probability in points of percent."""

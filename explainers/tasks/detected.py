@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from seewhy.explainers.core.task import percent
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.imaging.geometry import Box, Geometry
 from seewhy.explainers.tasks.box_target import Attribute, BoxTarget
@@ -65,6 +66,10 @@ class BoxPrediction:
         """The score in percent, and the attribute if that is another."""
         percent = f"{self.probability:.1%}" if self.probability >= 0.001 else "<0.1%"
         return percent if self.attribute == "score" else f"{percent}, {self.attribute}"
+
+    def reading(self, score: float) -> str:
+        """Return a score in percent, or an edge as a fraction of the model's input, or a raw logit."""
+        return percent(score) if self.attribute == "score" else f"{self.attribute} {score:.3g}"
 
     def change(self, before: Self) -> str:
         """Return the change of the score in points of percent, or that of another value."""

@@ -229,6 +229,11 @@ class BoxObjective(Objective):
         scoring = self.detector.scoring
         return self.detector.layout.replaced(outputs.float(), lambda candidates: candidates.scores(scoring))
 
+    @property
+    def are_probabilities(self) -> Tensor:
+        """(N,) bool: scores of boxes are, but for leads over a contrast."""
+        return (self.attributes == ATTRIBUTES.index("score")) & ~self.is_contrasted
+
     def log_probabilities(self, outputs: Tensor) -> Tensor:
         """Return outputs (N, A, F) with the logarithms of the scores in place of the logits."""
         tiny = torch.finfo(torch.float32).tiny

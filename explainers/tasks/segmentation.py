@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten
 
 from seewhy.explainers.core.ask import Ask, Targets
 from seewhy.explainers.core.objective import Objective
-from seewhy.explainers.core.task import Task
+from seewhy.explainers.core.task import Task, percent
 from seewhy.explainers.errors import ModelOutputError, TargetError
 from seewhy.explainers.tasks.choices import PARTS, REGION_METHOD, Part
 from seewhy.explainers.tasks.classification import OfClass, class_index, contrasts_of, mean_of_nearest
@@ -193,6 +193,11 @@ class RegionObjective(Objective):
         """Return the probabilities (N, K, H, W) of logits (N, K, H, W)."""
         return outputs.float().softmax(dim=1)
 
+    @property
+    def are_probabilities(self) -> Tensor:
+        """(N,) bool: means over a region are, but for leads over a contrast."""
+        return ~self.is_contrasted
+
     def log_probabilities(self, outputs: Tensor) -> Tensor:
         """Return the logarithms of `probabilities`."""
         return outputs.float().log_softmax(dim=1)
@@ -241,6 +246,10 @@ class RegionPrediction(OfClass):
     def text(self) -> str:
         """The area in percent."""
         return f"on {self.area:.1%}" if self.area >= 0.001 else "on <0.1%"
+
+    def reading(self, score: float) -> str:
+        """Return a mean probability in percent."""
+        return percent(score)
 
     def change(self, before: Self) -> str:
         """Return the change of the mean logit."""

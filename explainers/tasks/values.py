@@ -156,6 +156,10 @@ class ValuePrediction:
         """The value with its unit, and with ``, down`` where its fall is explained."""
         return _with_unit(f"{self.value:.4g}", self.unit) + (", down" if self.direction == "down" else "")
 
+    def reading(self, score: float) -> str:
+        """Return a value with its unit; the score of one whose fall is explained is its negative."""
+        return _with_unit(f"{score if self.direction == 'up' else -score:.4g}", self.unit)
+
     def change(self, before: Self) -> str:
         """Return the change of the value."""
         return _with_unit(f"{self.value - before.value:+.3g}", self.unit)

@@ -54,6 +54,24 @@ def test_accounts_share_a_budget_and_give_back_what_they_took():
     assert records[-1] == (0, 100)
 
 
+def test_free_memory_is_trimmed_only_where_the_budget_would_not_hold_it_beside_what_is_taken():
+    trims = []
+    picture = 2**25
+    budget = MemoryBudget(10 * picture, trim=lambda: trims.append(budget.occupancy))
+    answers = Account(budget)
+    answers.take(2 * picture, ANSWER)
+    for _ in range(7):
+        with answers.holding(picture, ANSWER):
+            pass
+    assert not trims  # two in use and six that may be held, beside the next
+    answers.take(1000, BODY)  # small things fit anywhere
+    assert not trims
+    for _ in range(2):
+        with answers.holding(picture, ANSWER):
+            pass
+    assert trims == [2 * picture + 1000]
+
+
 @pytest.mark.parametrize(
     ("purpose", "error", "message"),
     [

@@ -72,8 +72,8 @@ def test_options_are_described_by_a_schema():
 
 def test_a_name_given_twice_is_an_error():
     entry = METHODS["gradcam"]
-    with pytest.raises(ValueError, match="no family 'control'"):
-        method("other", family="control", summary="", paper=entry.paper, forwards="1", backwards="1")(GradCAM)
+    with pytest.raises(ValueError, match="no family 'oracle'"):
+        method("other", family="oracle", summary="", paper=entry.paper, forwards="1", backwards="1")(GradCAM)
     for name in ("gradcam", "GradCAM2"):
         with pytest.raises(ValueError, match=name):
             method(name, family="cam", summary="", paper=entry.paper, forwards="1", backwards="1")(GradCAM)

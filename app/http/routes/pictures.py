@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from seewhy.app.answers.documents import detection_document, explain_body, layers_of, prediction_document
 from seewhy.app.answers.likeness_documents import similar_body
+from seewhy.app.answers.report import CONTENT_POLICY, report_body
 from seewhy.app.answers.schemas import DetectAnswer, ExplainAnswer, PredictAnswer, SegmentsAnswer, SimilarAnswer
 from seewhy.app.answers.segment_documents import check_view, segment_body
 from seewhy.app.answers.stream import Body, in_time
@@ -16,7 +17,7 @@ from seewhy.app.http.headers import Facts
 from seewhy.app.http.routes import format_of, json_response, picture_response, service
 from seewhy.app.http.uploads import Upload, read_pair, read_request
 from seewhy.app.pipeline import option_table
-from seewhy.app.pipeline.choices import DRAWINGS, Format
+from seewhy.app.pipeline.choices import DRAWINGS, ExplainFormat, Format
 from seewhy.app.pipeline.likeness import similar as compare
 from seewhy.app.pipeline.options import (
     MEDIA_TYPES,
@@ -57,13 +58,19 @@ def explain() -> Response:
     options = parse(ExplainOptions, upload.fields)
     if options.format is None and _prefers_events():
         return _streamed(upload, options)
-    form: Format = format_of(options.format)
+    form: ExplainFormat = format_of(options.format)
 
     def answer() -> Response:
         result = service().explain(upload.picture, options, form != "npz", upload.other)
         with service().processors:
-            body = explain_body(result, form, options.values, service().settings)
-        return picture_response(body, form, _facts(result))
+            if form == "report":
+                body: Body = report_body(result, options, upload.picture, upload.other, service().settings)
+            else:
+                body = explain_body(result, form, options.values, service().settings)
+        response = picture_response(body, form, _facts(result))
+        if form == "report":
+            response.headers["Content-Security-Policy"] = CONTENT_POLICY
+        return response
 
     return _tagged(upload.pictures, options, form, answer)
 
@@ -135,7 +142,7 @@ def _timed(answer: BaseModel, timings: Timings) -> Response:
     return response
 
 
-def _tagged(pictures: Sequence[bytes], options: Options, form: Format, answer: Callable[[], Response]) -> Response:
+def _tagged(pictures: Sequence[bytes], options: Options, form: str, answer: Callable[[], Response]) -> Response:
     """Return an answer with its ETag; 304, without any work, if the client has it already."""
     tag = service().etag(pictures, options, MEDIA_TYPES[form])
     tags = request.if_none_match

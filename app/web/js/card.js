@@ -4,6 +4,7 @@ import { explain } from "./api.js";
 import { make } from "./dom.js";
 import { Overlay } from "./overlay.js";
 import { problemBox } from "./problems.js";
+import { badge } from "./proof.js";
 import { HEATMAP } from "./question.js";
 import { state } from "./state.js";
 import { duration, progress, reading } from "./words.js";
@@ -114,6 +115,7 @@ export class Card {
     this.overlay.describe(`Heatmap of ${this.name} for ${first.target.label}`);
     const rather = first.against ? ` rather than ${first.against.label}` : "";
     const blank = first.diagnostics.some((diagnostic) => diagnostic.code === "blank-map") ? ", blank" : "";
-    this.#facts.textContent = `${first.target.label}${rather} ${reading(first.target)} · ${duration(timings.explain)}${blank}`;
+    const facts = `${first.target.label}${rather} ${reading(first.target)} · ${duration(timings.explain)}${blank} `;
+    this.#facts.replaceChildren(facts, ...(first.proof ? [badge(first.proof)] : []));
   }
 }

@@ -3,6 +3,7 @@
 import { catalogue, modelPath } from "./api.js";
 import { byId, make } from "./dom.js";
 import { point } from "./places.js";
+import { showProof, warningsOf } from "./proof.js";
 import { explainPlace, joined, kind, split } from "./scene.js";
 import { asTarget, askedTarget, change, explained, explanation, onChange, state } from "./state.js";
 import { percent, reading } from "./words.js";
@@ -30,7 +31,7 @@ function show() {
   const { answer } = state;
   byId("found").hidden = !answer;
   if (!answer) return;
-  const { target, against, diagnostics } = explanation();
+  const { target, against, diagnostics, proof } = explanation();
   const predictions = state.scene?.rows ?? answer.predictions;
   const listed = predictions.map(identity);
   const added = [target, isBox(target) ? null : against].filter((prediction) => prediction && !listed.includes(identity(prediction)));
@@ -45,7 +46,9 @@ function show() {
   if (against) byId("contrast-text").textContent = `Evidence for ${target.label} rather than ${against.label}.`;
   showPart(explanation());
   showBoxes(answer.explanations);
-  byId("diagnostics").replaceChildren(...diagnostics.map(({ message }) => make("li", { textContent: message })));
+  showProof(byId("proof"), proof);
+  const notes = [...diagnostics.map(({ message }) => message), ...warningsOf(proof)];
+  byId("diagnostics").replaceChildren(...notes.map((textContent) => make("li", { textContent })));
   if (!added.length) byId("target").value = "";
   offerLabels(answer.model.name);
 }

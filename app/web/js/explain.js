@@ -5,7 +5,8 @@ import { Problem, explain } from "./api.js";
 import { announce, byId } from "./dom.js";
 import { clearProblems, showProblem } from "./problems.js";
 import { HEATMAP, methodNamed, question } from "./question.js";
-import { change, explained, methodName, onChange, state } from "./state.js";
+import { gradeOf } from "./proof.js";
+import { change, explanation, methodName, onChange, state } from "./state.js";
 import { restore, showPreview } from "./stage.js";
 import { progress, reading } from "./words.js";
 
@@ -52,8 +53,8 @@ async function run() {
     if (pending !== mine) return;
     const asked = fields.some(([name]) => name === "method") ? fields : [["method", answer.method.name], ...fields];
     change({ answer, asked, map: 0 });
-    const target = explained();
-    announce(`${target.label}, ${reading(target)}, explained by ${answer.method.name}.`);
+    const { target, proof } = explanation();
+    announce(`${target.label}, ${reading(target)}, explained by ${answer.method.name}. ${proof ? `${gradeOf(proof)}: ${proof.sentence}` : ""}`);
   } catch (error) {
     if (pending !== mine || error.name === "AbortError") return;
     restore();

@@ -40,5 +40,5 @@ export function drawingQuestion() {
   return fields;
 }
 
-/** What the page needs to draw the answer itself: the heatmap alone, and the values of its map. */
-export const HEATMAP = [["view", "heatmap"], ["values", "map"]];
+/** What the page needs to draw the answer itself: the heatmap alone, the values of its map, and its proof. */
+export const HEATMAP = [["view", "heatmap"], ["values", "map"], ["proof", "true"]];

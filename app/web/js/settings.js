@@ -16,6 +16,7 @@ const FAMILIES = {
   rule: "Other backward rules",
   perturbation: "Perturbations",
   concept: "Concepts",
+  control: "Controls, to compare with",
 };
 // Designed for colour-blind readers; all others are also safe for them.
 const FIRST = ["cividis", "batlow", "viridis", "vik", "berlin"];

@@ -140,7 +140,7 @@ class FEM(CAM):
 
 @method(
     "random",
-    family="cam",
+    family="control",
     summary="Feature maps with random weights: a control that any method should beat.",
     paper=Paper(
         "Adebayo, Gilmer, Muelly, Goodfellow, Hardt, Kim",

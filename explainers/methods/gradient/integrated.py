@@ -1,7 +1,7 @@
 """Gradients integrated along straight lines: from one baseline, or from many random ones."""
 
 from collections.abc import Callable, Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.methods.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
@@ -64,10 +65,16 @@ class IntegratedGradients(Explainer):
     colour of the training pictures: it can be made without knowing the normalisation.
     """
 
+    sums: ClassVar[bool] = True
+
     sign: SignedOption = "signed"
     steps: Annotated[int, Field(ge=1, le=2000, description="Points of the line where gradients are taken.")] = 50
     baseline: Annotated[Baseline, Field(description=BASELINES)] = "zero"
     value: Colour = ()
+
+    def origins(self, images: Tensor, model: AnyModel) -> Tensor:
+        """Return the baselines (N, C, H, W), in float32 at least."""
+        return baseline_of(images, self.baseline, model, self.value)
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per step."""
@@ -80,7 +87,7 @@ class IntegratedGradients(Explainer):
             question: its pictures are explained.
             maps: makes maps of the contributions (N, C, H, W) float32.
         """
-        baselines = baseline_of(question.images, self.baseline, question.model, self.value)
+        baselines = self.origins(question.images, question.model)
         objective, outputs = question.plain()
         points = points_of_lines(widened(question.images), baselines, self.steps)
         return maps_of_sums(question, objective, points, len(baselines) * self.steps, maps), objective, outputs

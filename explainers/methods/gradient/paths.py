@@ -1,7 +1,7 @@
 """Gradients integrated along other paths: from blurred to sharp, and where the model's gradient is small."""
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.execution.chunks import chunk_size, chunks
@@ -111,6 +112,8 @@ class GuidedIG(Explainer):
     processors.
     """
 
+    sums: ClassVar[bool] = True
+
     sign: SignedOption = "signed"
     steps: Annotated[int, Field(ge=1, le=2000, description="Steps of the path.")] = 50
     fraction: Annotated[
@@ -122,9 +125,13 @@ class GuidedIG(Explainer):
     baseline: Annotated[Baseline, Field(description=BASELINES)] = "zero"
     value: Colour = ()
 
+    def origins(self, images: Tensor, model: AnyModel) -> Tensor:
+        """Return the baselines (N, C, H, W), in float32 at least."""
+        return baseline_of(images, self.baseline, model, self.value)
+
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per step, one after the other."""
-        baselines = baseline_of(question.images, self.baseline, question.model, self.value)
+        baselines = self.origins(question.images, question.model)
         objective, outputs = question.plain()
         images = widened(question.images)
         size = chunk_size(question.module, question.images, backward=True)

@@ -1,6 +1,6 @@
 """DeepLIFT."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question, widened
@@ -156,6 +157,8 @@ class DeepLIFT(Explainer):
     The standard deviation of ``baseline="blur"`` is a tenth of the picture's shorter side.
     """
 
+    sums: ClassVar[bool] = True
+
     baseline: Annotated[
         PlainBaseline,
         Field(description=f"What the picture is compared with. {PLAIN}"),
@@ -163,6 +166,10 @@ class DeepLIFT(Explainer):
     sign: Annotated[
         Sign, Field(description="Contributions for the class and against it, only those for it, or their size.")
     ] = "signed"
+
+    def origins(self, images: Tensor, model: AnyModel) -> Tensor:
+        """Return the baselines (N, C, H, W), in float32 at least."""
+        return baseline_of(images, self.baseline, model)
 
     def attribute(self, question: Question) -> Attribution:
         """One pass forward and back, of picture and baseline together."""
@@ -183,7 +190,7 @@ class DeepLIFT(Explainer):
             UnsupportedOperationError: an operation has no rule, or the contributions do not add up.
         """
         count = len(question.images)
-        baselines = baseline_of(question.images, self.baseline, question.model).to(question.images.dtype)
+        baselines = self.origins(question.images, question.model).to(question.images.dtype)
         batch = torch.cat([question.images, baselines])
         multipliers, objective, outputs = propagate(question, batch, _RULES)
         contributions = multipliers[:count] * (batch[:count] - batch[count:]).float()

@@ -14,7 +14,7 @@ from tests import nets
 from tests.explainers.test_attention import SIZES, build, pictures
 from tests.grids import few
 
-CAMS = [name for name, method in METHODS.items() if method.family == "cam"]
+CAMS = [name for name, method in METHODS.items() if method.family == "cam" or name == "random"]
 LAST = "encoder.layers.encoder_layer_1.ln_1"
 
 

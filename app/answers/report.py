@@ -1,0 +1,171 @@
+"""Reports: one HTML file with the picture, its maps, their proofs and everything that is needed to repeat them."""
+
+import hashlib
+import shlex
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from latex2mathml.converter import convert
+
+from seewhy.app.answers.documents import data_url, encode, json_documents
+from seewhy.app.pipeline.options import ExplainOptions
+from seewhy.app.pipeline.results import ExplainResult
+from seewhy.app.settings import Settings
+from seewhy.explainers.imaging.render import fit
+
+PICTURE = "PICTURE"
+"""Stands for the file of the upload in the command of a report."""
+
+MASK = "MASK"
+"""Likewise for that of the mask."""
+
+CONTENT_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'none'"
+"""A report loads nothing and runs nothing."""
+
+_UNREPEATED = {"format", "model", "method", "top", "values"}
+"""Options that the command spells otherwise, or that a report does not depend on."""
+
+
+def report_body(
+    result: ExplainResult, options: ExplainOptions, upload: bytes, mask: bytes | None, settings: Settings
+) -> bytes:
+    """Return the report of explanations as UTF-8.
+
+    Args:
+        result: the explanations of one picture.
+        options: of the request.
+        upload: the bytes of the picture.
+        mask: the bytes of the mask, if any.
+        settings: with the precision and the limits.
+
+    Raises:
+        DeadlineError, OutOfMemoryError: as `json_documents`.
+    """
+    (document,) = json_documents([result], values=False, max_values=settings.max_json_values)
+    record = _record(result, options, document, upload, mask, settings)
+    picture = fit(result.explanations[0].picture, result.style.max_side)
+    methods = [
+        {"name": method.name, "summary": method.summary, "paper": method.paper, "equation": _equation(method.equation)}
+        for method, _ in result.methods
+    ]
+    page = _template().render(
+        record=record,
+        linked=_linked(record),
+        picture=data_url(encode(picture, "png")),
+        parts=list(zip(result.explanations, document["explanations"], strict=True)),
+        predictions=result.explanations[0].predictions,
+        methods=methods,
+    )
+    return page.encode()
+
+
+def command(result: ExplainResult, options: ExplainOptions, has_mask: bool, settings: Settings) -> str:
+    """Return the command that repeats explanations, for a shell; `PICTURE` and `MASK` stand for the files.
+
+    What the request left to defaults that may change, the model, the methods and the targets, is spelled out.
+    """
+    fields: dict[str, Any] = {"model": result.model.name, "method": [method.name for method, _ in result.methods]}
+    if not (options.target or options.region or has_mask):
+        fields["target"] = [target.name for target in result.targets]
+    fields |= {
+        name: value
+        for name, value in options.model_dump(mode="json", exclude_unset=True).items()
+        if name not in _UNREPEATED and name not in options.method_options and value not in (None, [])
+    }
+    words = ["seewhy", "explain", PICTURE, *_flags(fields), *(["--mask", MASK] if has_mask else [])]
+    for name, value in options.method_options.items():
+        words.append(f"--option={name}={_word(value)}")
+    if result.model.device.type != "cpu":
+        words.append(f"--device={result.model.device.type}")
+    environment = [] if settings.precision == "float32" else [f"SEEWHY_PRECISION={settings.precision}"]
+    return " ".join([*environment, shlex.join([*words, "--output=maps.npz"])])
+
+
+def _flags(fields: dict[str, Any]) -> Iterator[str]:
+    """Yield the options of a command; lists are repeated, but for the two ends of a scale."""
+    for name, value in fields.items():
+        values = value if isinstance(value, list) and name != "scale" else [value]
+        yield from (f"--{name.replace('_', '-')}={_word(part)}" for part in values)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_word, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _record(
+    result: ExplainResult,
+    options: ExplainOptions,
+    document: dict[str, Any],
+    upload: bytes,
+    mask: bytes | None,
+    settings: Settings,
+) -> dict[str, Any]:
+    """Return what a report states: the JSON answer without drawings and times, and what the answer came of."""
+    geometry = result.explanations[0].geometry
+    explanations = [
+        {name: value for name, value in part.items() if name != "overlay"} for part in document["explanations"]
+    ]
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "picture": {**_identity(upload), "width": geometry.width, "height": geometry.height},
+        **({} if mask is None else {"mask": _identity(mask)}),
+        **{name: value for name, value in document.items() if name not in ("method", "timings_ms")},
+        "explanations": explanations,
+        "device": str(result.model.device),
+        "precision": settings.precision,
+        "accelerator": result.model.accelerator,
+        "command": command(result, options, mask is not None, settings),
+    }
+
+
+def _identity(content: bytes) -> dict[str, Any]:
+    return {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+
+
+def _linked(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record as JSON-LD, in the vocabulary of schema.org; `record` itself is a JSON literal."""
+    picture, model, versions = record["picture"], record["model"], record["versions"]
+    return {
+        "@context": {
+            "@version": 1.1,
+            "@vocab": "https://schema.org/",
+            "record": {"@id": "urn:seewhy:record", "@type": "@json"},
+        },
+        "@type": "Report",
+        "name": f"Explanation of {model['name']}",
+        "dateCreated": record["created"],
+        "about": {
+            "@type": "ImageObject",
+            "sha256": picture["sha256"],
+            "contentSize": f"{picture['bytes']} B",
+            "width": picture["width"],
+            "height": picture["height"],
+        },
+        "isBasedOn": {"@type": "CreativeWork", "name": model["name"], "identifier": f"sha256:{model['sha256']}"},
+        "creator": {
+            "@type": "SoftwareApplication",
+            "name": "SeeWhy",
+            "softwareVersion": versions["seewhy"],
+            "softwareRequirements": [f"{name} {version}" for name, version in versions.items() if name != "seewhy"],
+        },
+        "record": record,
+    }
+
+
+def _equation(source: str) -> str:
+    """Return an equation in LaTeX as MathML."""
+    return convert(source, display="block") if source else ""
+
+
+@cache
+def _template() -> Template:
+    loader = PackageLoader("seewhy.app", "answers")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("report.html")

@@ -1,0 +1,33 @@
+// How far a heatmap can be relied on: a badge, and a sentence about it.
+
+import { make } from "./dom.js";
+
+const UNGRADED = "not graded yet";
+
+const SIGNS = { supported: "✓", "partly supported": "◐", spread: "∴", "not supported": "✗", blank: "∅" };
+
+const WARNINGS = {
+  "evidence-at-border": "Much of the map lies at the border of what the model sees.",
+  "same-for-every-class": "This method draws nearly the same map for every class.",
+  "ignores-the-model": "This method draws nearly the same map for a model that has learnt nothing.",
+};
+
+/** The grade, for people; of a proof without one, that there is nothing to compare the map with yet. */
+export const gradeOf = (proof) => proof.grade ?? UNGRADED;
+
+export function badge(proof) {
+  const grade = gradeOf(proof);
+  const sign = make("span", { textContent: SIGNS[proof.grade] ?? "…", "aria-hidden": "true" });
+  const element = make("span", { class: "grade", title: proof.sentence }, sign, ` ${grade}`);
+  element.dataset.grade = grade;
+  return element;
+}
+
+/** Shows a proof in a paragraph, or hides it where there is none. */
+export function showProof(paragraph, proof) {
+  paragraph.hidden = !proof;
+  paragraph.replaceChildren(...(proof ? [badge(proof), ` ${proof.sentence}`] : []));
+}
+
+/** What speaks against the map beside its diagnostics, in sentences. */
+export const warningsOf = (proof) => (proof?.warnings ?? []).map((code) => WARNINGS[code]).filter(Boolean);

@@ -1,0 +1,100 @@
+"""How maps that cannot know the picture fare with a model, for the proofs of its maps."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+
+from seewhy.explainers.core.faithfulness import Faithfulness
+from seewhy.explainers.core.model import Model, must_know_pictures
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.explain import Layers, explainers_of
+from seewhy.explainers.methods.catalogue import get_method
+from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.trust.calibration import ENOUGH, Calibration, false_alarms
+from seewhy.explainers.trust.choices import AREA, Fill
+from seewhy.explainers.trust.faithfulness import prove
+from seewhy.explainers.trust.strangers import Strangers
+from seewhy.explainers.trust.trial import Trial
+from seewhy.explainers.view import ViewSource, prepare
+
+NULL = "turned, mirrored and other pictures' maps"
+
+
+def calibrate(
+    model: Model,
+    pictures: Iterable[ViewSource],
+    method: str | None = None,
+    layer: Layers | None = None,
+    *,
+    proof_area: float = AREA,
+    proof_fill: Fill = "blur",
+    batch_size: int = 8,
+    **options: Any,
+) -> Calibration:
+    """Measure how maps that cannot know the picture fare, for ``explain(..., proof=True, calibration=...)``.
+
+    For each picture three such maps are tried: its own map turned by 180 degrees and mirrored, and that of the picture
+    before it. A map is then graded by how many of them it beats. Pictures must differ, and be like those to be
+    explained: with a few dozen, the comparison is rough.
+
+    Args:
+        model: a `LoadedModel`.
+        pictures: what `explain` takes.
+        method, layer, options: of the maps, as `explain`; also the errors.
+        proof_area, proof_fill: as `explain`; a calibration serves proofs of the same ones.
+        batch_size: pictures in a pass.
+
+    Raises:
+        OptionError: too few pictures.
+    """
+    must_know_pictures(model)
+    (explainer,) = explainers_of([get_method(method or model.task.default_method)], layer, options, model.module)
+    trial = Trial(proof_area, proof_fill, full=True)
+    rows = null_rows(model, explainer, pictures, trial, batch_size)
+    groups = [row.null_scores for row in rows]
+    scores = sorted(score for group in groups for score in group)
+    if len(scores) < ENOUGH:
+        raise OptionError(
+            f"{len(groups)} pictures give {len(scores)} scores to compare with, and {ENOUGH} are needed; give more "
+            "pictures, about three scores each.",
+            "pictures",
+        )
+    return Calibration(
+        scores=tuple(scores),
+        null=NULL,
+        model=getattr(model, "name", ""),
+        area=trial.area,
+        fill=trial.fill,
+        are_probabilities=bool(rows[0].are_probabilities),
+        pictures=len(groups),
+        false_alarms_at_95=false_alarms(groups),
+    )
+
+
+def null_rows(
+    model: Model, explainer: Explainer, pictures: Iterable[ViewSource], trial: Trial, batch_size: int = 8
+) -> list[Faithfulness]:
+    """Return the faithfulness (N = 1) of each picture's map, with its `null_scores`.
+
+    Args:
+        model: a `LoadedModel`.
+        explainer: of the maps.
+        pictures: what `explain` takes; each is also tried with the map of the one before it.
+        trial: how they are tried, with copies.
+        batch_size: pictures in a pass.
+    """
+    strangers = Strangers()
+    rows: list[Faithfulness] = []
+    for batch in _batches(pictures, batch_size):
+        images = torch.stack([prepare(model, picture).image for picture in batch]).to(model.device)
+        (attribution,) = prove(model, images, [explainer.explain(model, images)], trial, strangers=strangers)
+        rows += [] if attribution.faithfulness is None else attribution.faithfulness.rows()
+    return rows
+
+
+def _batches(pictures: Iterable[ViewSource], size: int) -> Iterator[Sequence[ViewSource]]:
+    source = iter(pictures)
+    while batch := list(islice(source, size)):
+        yield batch

@@ -1,0 +1,315 @@
+"""Methods evaluated: the metrics of several methods over many pictures, beside the controls."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from seewhy.explainers.core.ask import Ask
+from seewhy.explainers.core.model import Model, must_know_pictures
+from seewhy.explainers.core.task import named_ask
+from seewhy.explainers.errors import MaskError, OptionError, PictureError
+from seewhy.explainers.execution.progress import SILENT, Progress
+from seewhy.explainers.explain import Layers, Target, ask_of, explainers_of
+from seewhy.explainers.imaging.geometry import Box, Geometry
+from seewhy.explainers.many import Pair, one_by_one
+from seewhy.explainers.methods.catalogue import METHODS, get_method
+from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.results.evaluation import Column, Evaluation
+from seewhy.explainers.tasks.regions import Mask, Region, checked, resized
+from seewhy.explainers.trust.metrics.base import Metric
+from seewhy.explainers.trust.metrics.catalogue import build_metrics, entry_of
+from seewhy.explainers.trust.metrics.measure import check_truth, measure
+from seewhy.explainers.view import ViewSource, prepare
+
+DEFAULT_METRICS = ("insertion", "deletion", "road", "sensitivity-n", "sparseness")
+
+CONTROLS = ("random", "edges", "centre")
+"""The methods that any other should beat."""
+
+Boxes: TypeAlias = Box | Sequence[Box] | None
+"""Left, top, right and bottom in pixels of the picture, or several such boxes."""
+
+
+def evaluate(
+    model: Model,
+    pictures: Iterable[ViewSource | Pair],
+    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None = None,
+    metrics: Sequence[str | Metric] = DEFAULT_METRICS,
+    target: Target | None = None,
+    layer: Layers | None = None,
+    *,
+    boxes: Sequence[Boxes] | None = None,
+    masks: Sequence[Mask | None] | None = None,
+    controls: bool = True,
+    batch_size: int = 8,
+    progress: bool = False,
+    on_error: Literal["raise", "skip"] = "raise",
+    seed: int = 0,
+    **options: Any,
+) -> Evaluation:
+    """Measure how good the maps of several methods are, over many pictures.
+
+    All methods explain the same targets, and are measured on the same altered pictures.
+
+    Args:
+        model: a `LoadedModel`, from `load_model` or `wrap_model`; left as it was.
+        pictures: what `explain` takes, or pairs of that and the picture's own target, as for `explain_many`.
+        methods: names of `list_methods()`, or explainers; or a mapping from any names to these. None for the model's
+            default method.
+        metrics: names of `list_metrics()`, or metrics with their parameters, such as ``ROAD(imputation="exact")``.
+        target: of all pictures without one of their own; None for the most probable class.
+        layer: for the methods that look at layers; None for the model's default.
+        boxes: for each picture the box, or the boxes, in which its target lies, in pixels of the picture; None for
+            those of which that is not known.
+        masks: for each picture where its target lies, (H, W) bool in its pixels, instead of boxes.
+        controls: whether `random`, `edges` and `centre` are measured too; those that the model does not allow are left
+            out.
+        batch_size: pictures that are explained at once, at least 1.
+        progress: whether to show a bar with the rate and the remaining time.
+        on_error: ``raise`` the exception of a picture that cannot be read, or ``skip`` it, see `Evaluation.failures`.
+        seed: of the bootstrap.
+        options: of the methods, each gets its own; and of the metrics, as ``**{"road.imputation": "exact"}``.
+
+    Returns:
+        A table of methods and metrics, with the value of each picture.
+
+    Raises:
+        OptionError: an unknown method, metric or option, or a metric needs what is not given.
+        LayerError, TargetError: a layer or class that the model lacks.
+        PictureError, OSError: a picture cannot be read, with ``on_error="raise"``.
+        UnsupportedModuleError: a bare module, whose preprocessing is unknown.
+    """
+    must_know_pictures(model)
+    if isinstance(pictures, str | bytes | os.PathLike):
+        raise OptionError("Give several pictures, such as a list of paths.", field="pictures")
+    if batch_size < 1:
+        raise OptionError(f"batch_size is {batch_size}; it must be 1 or more.", field="batch_size")
+    if on_error not in ("raise", "skip"):
+        raise OptionError(f"on_error is {on_error!r}; it must be 'raise' or 'skip'.", field="on_error")
+    if boxes is not None and masks is not None:
+        raise OptionError("Give boxes or masks, not both.", field="masks")
+    explainers, built = prepare_evaluation(model, methods, metrics, layer, options, controls)
+    places = [_box_mask(box) for box in boxes] if boxes is not None else masks
+    check_truth(built, places is not None)
+    series = _Series(model, explainers, built, ask_of(model, target), places, on_error == "skip")
+    sources = list(one_by_one(pictures))
+    if places is not None and len(places) != len(sources):
+        raise OptionError(f"{len(sources)} pictures have {len(places)} boxes or masks; give one for each.", "boxes")
+    with _bar(len(sources), progress) as bar:
+        series.run(sources, batch_size, bar)
+    return series.evaluation(seed)
+
+
+def prepare_evaluation(
+    model: Model,
+    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None,
+    metrics: Sequence[str | Metric],
+    layer: Layers | None,
+    options: Mapping[str, Any],
+    controls: bool = True,
+) -> tuple[dict[str, Explainer], dict[str, Metric]]:
+    """Return the explainers, controls last, and the metrics, by name; arguments and errors are those of `evaluate`."""
+    built = build_metrics(metrics, {name: value for name, value in options.items() if "." in name})
+    own = {name: value for name, value in options.items() if "." not in name}
+    named = methods if isinstance(methods, Mapping) else _by_name(methods or [model.task.default_method])
+    entries = {name: get_method(method) for name, method in named.items() if isinstance(method, str)}
+    extra = {name: METHODS[name] for name in CONTROLS if controls and name not in named and _suits(name, model, layer)}
+    asked = explainers_of(list(entries.values()), layer, own, model.module) if entries else ()
+    made: dict[str, Explainer] = dict(zip(entries, asked, strict=True))
+    # Options are the methods' own: a control keeps its defaults, but for the layer.
+    standing = explainers_of(list(extra.values()), layer if "random" in extra else None, {}, model.module)
+    result = {name: made[name] if isinstance(method, str) else method for name, method in named.items()}
+    return result | dict(zip(extra, standing, strict=True)), built
+
+
+def _by_name(methods: Sequence[str | Explainer]) -> dict[str, str | Explainer]:
+    """Return methods by their names in the catalogue.
+
+    Raises:
+        OptionError: one is given twice.
+    """
+    if isinstance(methods, str | Explainer):
+        raise OptionError("Give a list of methods.", field="methods")
+    result: dict[str, str | Explainer] = {}
+    for method in methods:
+        name = get_method(method).name if isinstance(method, str) else _name_of(method)
+        if name in result:
+            raise OptionError(f"The method {name!r} is given twice; give a mapping from names to methods.", "methods")
+        result[name] = method
+    return result
+
+
+def _name_of(explainer: Explainer) -> str:
+    if not isinstance(explainer, Explainer):
+        raise OptionError(f"A method is a name or an explainer, not {type(explainer).__name__}.", field="methods")
+    names = [name for name, entry in METHODS.items() if entry.explainer is type(explainer)]
+    return names[0] if names else type(explainer).__name__
+
+
+def _suits(control: str, model: Model, layer: Layers | None) -> bool:
+    """Whether a model allows a control: one that reads a layer needs one."""
+    return not METHODS[control].takes_layers or bool(layer or model.default_layers)
+
+
+@dataclass(eq=False)
+class _Series:
+    """An evaluation under way.
+
+    Attributes:
+        model, explainers, metrics: as for `measure`.
+        ask: the question about each picture without a target of its own.
+        places: for each picture where its target lies, or a function of its geometry that tells; None for nowhere.
+        skips: whether pictures that cannot be read are left out.
+        names: of the pictures so far.
+        failures: of those that were left out.
+        values: by method and column, a tensor for each batch.
+        kept: the pictures and questions that metrics of several pictures wait for.
+    """
+
+    model: Model
+    explainers: dict[str, Explainer]
+    metrics: dict[str, Metric]
+    ask: Ask
+    places: Sequence[Any] | None
+    skips: bool
+    names: list[str] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    values: dict[tuple[str, str], list[Tensor]] = field(default_factory=dict)
+    kept: list[tuple[Tensor, Ask]] = field(default_factory=list)
+
+    def run(self, sources: Sequence[tuple[Any, Any]], batch_size: int, bar: Callable[[int], Progress]) -> None:
+        """Measure batch by batch, and at last what compares pictures."""
+        alone = {name: metric for name, metric in self.metrics.items() if not metric.over_pictures}
+        joint = {name: metric for name, metric in self.metrics.items() if metric.over_pictures}
+        numbered = iter(enumerate(sources))
+        while batch := list(islice(numbered, batch_size)):
+            rows = [row for number, source in batch if (row := self._prepared(number, *source)) is not None]
+            if rows and alone:
+                images, asks, truths = zip(*rows, strict=True)
+                truth = None if self.places is None else torch.stack(truths)
+                self._measure(torch.stack(images), Ask.stacked(asks), alone, truth, bar(len(batch)))
+            if joint:
+                self.kept += [(image, ask) for image, ask, _ in rows]
+        if not self.names:
+            raise OptionError("There is no picture to measure methods on.", field="pictures")
+        if joint:
+            images, asks = zip(*self.kept, strict=True)
+            self._measure(torch.stack(images), Ask.stacked(asks), joint, None, bar(0))
+
+    def _prepared(self, number: int, picture: Any, target: Any) -> tuple[Tensor, Ask, Tensor] | None:
+        """Return the model's input, the question, and where the target lies; None for a picture that is left out."""
+        name = os.fspath(picture) if isinstance(picture, str | os.PathLike) else f"picture {number + 1}"
+        try:
+            view = prepare(self.model, picture)
+            place = None if self.places is None else self.places[number]
+            truth = _truth(place, view.geometry, view.image)
+        except (MaskError, PictureError, OSError) as error:
+            if not self.skips:
+                raise
+            self.failures[str(name)] = str(error)
+            return None
+        ask = self.ask if target is None else replace(self.ask, targets=named_ask(self.model.task, target).targets)
+        self.names.append(str(name))
+        return view.image, ask.placed(view.geometry), truth
+
+    def _measure(
+        self, images: Tensor, ask: Ask, metrics: Mapping[str, Metric], truth: Tensor | None, progress: Progress
+    ) -> None:
+        images = images.to(self.model.device)
+        truth = None if truth is None else truth.to(images.device)
+        measurement = measure(self.model, images, self.explainers, metrics, ask, truth, progress)
+        for method, columns in measurement.values.items():
+            for column, values in columns.items():
+                self.values.setdefault((method, column), []).append(values)
+
+    def evaluation(self, seed: int) -> Evaluation:
+        """Return the table."""
+        columns = columns_of(self.metrics)
+        return Evaluation(
+            model=getattr(self.model, "name", type(self.model.module).__name__),
+            pictures=tuple(self.names),
+            methods=tuple(self.explainers),
+            controls=tuple(name for name, explainer in self.explainers.items() if is_control(explainer)),
+            columns=columns,
+            values={key: torch.cat(parts).double().numpy() for key, parts in self.values.items()},
+            failures=self.failures,
+            seed=seed,
+        )
+
+
+def columns_of(metrics: Mapping[str, Metric]) -> tuple[Column, ...]:
+    """Return the columns of metrics, in their order."""
+    entries = [entry_of(metric) for metric in metrics.values()]
+    return tuple(Column(name, entry.name, entry.aspect, entry.better) for entry in entries for name in entry.columns)
+
+
+def is_control(explainer: Explainer) -> bool:
+    """Whether an explainer is a control."""
+    return any(type(explainer) is METHODS[name].explainer for name in CONTROLS)
+
+
+def _box_mask(boxes: Boxes) -> Callable[[Geometry], Mask] | None:
+    """Return a function that marks boxes in a picture of a geometry; None for no box."""
+    if boxes is None:
+        return None
+    rows: Sequence[Any] = boxes if all(hasattr(row, "__len__") for row in boxes) else [boxes]
+    if any(len(row) != 4 for row in rows):
+        raise OptionError(f"A box is left, top, right and bottom, not {boxes!r}.", field="boxes")
+
+    def mark(geometry: Geometry) -> Mask:
+        mask: Mask = np.zeros((geometry.height, geometry.width), dtype=np.bool_)
+        for left, top, right, bottom in rows:
+            mask[max(0, round(top)) : max(0, round(bottom)), max(0, round(left)) : max(0, round(right))] = True
+        if not mask.any():
+            size = f"{geometry.width}x{geometry.height}"
+            raise OptionError(
+                f"No pixel of the picture of {size} lies in {boxes!r}; boxes are left, top, right and "
+                "bottom in its pixels.",
+                field="boxes",
+            )
+        return mask
+
+    return mark
+
+
+def _truth(place: Any, geometry: Geometry, image: Tensor) -> Tensor:
+    """Return where a target lies in the model's input (C, H, W): (H, W) bool, all false where that is not known.
+
+    Raises:
+        MaskError: a mask is empty, of another size than the picture, or where the model sees nothing.
+        OptionError: a box is empty.
+    """
+    nowhere = torch.zeros(image.shape[1:], dtype=torch.bool)
+    if place is None:
+        return nowhere
+    mask: NDArray[Any] = place(geometry) if callable(place) else np.asarray(place)
+    region = Region(None, mask=checked(mask)).placed(geometry)
+    return nowhere if region.mask is None else resized(region.mask, nowhere)
+
+
+@contextmanager
+def _bar(total: int, is_shown: bool) -> Iterator[Callable[[int], Progress]]:
+    """Yield a function that begins some pictures and returns their progress, which a bar shows."""
+    if not is_shown:
+        yield lambda count: SILENT
+        return
+    from tqdm.auto import tqdm  # asks whether this is a notebook
+
+    with tqdm(total=total, unit="picture") as bar:
+        done = 0
+
+        def begin(count: int) -> Progress:
+            nonlocal done
+            start, done = done, done + count
+            return Progress(lambda part, whole: bar.update(start + int(count * part / whole) - bar.n) and None)
+
+        yield begin
+        bar.update(total - bar.n)

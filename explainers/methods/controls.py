@@ -1,0 +1,113 @@
+"""Controls: maps that know nothing of the network. A method that proves no better than these proves nothing.
+
+A third one, random weights of feature maps, is in `cam/plain.py`.
+"""
+
+from abc import abstractmethod
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn import functional
+
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.question import Question, widened
+from seewhy.explainers.methods.baselines import blurred
+from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.explainer import Explainer
+
+PAPER = Paper(
+    "Adebayo, Gilmer, Muelly, Goodfellow, Hardt, Kim",
+    "Sanity Checks for Saliency Maps",
+    2018,
+    "https://arxiv.org/abs/1810.03292",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control(Explainer):
+    """Base of controls, which take their maps from the pictures alone."""
+
+    @abstractmethod
+    def draw(self, images: Tensor) -> Tensor:
+        """Return the maps (N, H, W) of pictures (N, C, H, W) in float32 or wider, not negative."""
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward pass, for the targets and the outputs alone."""
+        objective, outputs = question.plain()
+        return self.answer(self.draw(widened(question.images)), objective, outputs)
+
+
+@method(
+    "edges",
+    family="control",
+    summary="Edges of the picture, blurred: a control that any method should beat.",
+    paper=PAPER,
+    backwards="0",
+    discriminates=False,
+    fine=True,
+)
+@dataclass(frozen=True, kw_only=True)
+class Edges(Control):
+    r"""Edges: where the picture changes, whatever the network does.
+
+    .. math:: M = G_\sigma * \sqrt{(S_x * \bar{x})^2 + (S_y * \bar{x})^2}
+
+    where :math:`\bar{x}` is the mean of the channels, S are Sobel's kernels and G a Gaussian. The paper (section 5.1)
+    shows how much such edges look like an explanation.
+
+    Attributes:
+        blur: standard deviation of the Gaussian, as a share of the picture's shorter side.
+    """
+
+    blur: Annotated[
+        float,
+        Field(ge=0, le=1, description="Standard deviation of the blur, as a share of the picture's shorter side."),
+    ] = 0.05
+
+    def draw(self, images: Tensor) -> Tensor:
+        """Return the blurred magnitudes of Sobel's gradients."""
+        grey = functional.pad(images.mean(dim=1, keepdim=True), (1, 1, 1, 1), mode="replicate")
+        across = images.new_tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]]) / 8
+        gradients = functional.conv2d(grey, torch.stack([across, across.T])[:, None])
+        return blurred(gradients.norm(dim=1), self.blur * min(images.shape[2:]))
+
+
+@method(
+    "centre",
+    family="control",
+    summary="A Gaussian in the middle of the picture: a control that any method should beat.",
+    paper=PAPER,
+    backwards="0",
+    discriminates=False,
+    fine=True,
+)
+@dataclass(frozen=True, kw_only=True)
+class Centre(Control):
+    r"""Centre: the middle of the picture, where photographers put what a picture shows.
+
+    .. math:: M_{ij} = \exp\left(-\frac{u_i^2 + v_j^2}{2 \sigma^2}\right)
+
+    where u and v are distances from the middle, as shares of the picture's height and width. The paper says why
+    controls are needed; this one is our own.
+
+    Attributes:
+        spread: standard deviation, as a share of each side.
+    """
+
+    spread: Annotated[
+        float, Field(gt=0, le=10, description="Standard deviation of the Gaussian, as a share of each side.")
+    ] = 0.25
+
+    def draw(self, images: Tensor) -> Tensor:
+        """Return the same Gaussian for each picture."""
+        down, across = (_bell(side, self.spread, images) for side in images.shape[2:])
+        return (down[:, None] * across).expand(len(images), -1, -1)
+
+
+def _bell(side: int, spread: float, like: Tensor) -> Tensor:
+    """Return a Gaussian over the pixels of one side, 1 in its middle."""
+    places = (torch.arange(side, device=like.device) + 0.5) / side - 0.5
+    return torch.exp(-(places**2) / (2 * spread**2)).to(like)

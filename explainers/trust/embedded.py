@@ -1,0 +1,45 @@
+"""What was measured once about embedded networks: `python -m tools.trust.calibrate` writes it."""
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from seewhy.explainers.trust.calibration import Calibration
+from seewhy.explainers.trust.sanity import Sanity
+
+
+def calibration_of(digest: str | None, size: Sequence[int], area: float, fill: str) -> Calibration | None:
+    """Return the calibration that ships for a network; None if there is none.
+
+    Args:
+        digest: SHA-256 of its weights file, hexadecimal.
+        size: height and width of its input.
+        area, fill: of the trial.
+    """
+    rows = _calibrations(digest, tuple(size))
+    return next((row for row in rows if (row.area, row.fill) == (area, fill)), None)
+
+
+def sanity_of(digest: str | None, size: Sequence[int], method: str) -> Sanity | None:
+    """Return the sanity, which ships, of a method with its default options on a network; None if there is none."""
+    row = _entry(digest, tuple(size)).get("sanity", {}).get(method)
+    return None if row is None else Sanity(**row)
+
+
+@lru_cache(maxsize=16)
+def _calibrations(digest: str | None, size: tuple[int, ...]) -> tuple[Calibration, ...]:
+    rows = _entry(digest, size).get("calibrations", ())
+    return tuple(Calibration(**{**row, "scores": tuple(row["scores"])}) for row in rows)
+
+
+def _entry(digest: str | None, size: tuple[int, ...]) -> dict[str, Any]:
+    entry: dict[str, Any] = _table().get(digest or "", {})
+    return entry if tuple(entry.get("size", ())) == size else {}
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(files(__package__).joinpath("embedded.json").read_text(encoding="utf-8"))
+    return table

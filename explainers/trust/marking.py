@@ -1,0 +1,79 @@
+"""Which pixels a map marks, and pictures in which they are hidden."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from seewhy.explainers.core.question import widened
+from seewhy.explainers.methods import baselines
+
+SIGMA = 11 / 224
+"""Standard deviation of the blur that hides pixels, as a share of the picture's shorter side."""
+
+WHOLE = (0.0, 0.0, 1.0, 1.0)
+"""The reach of a map whose cells cover the model's input from edge to edge."""
+
+
+def resized(maps: Tensor, size: tuple[int, int], reach: tuple[float, float, float, float] = WHOLE) -> Tensor:
+    """Return maps (N, h, w) resampled bilinearly, with half-pixel centres, to the model's input: (N, H, W) float32.
+
+    Args:
+        maps: of any resolution, finer or coarser.
+        size: height and width of the model's input.
+        reach: left, top, right, bottom of the maps' cells as fractions of the input, see `Geometry`; beyond them the
+            nearest cell counts.
+    """
+    maps = maps.float()
+    if reach == WHOLE:
+        return functional.interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
+    left, top, right, bottom = reach
+    down, across = (_places(length, *ends) for length, ends in zip(size, ((top, bottom), (left, right)), strict=True))
+    grid = torch.stack(torch.meshgrid(down, across, indexing="ij")[::-1], dim=-1).to(maps.device)
+    whole = grid.expand(len(maps), -1, -1, -1)
+    return functional.grid_sample(maps[:, None], whole, padding_mode="border", align_corners=False)[:, 0]
+
+
+def _places(count: int, start: float, stop: float) -> Tensor:
+    """Return where the centres of `count` pixels lie between two ends, which are -1 and 1."""
+    return ((torch.arange(count) + 0.5) / count - start) / (stop - start) * 2 - 1
+
+
+def top_share(maps: Tensor, share: float) -> Tensor:
+    """Return (N, H, W) bool: the largest values of each map, exactly ``round(share * H * W)`` of them.
+
+    Of equal values those count that come first, row by row.
+
+    Args:
+        maps: (N, H, W), finite.
+        share: in [0, 1].
+    """
+    values = maps.flatten(1)
+    positions = values.shape[1]
+    count = round(share * positions)
+    if count == 0:
+        return torch.zeros_like(maps, dtype=torch.bool)
+    least = values.kthvalue(positions - count + 1, dim=1, keepdim=True).values  # much faster than to sort
+    above = values > least
+    equal = values == least
+    chosen = above | (equal & (equal.cumsum(1) <= count - above.sum(1, keepdim=True)))
+    return chosen.view_as(maps)
+
+
+def blurred(images: Tensor, sigma: float = SIGMA) -> Tensor:
+    """Return images (N, C, H, W) blurred by a Gaussian, mirrored at their borders, in their own dtype.
+
+    Args:
+        images: normalised or not.
+        sigma: standard deviation, as a share of the shorter side.
+    """
+    return baselines.blurred(widened(images), sigma * min(images.shape[2:])).to(images.dtype)
+
+
+def turned(maps: Tensor) -> Tensor:
+    """Return maps or masks (..., H, W) turned by 180 degrees."""
+    return maps.flip(-2, -1)
+
+
+def mirrored(maps: Tensor) -> Tensor:
+    """Return maps or masks (..., H, W) with left and right exchanged."""
+    return maps.flip(-1)

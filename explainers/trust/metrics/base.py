@@ -1,0 +1,200 @@
+"""What a metric is: frozen parameters, and a score of each picture's map."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass as plain
+from dataclasses import fields, replace
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs
+from torch import Tensor
+
+from seewhy.explainers.core.attribution import require_finite
+from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.question import Question, widened
+from seewhy.explainers.errors import UnknownOptionError, near_matches
+from seewhy.explainers.methods.baselines import baseline_of
+from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.trust.marking import WHOLE, blurred, resized
+
+Seed = Annotated[int, Field(ge=0, lt=2**63, description="Of the random draws; the same seed gives the same value.")]
+
+Fill = Literal["blur", "zero", "black", "mean"]
+
+FILLS = (
+    "`blur`: the picture blurred, by 11 pixels at 224. `zero`: zeros of the normalised input, for most models the mean "
+    "colour of their training pictures. `black`: black, for models whose normalisation is known. `mean`: the picture's "
+    "own mean colour."
+)
+FillOption = Annotated[Fill, Field(description=f"What hides a pixel. {FILLS}")]
+
+Reach = tuple[float, float, float, float]
+
+Copies = Callable[[Tensor, Tensor], Tensor]
+"""Returns altered copies (R, C, H, W), given for each the index of its picture and its number among that picture's."""
+
+
+@plain(frozen=True, eq=False)
+class Subject:
+    """The maps that a metric judges.
+
+    Attributes:
+        question: the pictures, the prepared module, and the explained targets.
+        explainer: the method that made the maps.
+        raw: (N, h, w) float32, the method's maps of the pictures.
+        plain: the explained score of each picture, and the model's outputs (N, ...) of the pictures.
+        truth: (N, H, W) bool, where in the model's input the target lies, all false where that is not known.
+        reach: of the maps' cells in the model's input, see `Geometry`.
+    """
+
+    question: Question
+    explainer: Explainer
+    raw: Tensor
+    plain: tuple[Objective, Tensor]
+    truth: Tensor | None = None
+    reach: Reach = WHOLE
+
+    @property
+    def images(self) -> Tensor:
+        """(N, C, H, W) in the module's dtype."""
+        return self.question.images
+
+    @cached_property
+    def maps(self) -> Tensor:
+        """(N, H, W) float32, the maps over the model's input."""
+        height, width = self.images.shape[2:]
+        return resized(self.raw, (height, width), self.reach)
+
+    @cached_property
+    def ranks(self) -> Tensor:
+        """(N, H, W) int64: the place of each position by its value, the largest first; equal ones by position."""
+        order = self.maps.flatten(1).argsort(dim=1, descending=True, stable=True)
+        places = torch.arange(order.shape[1], device=order.device).expand_as(order)
+        return torch.empty_like(order).scatter_(1, order, places).view_as(self.maps)
+
+    @property
+    def objective(self) -> Objective:
+        """The explained score of each picture."""
+        return self.plain[0]
+
+    @property
+    def logits(self) -> Tensor:
+        """(N,) float32: the score of each picture."""
+        return logit(*self.plain)
+
+    @property
+    def probabilities(self) -> Tensor:
+        """(N,) float32: the probability of each picture's target; a value with a unit stays as it is."""
+        return probability(*self.plain)
+
+    def filled(self, fill: Fill) -> Tensor:
+        """Return what hides each picture, (N, C, H, W) in the pictures' dtype; errors are those of `baseline_of`."""
+        images = widened(self.images)
+        hidden = blurred(images) if fill == "blur" else baseline_of(images, fill, self.question.model)
+        return hidden.to(self.images.dtype)
+
+    def probe(self, count: int, copies: Copies, score: Callable[[Objective, Tensor], Tensor]) -> Tensor:
+        """Run altered copies of the pictures, as many at once as memory allows.
+
+        Args:
+            count: number of copies of each picture.
+            copies: see `Copies`.
+            score: returns scores (R,), given an objective and outputs (R, ...).
+
+        Returns:
+            (N, count) float32.
+        """
+        objective, scores = self.objective, []
+        for part in self.question.chunks(len(self.images) * count):
+            rows = torch.arange(part.start, part.stop, device=self.images.device)
+            pictures = rows // count
+            outputs = self.question.predict(copies(pictures, rows % count).to(self.images.dtype))
+            scores.append(score(objective.rows(pictures), outputs))
+        return torch.cat(scores).view(-1, count)
+
+    def explained(self, images: Tensor) -> Tensor:
+        """Return the method's maps (N, h, w) of other pictures (N, C, H, W), of the same targets."""
+        question = replace(self.question, images=images.to(self.images.dtype), progress=self.question.progress.unseen)
+        maps = self.explainer.attribution(question).maps
+        require_finite(maps)
+        return maps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric(ABC):
+    """Base of all metrics. A metric is its parameters, checked on creation.
+
+    An unknown argument raises `UnknownOptionError`, in subclasses too. A map that is the same everywhere, as a blank
+    one is, ranks its positions row by row; where a value is undefined, it is NaN, and averages leave it out.
+    """
+
+    needs_truth: ClassVar[bool] = False
+    over_pictures: ClassVar[bool] = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, arguments: Any) -> Any:
+        names = [field.name for field in fields(cls)]
+        keywords = arguments.kwargs if isinstance(arguments, ArgsKwargs) else arguments
+        for name in keywords if isinstance(keywords, dict) else ():
+            if name not in names:
+                hint = near_matches(name, names) or f"It takes {', '.join(sorted(names)) or 'no options'}."
+                raise UnknownOptionError(f"{cls.__name__} has no option {name!r}. {hint}", field=name)
+        return arguments
+
+    @abstractmethod
+    def score(self, subject: Subject) -> Tensor:
+        """Return the value of each map, (N,) float32; (M, columns) of a metric that gives several."""
+
+    def quantities(self) -> dict[str, int]:
+        """Return the quantities besides the options on which the number of passes depends."""
+        return {}
+
+
+def logit(objective: Objective, outputs: Tensor) -> Tensor:
+    """Return the scores (R,) float32 of outputs (R, ...)."""
+    return objective.scores(outputs)
+
+
+def probability(objective: Objective, outputs: Tensor) -> Tensor:
+    """Return the targets' probabilities (R,) float32 in outputs (R, ...)."""
+    return objective.scores(objective.probabilities(outputs))
+
+
+def shares(maps: Tensor) -> Tensor:
+    """Return maps (N, ...) without negative values, divided by their sums; a blank one is the same everywhere."""
+    values = maps.flatten(1).double().clamp_min(0)
+    totals = values.sum(dim=1, keepdim=True)
+    even = torch.full_like(values, 1 / values.shape[1])
+    return torch.where(totals > 0, values / totals.where(totals > 0, 1), even).view(maps.shape)
+
+
+def correlations(first: Tensor, second: Tensor) -> Tensor:
+    """Return Pearson's correlations (N,) float32 of rows (N, P); 0 where a row is constant."""
+    rows = [values.double() - values.double().mean(dim=1, keepdim=True) for values in (first, second)]
+    lengths = [values.norm(dim=1) for values in rows]
+    scales = [values.double().abs().amax(dim=1) * values.shape[1] ** 0.5 for values in (first, second)]
+    varies = (lengths[0] > ROUNDING * scales[0]) & (lengths[1] > ROUNDING * scales[1])
+    product = (lengths[0] * lengths[1]).where(varies, 1)
+    return torch.where(varies, (rows[0] * rows[1]).sum(dim=1) / product, 0).clamp(-1, 1).float()
+
+
+def rank_correlations(first: Tensor, second: Tensor) -> Tensor:
+    """Return Spearman's correlations (N,) float32 of maps (N, h, w); 0 where a map is constant."""
+    return correlations(mean_ranks(first.flatten(1)), mean_ranks(second.flatten(1)))
+
+
+def mean_ranks(values: Tensor) -> Tensor:
+    """Return the rank of each value in its row (N, P), float64; equal values share their mean rank."""
+    ordered = values.sort(dim=1).values
+    below = torch.searchsorted(ordered, values)
+    up_to = torch.searchsorted(ordered, values, right=True)
+    return (below + up_to + 1).double() / 2
+
+
+ROUNDING = 1e-7
+"""Largest deviation of values, as a share of the largest, that counts as rounding."""

@@ -1,0 +1,124 @@
+"""Insertion and deletion: the probability while the most important pixels appear or vanish."""
+
+from itertools import pairwise
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from seewhy.explainers.methods.catalogue import Paper
+from seewhy.explainers.trust.metrics.base import FillOption, Metric, Subject, probability
+from seewhy.explainers.trust.metrics.catalogue import metric
+
+LEVELS = (0.03, 0.08, 0.15, 0.25, 0.4, 0.6, 0.8)
+
+PAPER = Paper(
+    "Petsiuk, Das, Saenko",
+    "RISE: Randomized Input Sampling for Explanation of Black-box Models",
+    2018,
+    "https://arxiv.org/abs/1806.07421",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve(Metric):
+    """Base of metrics that follow the probability over pictures altered step by step, in the order of the map.
+
+    Attributes:
+        steps: equal steps from the first picture to the last; 0 for seven levels, closer where curves bend.
+        fill: what hides a pixel.
+        relative: whether probabilities are divided by that of the whole picture.
+    """
+
+    steps: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1000,
+            description="Equal steps from none of the pixels to all of them; 0 for 3, 8, 15, 25, 40, 60 and 80 % of "
+            "them.",
+        ),
+    ] = 0
+    fill: FillOption = "blur"
+    relative: Annotated[
+        bool, Field(description="Divide by the probability of the whole picture, so that pictures count alike.")
+    ] = True
+
+    inserts: ClassVar[bool]
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """The shares of the pixels that have appeared or vanished."""
+        return tuple(step / self.steps for step in range(self.steps + 1)) if self.steps else LEVELS
+
+    def quantities(self) -> dict[str, int]:
+        """Return the number of levels."""
+        return {"levels": len(self.levels)}
+
+    def curve(self, subject: Subject) -> Tensor:
+        """Return the probabilities (N, levels) float32."""
+        other = subject.filled(self.fill)
+        positions = subject.ranks[0].numel()
+        counts = torch.tensor([round(level * positions) for level in self.levels], device=other.device)
+
+        def copies(pictures: Tensor, numbers: Tensor) -> Tensor:
+            first = subject.ranks[pictures] < counts[numbers][:, None, None]
+            shown = first if self.inserts else ~first
+            return torch.where(shown[:, None], subject.images[pictures], other[pictures])
+
+        return subject.probe(len(self.levels), copies, probability)
+
+    def score(self, subject: Subject) -> Tensor:
+        """Return the mean height (N,) of each curve; NaN where it is relative to a probability that is not positive."""
+        heights, levels = self.curve(subject), self.levels
+        area = sum(
+            (stop - start) * (heights[:, number] + heights[:, number + 1]) / 2
+            for number, (start, stop) in enumerate(pairwise(levels))
+        )
+        mean = torch.as_tensor(area) / (levels[-1] - levels[0])
+        whole = subject.probabilities
+        return torch.where(whole > 0, mean / whole, torch.nan) if self.relative else mean
+
+
+@metric(
+    "insertion",
+    aspect="faithfulness",
+    summary="Probability while the most important pixels appear in a blurred picture.",
+    paper=PAPER,
+    better="higher",
+    forwards="1 + levels",
+)
+@dataclass(frozen=True, kw_only=True)
+class Insertion(Curve):
+    r"""Insertion: the mean probability while pixels appear, the most important first.
+
+    .. math:: \frac{1}{p(x)\,(t_n - t_1)} \int_{t_1}^{t_n} p\big(m_t \odot x + (1 - m_t) \odot \tilde{x}\big)\, dt
+
+    where :math:`m_t` marks the share t of the pixels with the largest values and :math:`\tilde{x}` is the blurred
+    picture; the trapezoidal rule over seven levels. ``steps=224, relative=false`` are the paper's steps and scale.
+    """
+
+    inserts: ClassVar[bool] = True
+
+
+@metric(
+    "deletion",
+    aspect="faithfulness",
+    summary="Probability while the most important pixels are blurred away.",
+    paper=PAPER,
+    better="lower",
+    forwards="1 + levels",
+)
+@dataclass(frozen=True, kw_only=True)
+class Deletion(Curve):
+    r"""Deletion: the mean probability while pixels vanish, the most important first.
+
+    .. math:: \frac{1}{p(x)\,(t_n - t_1)} \int_{t_1}^{t_n} p\big((1 - m_t) \odot x + m_t \odot \tilde{x}\big)\, dt
+
+    with the terms of insertion. The paper's hidden pixels are grey (``fill=zero``), whose sharp edges are evidence of
+    their own.
+    """
+
+    inserts: ClassVar[bool] = False

@@ -1,0 +1,140 @@
+"""Average drop and increase, and ARCC: the picture seen through its map."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from seewhy.explainers.methods.catalogue import Paper
+from seewhy.explainers.methods.perturbation.base import masked
+from seewhy.explainers.trust.metrics.base import FillOption, Metric, Seed, Subject, correlations, probability
+from seewhy.explainers.trust.metrics.catalogue import metric
+from seewhy.explainers.trust.metrics.road import ROAD, ImputationOption
+
+PAPER = Paper(
+    "Chattopadhyay, Sarkar, Howlader, Balasubramanian",
+    "Grad-CAM++: Improved Visual Explanations for Deep Convolutional Networks",
+    2017,
+    "https://arxiv.org/abs/1710.11063",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masking(Metric):
+    """Base of metrics that show the network the picture through its map.
+
+    Attributes:
+        fill: what hides a pixel.
+    """
+
+    fill: FillOption = "zero"
+
+    def seen(self, subject: Subject) -> Tensor:
+        """Return the probabilities (N,) of the pictures, each seen through its map."""
+        seen = through(subject, subject.filled(self.fill))
+        return subject.probe(1, lambda pictures, _: seen[pictures], probability)[:, 0]
+
+
+@metric(
+    "average-drop",
+    aspect="faithfulness",
+    summary="Share of the probability that is lost when the picture is seen through its map.",
+    paper=PAPER,
+    better="lower",
+    forwards="2",
+)
+@dataclass(frozen=True, kw_only=True)
+class AverageDrop(Masking):
+    r"""Average drop: the share of the probability that the map, as a mask, hides.
+
+    .. math:: \frac{\max\big(0,\; p(x) - p(m \odot x)\big)}{p(x)}, \qquad m = \frac{\max(M, 0)}{\max M}
+
+    equation 13, as a share and not in percent.
+    """
+
+    def score(self, subject: Subject) -> Tensor:
+        """Return the share (N,), in [0, 1]; NaN where the whole picture's probability is not positive."""
+        whole = subject.probabilities
+        drops = (whole - self.seen(subject)).clamp_min(0)
+        return torch.where(whole > 0, drops / whole, torch.nan)
+
+
+@metric(
+    "average-increase",
+    aspect="faithfulness",
+    summary="How often the probability rises when the picture is seen through its map.",
+    paper=PAPER,
+    better="higher",
+    forwards="2",
+)
+@dataclass(frozen=True, kw_only=True)
+class AverageIncrease(Masking):
+    r"""Average increase: whether the map, as a mask, raises the probability.
+
+    .. math:: \mathbb{1}\big[p(m \odot x) > p(x)\big], \qquad m = \frac{\max(M, 0)}{\max M}
+
+    equation 14, as a share and not in percent.
+    """
+
+    def score(self, subject: Subject) -> Tensor:
+        """Return 1 or 0 for each map, (N,)."""
+        return (self.seen(subject) > subject.probabilities).float()
+
+
+@metric(
+    "arcc",
+    aspect="faithfulness",
+    summary="Harmonic mean of ROAD, coherency and conciseness of a map.",
+    paper=Paper(
+        "Domeniconi, Stramiglio, Lombardi, Salti",
+        "How to Evaluate and Refine your CAM",
+        2026,
+        "https://arxiv.org/abs/2605.14641",
+    ),
+    better="higher",
+    forwards="8",
+    explanations="1",
+)
+@dataclass(frozen=True, kw_only=True)
+class ARCC(Metric):
+    r"""ARCC: the harmonic mean of ROAD, coherency and complexity.
+
+    .. math:: 3 \left(\frac{1}{\min(1, \max(0, 2 R))} + \frac{1}{(1 + \rho)/2} + \frac{1}{1 - \bar{m}}\right)^{-1}
+
+    where R is ``road``, :math:`m = \max(M, 0)/\max M` the map as a mask, :math:`\bar{m}` its mean, and :math:`\rho`
+    Pearson's correlation of it with the mask that the same method draws for the picture seen through it. It is 0 where
+    one of the three is.
+
+    Attributes:
+        imputation, noise, seed: as of ``road``.
+    """
+
+    imputation: ImputationOption = "fast"
+    noise: Annotated[
+        float, Field(ge=0, le=10, description="Standard deviation of the noise on removed pixels, in normalised units.")
+    ] = 0.01
+    seed: Seed = 0
+
+    def score(self, subject: Subject) -> Tensor:
+        """Return the harmonic means (N,), in [0, 1]."""
+        road = ROAD(imputation=self.imputation, noise=self.noise, seed=self.seed).score(subject)
+        own = mask_of(subject.raw)
+        again = mask_of(subject.explained(through(subject, subject.filled("zero"))))
+        coherency = (1 + correlations(own.flatten(1), again.flatten(1))) / 2
+        conciseness = 1 - mask_of(subject.maps).mean(dim=(1, 2))
+        parts = torch.stack([(2 * road).clamp(0, 1), coherency, conciseness])
+        return torch.where((parts > 0).all(dim=0), 3 / (1 / parts).sum(dim=0), 0)
+
+
+def mask_of(maps: Tensor) -> Tensor:
+    """Return maps (N, h, w) without negative values, divided by their largest: in [0, 1]."""
+    values = maps.clamp_min(0)
+    largest = values.amax(dim=(1, 2), keepdim=True)
+    return values / largest.where(largest > 0, 1)
+
+
+def through(subject: Subject, other: Tensor) -> Tensor:
+    """Return the pictures, each seen through its map; where the map is zero, there is the other picture."""
+    return masked(subject.images, other, mask_of(subject.maps))

@@ -1,0 +1,128 @@
+"""Methods measured: the values of metrics for the maps of several methods of a batch of pictures."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from seewhy.explainers.core.ask import DEFAULT_ASK, Ask, Targets
+from seewhy.explainers.core.costs import Passes
+from seewhy.explainers.core.model import AnyModel
+from seewhy.explainers.core.question import Question
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.execution.progress import SILENT, Progress
+from seewhy.explainers.methods.cam.shared_pass import explain_jointly
+from seewhy.explainers.methods.catalogue import passes_of as passes_of_method
+from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.tasks.pose import pose
+from seewhy.explainers.trust.marking import WHOLE
+from seewhy.explainers.trust.metrics.base import Metric, Reach, Subject
+from seewhy.explainers.trust.metrics.catalogue import entry_of
+from seewhy.explainers.trust.metrics.catalogue import passes_of as passes_of_metric
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """What metrics tell of the maps of several methods.
+
+    Attributes:
+        values: by method and column: (N,) float32 on the processor, or (M,) of a metric over mosaics.
+        targets: the explained target of each picture.
+        outputs: (N, ...) float32 on the processor, the model's outputs.
+    """
+
+    values: dict[str, dict[str, Tensor]]
+    targets: Targets
+    outputs: Tensor
+
+
+def measure(
+    model: AnyModel,
+    images: Tensor,
+    explainers: Mapping[str, Explainer],
+    metrics: Mapping[str, Metric],
+    ask: Ask = DEFAULT_ASK,
+    truth: Tensor | None = None,
+    progress: Progress = SILENT,
+) -> Measurement:
+    """Explain pictures by several methods, all of the same targets, and measure the maps.
+
+    Args:
+        model, images: as for `Explainer.explain`.
+        explainers: the methods, by any names.
+        metrics: the metrics, by any names.
+        ask: the targets; a picture's most probable one where none is given.
+        truth: (N, H, W) bool, where in the images the targets lie, all false where that is not known; None for nowhere.
+        progress: see `Progress`.
+
+    Raises:
+        OptionError: a metric needs what is not given.
+        ExplainerError, ValueError: as `Explainer.explain`.
+    """
+    check_truth(metrics, truth is not None)
+    values: dict[str, dict[str, Tensor]] = {name: {} for name in explainers}
+    number, rounds = 0, len(explainers) * len(metrics) + 1
+
+    def report(done: int, total: int) -> None:
+        progress.report(number * total + done, rounds * total)
+
+    with pose(model, images, ask, Progress(report, cancel=progress.cancel)) as question:
+        plain = question.plain()
+        if ask.function is None:
+            question = replace(question, ask=replace(ask, targets=plain[0].ask_targets))
+        raw = _explained(question, explainers, metrics)
+        for name, explainer in explainers.items():
+            maps, reach = raw[name]
+            subject = Subject(question, explainer, maps, plain, truth, reach)
+            for metric in metrics.values():
+                number += 1
+                scores = metric.score(subject).float().cpu()
+                columns = entry_of(metric).columns
+                values[name].update(zip(columns, scores.view(len(scores), -1).unbind(1), strict=True))
+    return Measurement(values, plain[0].ask_targets, plain[1].float().cpu())
+
+
+def _explained(
+    question: Question, explainers: Mapping[str, Explainer], metrics: Mapping[str, Metric]
+) -> dict[str, tuple[Tensor, Reach]]:
+    """Return each method's maps (N, h, w), blank ones if no metric reads any, and the reach of their cells."""
+    model, images = question.model, question.images
+    if all(metric.over_pictures for metric in metrics.values()):
+        blank = torch.zeros(len(images), 1, 1, device=images.device)
+        return dict.fromkeys(explainers, (blank, WHOLE))
+    attributions = explain_jointly(list(explainers.values()), model, images, question.ask, question.progress)
+    return {
+        name: (
+            attribution.maps,
+            WHOLE
+            if isinstance(model, nn.Module)
+            else model.survey.reach(attribution.layers, (attribution.maps.shape[1], attribution.maps.shape[2])),
+        )
+        for name, attribution in zip(explainers, attributions, strict=True)
+    }
+
+
+def passes(
+    model: AnyModel,
+    image_shape: tuple[int, int, int],
+    explainers: Mapping[str, Explainer],
+    metrics: Mapping[str, Metric],
+) -> Passes | None:
+    """Return the passes of `measure` for one picture; None if those of a method are unknown."""
+    counts = [passes_of_metric(metric) for metric in metrics.values()]
+    forwards, again = sum(count[0] for count in counts), sum(count[1] for count in counts)
+    total = Passes(1)
+    for explainer in explainers.values():
+        each = passes_of_method(explainer, model, image_shape)
+        if each is None:
+            return None
+        total = total + each * (1 + again) + Passes(forwards)
+    return total
+
+
+def check_truth(metrics: Mapping[str, Metric], is_known: bool) -> None:
+    """Raise OptionError where a metric needs to know where the target lies, and that is not known."""
+    needy = [name for name, metric in metrics.items() if metric.needs_truth]
+    if needy and not is_known:
+        raise OptionError(f"{', '.join(needy)}: where the targets lie must be known; give boxes or masks.", "boxes")

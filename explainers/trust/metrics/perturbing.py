@@ -1,0 +1,144 @@
+"""Sensitivity-n and infidelity: whether what a map assigns to pixels is what the score loses without them."""
+
+from abc import abstractmethod
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from seewhy.explainers.methods.catalogue import Paper
+from seewhy.explainers.trust.metrics.base import FillOption, Metric, Seed, Subject, correlations, logit
+from seewhy.explainers.trust.metrics.catalogue import metric
+
+Masks = Annotated[int, Field(ge=2, le=10_000, description="How many masks are drawn.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removals(Metric):
+    """Base of metrics that hide parts of the pictures, the same of all.
+
+    Attributes:
+        masks: number of masks.
+        fill: what hides a pixel.
+        seed: of the masks.
+    """
+
+    masks: Masks = 48
+    fill: FillOption = "zero"
+    seed: Seed = 0
+
+    @abstractmethod
+    def drawn(self, height: int, width: int) -> Tensor:
+        """Return masks (masks, height, width) bool; true hides a pixel."""
+
+    def measured(self, subject: Subject) -> tuple[Tensor, Tensor]:
+        """Return, for each picture and mask, the mass of the map that is hidden, and the loss of the logit: (N, masks).
+
+        The first is float64, the second float32.
+        """
+        hidden = self.drawn(*subject.images.shape[2:]).to(subject.images.device)
+        other = subject.filled(self.fill)
+
+        def copies(pictures: Tensor, numbers: Tensor) -> Tensor:
+            return torch.where(hidden[numbers][:, None], other[pictures], subject.images[pictures])
+
+        losses = subject.logits[:, None] - subject.probe(len(hidden), copies, logit)
+        masses = subject.maps.flatten(1).double() @ hidden.flatten(1).double().T
+        return masses, losses
+
+
+@metric(
+    "sensitivity-n",
+    aspect="faithfulness",
+    summary="Correlation of what a map assigns to hidden parts with what the logit loses without them.",
+    paper=Paper(
+        "Ancona, Ceolini, Öztireli, Gross",
+        "Towards better understanding of gradient-based attribution methods for Deep Neural Networks",
+        2017,
+        "https://arxiv.org/abs/1711.06104",
+    ),
+    better="higher",
+    forwards="1 + masks",
+)
+@dataclass(frozen=True, kw_only=True)
+class SensitivityN(Removals):
+    r"""Sensitivity-n: the correlation of hidden mass and lost logit over random sets of n cells.
+
+    .. math:: \mathrm{corr}_{S}\Big(\sum_{i \in S} M_i,\; y(x) - y\big(x_{S \to \tilde{x}}\big)\Big), \qquad |S| = n
+
+    The paper draws sets of pixels; here they are sets of cells of a grid, whose loss a network notices.
+
+    Attributes:
+        cells: along each side of the grid.
+        share: of the cells that each mask hides, n.
+    """
+
+    cells: Annotated[int, Field(ge=2, le=1024, description="Cells of the grid along each side.")] = 14
+    share: Annotated[float, Field(gt=0, lt=1, description="Of the cells that each mask hides.")] = 0.25
+
+    def drawn(self, height: int, width: int) -> Tensor:
+        """Return random sets of cells."""
+        rows, columns = min(self.cells, height), min(self.cells, width)
+        generator = torch.Generator().manual_seed(self.seed)
+        order = torch.rand(self.masks, rows * columns, generator=generator).argsort(dim=1)
+        count = min(max(1, round(self.share * rows * columns)), rows * columns - 1)
+        hidden = torch.zeros(self.masks, rows * columns, dtype=torch.bool).scatter_(1, order[:, :count], True)
+        down, across = torch.arange(height) * rows // height, torch.arange(width) * columns // width
+        return hidden.view(-1, rows, columns)[:, down[:, None], across]
+
+    def score(self, subject: Subject) -> Tensor:
+        """Return the correlations (N,), in [-1, 1]; 0 where either side is constant."""
+        return correlations(*self.measured(subject))
+
+
+@metric(
+    "infidelity",
+    aspect="faithfulness",
+    summary="Squared difference of what a map assigns to hidden squares and what the logit loses without them.",
+    paper=Paper(
+        "Yeh, Hsieh, Suggala, Inouye, Ravikumar",
+        "On the (In)fidelity and Sensitivity of Explanations",
+        2019,
+        "https://arxiv.org/abs/1901.09392",
+    ),
+    better="lower",
+    forwards="1 + masks",
+)
+@dataclass(frozen=True, kw_only=True)
+class Infidelity(Removals):
+    r"""Infidelity: the expected squared error of a map as a linear model of the score.
+
+    .. math:: \mathbb{E}_S \Big[\Big(\alpha \sum_{i \in S} M_i - \big(y(x) - y(x_{S \to \tilde{x}})\big)\Big)^2\Big]
+
+    where S are random squares (the paper's *square removal*) and :math:`\alpha` is the factor with the least error, as
+    in the authors' code: maps have no unit. Without it (``scaled=false``) values of a map count as logits.
+
+    Attributes:
+        scaled: whether each map gets its best factor.
+        share: largest side of a square, as a share of the picture's shorter side.
+    """
+
+    scaled: Annotated[bool, Field(description="Multiply each map by the factor with the least error.")] = True
+    share: Annotated[
+        float, Field(gt=0, le=1, description="Largest side of a square, as a share of the picture's shorter side.")
+    ] = 0.5
+
+    def drawn(self, height: int, width: int) -> Tensor:
+        """Return random squares."""
+        generator = torch.Generator().manual_seed(self.seed)
+        draws = torch.rand(3, self.masks, 1, 1, generator=generator)
+        side = 1 + (draws[0] * (max(1, round(self.share * min(height, width))) - 1)).round()
+        top, left = ((draws[1] * (height - side)).round(), (draws[2] * (width - side)).round())
+        down, across = torch.arange(height)[:, None], torch.arange(width)
+        return (down >= top) & (down < top + side) & (across >= left) & (across < left + side)
+
+    def score(self, subject: Subject) -> Tensor:
+        """Return the error (N,), in squared logits."""
+        masses, losses = self.measured(subject)
+        if self.scaled:
+            squares = (masses**2).sum(dim=1, keepdim=True)
+            factor = (masses * losses).sum(dim=1, keepdim=True) / squares.where(squares > 0, 1)
+            masses = masses * factor
+        return ((masses - losses) ** 2).mean(dim=1).float()

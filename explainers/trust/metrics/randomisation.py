@@ -1,0 +1,235 @@
+"""Model randomisation: whether a map changes when the network forgets what it has learnt."""
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass as plain
+from functools import partial
+from itertools import pairwise
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from seewhy.explainers.core.model import AnyModel, Preprocess
+from seewhy.explainers.core.task import Task
+from seewhy.explainers.errors import UnsupportedModuleError
+from seewhy.explainers.layers.survey import Survey
+from seewhy.explainers.methods.catalogue import Paper
+from seewhy.explainers.trust.metrics.base import Metric, Seed, Subject, rank_correlations
+from seewhy.explainers.trust.metrics.catalogue import metric
+
+PAPER = Paper(
+    "Hedström, Weber, Lapuschkin, Höhne",
+    "Sanity Checks Revisited: An Exploration to Repair the Model Parameter Randomisation Test",
+    2023,
+    "https://arxiv.org/abs/2401.06465",
+)
+
+BINS = 100
+"""Bins of the histogram of a map's values."""
+
+
+@plain(frozen=True, eq=False)
+class Randomised:
+    """A model with another module of the same structure, which no accelerator runs; see `Model`."""
+
+    module: nn.Module
+    task: Task
+    preprocess: Preprocess
+    labels: Sequence[str]
+    default_layers: tuple[str, ...]
+    no_default_layer: str | None
+    survey: Survey
+    device: torch.device
+    accelerated: None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Randomisation(Metric):
+    """Base of tests that randomise a copy of the network.
+
+    Each parameter is drawn anew from the normal distribution of its own mean and standard deviation: the network keeps
+    its scales, and nothing else. (The paper initialises it anew, by code that not every module has.)
+
+    Attributes:
+        seed: of the parameters, and of noise.
+    """
+
+    seed: Seed = 0
+
+    def networks(self, subject: Subject, stages: int) -> Iterator[AnyModel]:
+        """Yield the model with the last 1/stages of its modules randomised, then more, and at last with all of them.
+
+        The copy is the same in all of these, so that each is used before the next.
+
+        Raises:
+            UnsupportedModuleError: the module cannot be copied.
+        """
+        copy = copy_of(subject.question.module)
+        model: AnyModel = copy if isinstance(subject.question.model, nn.Module) else stand_in(subject, copy)
+        modules = [part for part in copy.modules() if next(part.parameters(recurse=False), None) is not None]
+        generator = torch.Generator().manual_seed(self.seed)
+        ends = [len(modules) - round(len(modules) * stage / stages) for stage in range(stages + 1)]
+        for stop, start in pairwise(ends):
+            with torch.no_grad():
+                for part in reversed(modules[start:stop]):
+                    for parameter in part.parameters(recurse=False):
+                        redraw(parameter, generator)
+            yield model
+
+    def again(self, subject: Subject, model: AnyModel, images: Tensor) -> Tensor:
+        """Return the maps (N, h, w) of another network for the same targets; blank where it has nothing to show."""
+        return subject.explainer.explain(model, images, subject.question.ask, progress=subject.question.progress).maps
+
+
+@metric(
+    "mprt",
+    aspect="randomisation",
+    summary="Rank correlation of the map with those of the network randomised step by step from its end.",
+    paper=Paper(
+        "Adebayo, Gilmer, Muelly, Goodfellow, Hardt, Kim",
+        "Sanity Checks for Saliency Maps",
+        2018,
+        "https://arxiv.org/abs/1810.03292",
+    ),
+    better="lower",
+    explanations="stages",
+)
+@dataclass(frozen=True, kw_only=True)
+class MPRT(Randomisation):
+    r"""MPRT, the model parameter randomisation test: how much the maps of randomised networks are like the map.
+
+    .. math:: \frac{1}{L} \sum_{l=1}^{L} \big|\rho\big(|M|,\, |M_l|\big)\big|
+
+    where :math:`M_l` is the map of the network with the last l of L parts randomised and :math:`\rho` Spearman's
+    correlation. 1 means that the map does not depend on what the network has learnt.
+
+    Attributes:
+        stages: L, parts with equal numbers of modules.
+    """
+
+    stages: Annotated[int, Field(ge=1, le=1000, description="In how many steps the network is randomised.")] = 4
+
+    def similarities(self, subject: Subject) -> Tensor:
+        """Return Spearman's correlation of each map with that of each stage, (N, stages)."""
+        before, rows = self.drawn(subject, subject.explained), []
+        for number, model in enumerate(self.networks(subject, self.stages)):
+            subject.question.progress.at(number, self.stages)
+            after = self.drawn(subject, partial(self.again, subject, model))
+            rows.append(rank_correlations(before.abs(), after.abs()))
+        return torch.stack(rows, dim=1)
+
+    def drawn(self, subject: Subject, maps: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the maps (N, h, w) of the pictures, given a function from pictures to maps."""
+        return maps(subject.images)
+
+    def score(self, subject: Subject) -> Tensor:
+        """Return the mean magnitude (N,) of the correlations."""
+        return self.similarities(subject).abs().mean(dim=1)
+
+
+@metric(
+    "smooth-mprt",
+    aspect="randomisation",
+    summary="MPRT of maps that are averaged over noisy copies of the picture.",
+    paper=PAPER,
+    better="lower",
+    explanations="samples * stages + samples",
+)
+@dataclass(frozen=True, kw_only=True)
+class SmoothMPRT(MPRT):
+    r"""Smooth MPRT: MPRT of maps averaged over noise, as gradients are too noisy to correlate.
+
+    .. math:: \frac{1}{L} \sum_{l=1}^{L} \Big|\rho\Big(\Big|\sum_k M(x + \epsilon_k)\Big|,\,
+              \Big|\sum_k M_l(x + \epsilon_k)\Big|\Big)\Big|,
+              \qquad \epsilon_k \sim \mathcal{N}\big(0, \sigma^2\big)
+
+    The last copy has no noise.
+
+    Attributes:
+        samples: number of copies.
+        noise: standard deviation of the noise, as a share of each picture's range.
+    """
+
+    samples: Annotated[int, Field(ge=1, le=1000, description="How many noisy copies are averaged.")] = 10
+    noise: Annotated[
+        float,
+        Field(ge=0, le=10, description="Standard deviation of the noise, as a share of the picture's range of values."),
+    ] = 0.1
+
+    def drawn(self, subject: Subject, maps: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the mean maps over the noisy copies."""
+        images, generator = subject.images, torch.Generator().manual_seed(self.seed)
+        spread = images.amax(dim=(1, 2, 3), keepdim=True) - images.amin(dim=(1, 2, 3), keepdim=True)
+        total = maps(images)
+        for _ in range(self.samples - 1):
+            noise = torch.randn(images.shape[1:], generator=generator).to(images)
+            total = total + maps(images + self.noise * spread * noise)
+        return total / self.samples
+
+
+@metric(
+    "efficient-mprt",
+    aspect="randomisation",
+    summary="Relative rise of the map's complexity when the whole network is randomised.",
+    paper=PAPER,
+    better="higher",
+    explanations="1",
+)
+@dataclass(frozen=True, kw_only=True)
+class EfficientMPRT(Randomisation):
+    r"""Efficient MPRT: how much more complex the map of a random network is.
+
+    .. math:: \frac{H(\hat{M}) - H(M)}{H(M)}
+
+    where :math:`\hat{M}` is the map of the wholly randomised network and H the entropy of the histogram of a map's
+    values in 100 bins.
+    """
+
+    def score(self, subject: Subject) -> Tensor:
+        """Return the relative rise (N,); NaN where all values of the map are equal."""
+        (model,) = self.networks(subject, 1)
+        maps = (subject.raw, self.again(subject, model, subject.images))
+        before, after = (torch.tensor([entropy(row) for row in rows.cpu().numpy()]) for rows in maps)
+        rises = torch.where(before > 0, (after - before) / before.where(before > 0, 1), torch.nan)
+        return rises.float().to(subject.raw.device)
+
+
+def entropy(values: Any) -> float:
+    """Return the entropy of the histogram of a map's values, in nats."""
+    counts = np.histogram(values.astype(np.float64), bins=BINS)[0]
+    parts = counts[counts > 0] / counts.sum()
+    return float(-(parts * np.log(parts)).sum())
+
+
+def redraw(parameter: Tensor, generator: torch.Generator) -> None:
+    """Draw the values of a parameter from the normal distribution of its mean and standard deviation, in place."""
+    if parameter.is_floating_point():
+        noise = torch.randn(parameter.shape, generator=generator).to(parameter)
+        parameter.copy_(parameter.mean() + parameter.std(correction=0) * noise)
+
+
+def copy_of(module: nn.Module) -> nn.Module:
+    """Return a private copy of a module, in evaluation mode, its parameters frozen.
+
+    Raises:
+        UnsupportedModuleError: it cannot be copied.
+    """
+    try:
+        copy = deepcopy(module)
+    except Exception as error:  # of an attribute that cannot be copied, such as a lock
+        raise UnsupportedModuleError(
+            f"{type(module).__name__} cannot be copied ({error}), and its weights must not be changed: leave out the "
+            "metrics that randomise the network."
+        ) from error
+    return copy.eval().requires_grad_(False)
+
+
+def stand_in(subject: Subject, module: nn.Module) -> Any:
+    """Return the subject's model with another module."""
+    model: Any = subject.question.model
+    alike = {name: getattr(model, name) for name in Randomised.__dataclass_fields__ if hasattr(model, name)}
+    return Randomised(**{**alike, "module": module, "accelerated": None})

@@ -1,0 +1,65 @@
+"""Sparseness and complexity: over how many pixels a map spreads. The network does not matter."""
+
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from seewhy.explainers.methods.catalogue import Paper
+from seewhy.explainers.trust.metrics.base import Metric, Subject, shares
+from seewhy.explainers.trust.metrics.catalogue import metric
+
+
+@metric(
+    "sparseness",
+    aspect="complexity",
+    summary="Gini index of the map's magnitudes: 0 if all pixels are alike, 1 if one has everything.",
+    paper=Paper(
+        "Chalasani, Chen, Chowdhury, Jha, Wu",
+        "Concise Explanations of Neural Networks using Adversarial Training",
+        2018,
+        "https://arxiv.org/abs/1810.06583",
+    ),
+    better="higher",
+)
+@dataclass(frozen=True, kw_only=True)
+class Sparseness(Metric):
+    r"""Sparseness: the Gini index of the magnitudes.
+
+    .. math:: \frac{\sum_{i=1}^{n} (2i - n - 1)\, a_{(i)}}{n \sum_i a_{(i)}}, \qquad a = |M| \text{ in ascending order}
+
+    of the map over the model's input.
+    """
+
+    def score(self, subject: Subject) -> Tensor:
+        """Return the index (N,), in [0, 1); 0 of a blank map."""
+        values = shares(subject.maps.abs()).flatten(1).sort(dim=1).values
+        count = values.shape[1]
+        weights = 2 * torch.arange(1, count + 1, device=values.device, dtype=values.dtype) - count - 1
+        return (values @ weights / count).float()
+
+
+@metric(
+    "complexity",
+    aspect="complexity",
+    summary="Entropy of the map's magnitudes: small where few pixels have everything.",
+    paper=Paper(
+        "Bhatt, Weller, Moura",
+        "Evaluating and Aggregating Feature-based Model Explanations",
+        2020,
+        "https://arxiv.org/abs/2005.00631",
+    ),
+    better="lower",
+)
+@dataclass(frozen=True, kw_only=True)
+class Complexity(Metric):
+    r"""Complexity: the entropy of the magnitudes' shares, in nats.
+
+    .. math:: -\sum_i q_i \ln q_i, \qquad q_i = \frac{|M_i|}{\sum_j |M_j|}
+
+    of the map over the model's input.
+    """
+
+    def score(self, subject: Subject) -> Tensor:
+        """Return the entropy (N,), in [0, ln(H W)]; the largest of a blank map."""
+        entropies: Tensor = torch.special.entr(shares(subject.maps.abs())).flatten(1).sum(dim=1)
+        return entropies.float()

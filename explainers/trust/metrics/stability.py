@@ -1,0 +1,57 @@
+"""Max-sensitivity: how far a map moves when the picture hardly does."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from seewhy.explainers.methods.catalogue import Paper
+from seewhy.explainers.trust.metrics.base import Metric, Seed, Subject
+from seewhy.explainers.trust.metrics.catalogue import metric
+
+
+@metric(
+    "max-sensitivity",
+    aspect="stability",
+    summary="Largest change of the map under small noise on the picture, as a share of the map.",
+    paper=Paper(
+        "Yeh, Hsieh, Suggala, Inouye, Ravikumar",
+        "On the (In)fidelity and Sensitivity of Explanations",
+        2019,
+        "https://arxiv.org/abs/1901.09392",
+    ),
+    better="lower",
+    explanations="samples",
+)
+@dataclass(frozen=True, kw_only=True)
+class MaxSensitivity(Metric):
+    r"""Max-sensitivity: the largest change of the map over noisy copies of the picture.
+
+    .. math:: \max_{\|\epsilon\|_\infty \le r} \frac{\|M(x + \epsilon) - M(x)\|_2}{\|M(x)\|_2}
+
+    estimated from random :math:`\epsilon`, uniform in each pixel. The paper does not divide by the map's length; maps
+    of different units compare only so.
+
+    Attributes:
+        samples: number of noisy copies.
+        radius: r, in normalised units.
+        seed: of the noise.
+    """
+
+    samples: Annotated[int, Field(ge=1, le=1000, description="How many noisy copies are explained.")] = 10
+    radius: Annotated[float, Field(gt=0, le=10, description="Largest noise of a pixel, in normalised units.")] = 0.1
+    seed: Seed = 0
+
+    def score(self, subject: Subject) -> Tensor:
+        """Return the largest relative change (N,); NaN of a blank map."""
+        generator = torch.Generator().manual_seed(self.seed)
+        images, before = subject.images, subject.raw.flatten(1)
+        lengths, largest = before.norm(dim=1), before.new_zeros(len(before))
+        for number in range(self.samples):
+            subject.question.progress.at(number, self.samples)
+            noise = self.radius * (2 * torch.rand(images.shape[1:], generator=generator) - 1)
+            after = subject.explained(images + noise.to(images.device)).flatten(1)
+            largest = torch.maximum(largest, (after - before).norm(dim=1))
+        return torch.where(lengths > 0, largest / lengths, torch.nan)

@@ -1,0 +1,254 @@
+"""Proofs: how far a heatmap can be relied on, for people and programs."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from seewhy.explainers.core.costs import Passes
+from seewhy.explainers.core.faithfulness import Faithfulness
+from seewhy.explainers.core.task import Prediction
+from seewhy.explainers.imaging.geometry import Geometry
+from seewhy.explainers.trust.calibration import Calibration, Comparison
+from seewhy.explainers.trust.choices import Fill
+from seewhy.explainers.trust.marking import resized
+from seewhy.explainers.trust.sanity import Sanity
+from seewhy.explainers.trust.sentences import sentence_of
+
+Grade = Literal["supported", "partly supported", "spread", "not supported", "blank"]
+
+WarningCode = Literal[
+    "evidence-at-border",
+    "same-for-every-class",
+    "ignores-the-model",
+    "improbable-target",
+    "blank-map",
+    "crop-hides",
+]
+
+SUPPORTED, PARTLY = 0.95, 0.8
+"""Shares of the maps that cannot know the picture which a map must beat."""
+
+SPREAD = 0.5
+"""Share of the score that the evidence leaves, at most, where it is spread over the picture."""
+
+AT_BORDER = 0.4
+"""Most mass at the border without a warning; that of a uniform map is 0.265."""
+
+HIDDEN = 0.25
+"""Most of the picture that may be cut away without a warning."""
+
+_GRID = 224
+"""Side of the grid on which the mass at the border is measured."""
+
+_BORDER = _GRID // 14
+"""Width of the border there."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What the model says of the picture, whole and in parts; see `Faithfulness`.
+
+    Attributes:
+        area: share of the model's input that is marked.
+        fill: what hides pixels.
+        probability: of the target in the whole picture; None where the explained score is none.
+        value: that score, in its own units; None where it is a probability.
+        kept: the probability, or the value, with all hidden but what is marked.
+        dropped: with what is marked hidden.
+        turned_dropped: with the same shape hidden, turned by 180 degrees.
+        hidden: the value with everything hidden; None of probabilities.
+        score: kept less dropped, divided by the probability, or by the change from the value to the hidden one.
+    """
+
+    area: float
+    fill: Fill
+    probability: float | None
+    value: float | None
+    kept: float
+    dropped: float
+    turned_dropped: float
+    hidden: float | None
+    score: float
+
+
+@dataclass(frozen=True)
+class Copies:
+    """How the map fares beside its own turned and mirrored copies.
+
+    Attributes:
+        beaten: share of the copies that it beats.
+        lead: its score less that of the best copy.
+    """
+
+    beaten: float
+    lead: float
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the map is like.
+
+    Attributes:
+        border_mass: share of its positive mass in the outer fourteenth of each side of the model's input; None without
+            any.
+        unseen: share of the picture that the model does not see.
+        gini: inequality of its magnitudes, 0 for a uniform map, towards 1 for a single place; None of a map of zeros.
+    """
+
+    border_mass: float | None
+    unseen: float
+    gini: float | None
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How far a heatmap can be relied on. It is about this picture and this fill, never about truth.
+
+    Attributes:
+        grade: the verdict; None where there is nothing to compare the map with.
+        sentence: the verdict for people, in one sentence.
+        faithfulness: what the model says of parts of the picture; None of a blank map.
+        copies: comparison with the map's own copies; None unless ``proof="full"``.
+        calibration: comparison with maps that cannot know the picture; None where there are too few.
+        sanity: of the method on this network; None where it was not measured.
+        shape: what the map is like.
+        completeness_gap: by how much the sum of the map misses what it should be, as a share of that; None where the
+            method promises no sum.
+        warnings: codes of what speaks against the map, or limits what it can show.
+        cost: passes of the model for the proof.
+    """
+
+    grade: Grade | None
+    sentence: str
+    faithfulness: Measurement | None
+    copies: Copies | None
+    calibration: Comparison | None
+    sanity: Sanity | None
+    shape: Shape
+    completeness_gap: float | None
+    warnings: tuple[WarningCode, ...]
+    cost: Passes
+
+    @property
+    def summary(self) -> str:
+        """One line of ASCII: ``supported; score=0.50; beats=0.99``."""
+        parts: list[str] = [self.grade or "ungraded"]
+        if self.faithfulness:
+            parts.append(f"score={self.faithfulness.score:.2f}")
+        if self.calibration:
+            parts.append(f"beats={self.calibration.beats:.2f}")
+        return "; ".join(parts)
+
+
+def proof_of(
+    faithfulness: Faithfulness,
+    values: NDArray[np.float32],
+    geometry: Geometry,
+    target: Prediction,
+    against: Prediction | None = None,
+    codes: Collection[str] = (),
+    calibration: Calibration | None = None,
+    sanity: Sanity | None = None,
+) -> Proof:
+    """Return the proof of one map.
+
+    Args:
+        faithfulness: of the map (N = 1), on the CPU.
+        values: (h, w), the map.
+        geometry: of the picture, with the reach of the map's cells.
+        target: what is explained.
+        against: what it is contrasted with.
+        codes: of the diagnostics of the target.
+        calibration: of the model, for scores that are probabilities.
+        sanity: of the method on the model.
+    """
+    is_blank = bool(faithfulness.are_blank)
+    measurement = measurement_of(faithfulness)
+    comparison = None
+    if calibration is not None and not is_blank:
+        comparison = calibration.compared(measurement.score, bool(faithfulness.are_probabilities))
+    shape = shape_of(values, geometry)
+    warnings = _warnings(shape, sanity, is_blank, codes)
+    grade = "blank" if is_blank else grade_of(measurement, comparison, warnings)
+    return Proof(
+        grade=grade,
+        sentence=sentence_of(grade, faithfulness, target, against),
+        faithfulness=None if is_blank else measurement,
+        copies=None if is_blank else _copies(faithfulness),
+        calibration=comparison,
+        sanity=sanity,
+        shape=shape,
+        completeness_gap=None if faithfulness.gap is None else float(faithfulness.gap),
+        warnings=warnings,
+        cost=Passes(faithfulness.forwards),
+    )
+
+
+def grade_of(
+    measurement: Measurement, comparison: Comparison | None, warnings: Collection[WarningCode] = ()
+) -> Grade | None:
+    """Return the verdict on a map that is not blank; None without a comparison."""
+    if comparison is None:
+        return None
+    is_same = "same-for-every-class" in warnings or "ignores-the-model" in warnings
+    if comparison.beats >= SUPPORTED and not is_same:
+        return "supported"
+    if comparison.beats >= PARTLY:
+        return "partly supported"
+    whole = measurement.probability
+    return "spread" if whole is not None and measurement.dropped <= SPREAD * whole else "not supported"
+
+
+def measurement_of(faithfulness: Faithfulness) -> Measurement:
+    """Return the numbers of one map (N = 1)."""
+    whole, is_probability = float(faithfulness.whole), bool(faithfulness.are_probabilities)
+    hidden = None if faithfulness.hidden is None or is_probability else float(faithfulness.hidden)
+    return Measurement(
+        area=faithfulness.area,
+        fill=faithfulness.fill,
+        probability=whole if is_probability else None,
+        value=None if is_probability else whole,
+        kept=float(faithfulness.kept),
+        dropped=float(faithfulness.dropped),
+        turned_dropped=float(faithfulness.turned_dropped),
+        hidden=hidden,
+        score=float(faithfulness.score),
+    )
+
+
+def shape_of(values: NDArray[np.float32], geometry: Geometry) -> Shape:
+    """Return what a map (h, w) is like."""
+    sizes = np.sort(np.abs(values), axis=None).astype(np.float64)
+    total = sizes.sum()
+    ranks = np.arange(1, sizes.size + 1)
+    gini = float(((2 * ranks - sizes.size - 1) * sizes).sum() / (sizes.size * total)) if total else None
+    mass = resized(torch.from_numpy(np.array(values))[None], (_GRID, _GRID), geometry.reach)[0].clamp_min(0).double()
+    whole = float(mass.sum())
+    inner = float(mass[_BORDER:-_BORDER, _BORDER:-_BORDER].sum())
+    rows, columns = geometry.window
+    seen = (rows.stop - rows.start) * (columns.stop - columns.start)
+    return Shape((whole - inner) / whole if whole else None, 1 - seen / (geometry.width * geometry.height), gini)
+
+
+def _copies(faithfulness: Faithfulness) -> Copies | None:
+    scores = faithfulness.copy_scores
+    if scores is None:
+        return None
+    leads = faithfulness.score[:, None] - scores
+    return Copies(float((leads > 0).double().mean()), float(leads.min()))
+
+
+def _warnings(shape: Shape, sanity: Sanity | None, is_blank: bool, codes: Collection[str]) -> tuple[WarningCode, ...]:
+    is_warned: dict[WarningCode, bool] = {
+        "evidence-at-border": (shape.border_mass or 0) > AT_BORDER,
+        "same-for-every-class": sanity is not None and sanity.is_same_for_every_class,
+        "ignores-the-model": sanity is not None and sanity.ignores_the_model,
+        "improbable-target": "improbable-target" in codes,
+        "blank-map": is_blank,
+        "crop-hides": shape.unseen > HIDDEN,
+    }
+    return tuple(code for code, holds in is_warned.items() if holds)

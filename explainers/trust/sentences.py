@@ -1,0 +1,59 @@
+"""The verdict of a proof as a sentence."""
+
+from math import isclose
+
+from seewhy.explainers.core.faithfulness import Faithfulness
+from seewhy.explainers.core.task import Prediction
+
+_SHARES = {0.5: "half", 1 / 3: "third", 0.25: "quarter", 0.2: "fifth", 0.1: "tenth"}
+
+_HIDDEN = {"blur": ("blurred away", "blurred"), "mean": ("painted over", "painted over")}
+"""How the fill hides pixels, at the beginning of a clause and after a noun."""
+
+
+def sentence_of(
+    grade: str | None, faithfulness: Faithfulness, target: Prediction, against: Prediction | None = None
+) -> str:
+    """Return the verdict on one map for people.
+
+    Args:
+        grade: see `Proof`.
+        faithfulness: of the map (N = 1).
+        target: what is explained, which says how its scores read.
+        against: what it is contrasted with.
+    """
+    first, then = _HIDDEN[faithfulness.fill]
+    part = _part(faithfulness.area)
+    subject = f"the lead of {target.label!r} over {against.label!r}" if against else repr(target.label)
+    whole, kept, dropped = (
+        target.reading(float(score)) for score in (faithfulness.whole, faithfulness.kept, faithfulness.dropped)
+    )
+    verb = "goes"
+    if bool(faithfulness.are_probabilities):
+        verb = "falls" if float(faithfulness.dropped) <= float(faithfulness.whole) else "rises"
+    change = f"{subject} {verb} from {whole} to {dropped}"
+    if grade == "supported":
+        return f"The marked {part} decides: {first}, {change}; alone, it still gives {kept}."
+    if grade == "partly supported":
+        return f"The marked {part} matters, but is not all: {first}, {change}; alone, it gives {kept}."
+    if grade == "spread":
+        return (
+            f"No {part} decides by itself: the evidence for {subject} is spread over the picture ({whole} {verb} to "
+            f"{dropped} with the marked {part} {then}, which alone gives {kept})."
+        )
+    if grade == "not supported":
+        return (
+            f"Do not rely on this heatmap: with the marked {part} {then}, the model still says {subject} at {dropped} "
+            f"(of {whole})."
+        )
+    if grade == "blank":
+        return f"The heatmap is blank: it marks nothing that speaks for {subject}."
+    return (
+        f"With the marked {part} {then}, {change}; alone, it gives {kept}. How maps fare by chance with this model is "
+        "not known yet."
+    )
+
+
+def _part(area: float) -> str:
+    """Return what a share of the picture is called."""
+    return next((name for share, name in _SHARES.items() if isclose(share, area, abs_tol=1e-3)), f"{area:.0%}")

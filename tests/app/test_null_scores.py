@@ -1,0 +1,85 @@
+"""What proofs are compared with where nothing ships: maps of earlier requests, on the pictures of later ones."""
+
+import pytest
+import torch
+
+from seewhy import wrap_model
+from seewhy.app.pipeline import null_scores
+from seewhy.app.pipeline.computation import ExplainComputation
+from seewhy.app.pipeline.null_scores import NullScores
+from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
+from seewhy.explainers.core.costs import Passes
+from seewhy.explainers.execution.progress import SILENT
+from seewhy.explainers.methods.cam.gradcam import GradCAM
+from seewhy.explainers.results.explanation import explanations
+from seewhy.explainers.trust.trial import Trial
+from seewhy.explainers.view import prepare
+from tests.nets import Net
+
+
+@pytest.fixture
+def model():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return wrap_model(Net(), input_size=16)
+
+
+def pictures(count, seed=0):
+    return torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
+
+
+def run(model, null, images, ask=DEFAULT_ASK, trial=Trial()):  # noqa: B008
+    return ExplainComputation((GradCAM(),), trial, null).run(model, images, ask, SILENT)
+
+
+def count(model, null, rows):
+    return len(null.calibration(model, rows[0][0]).scores)
+
+
+def test_each_picture_is_tried_with_the_map_of_the_one_before_it(model):
+    null = NullScores()
+    assert count(model, null, run(model, null, pictures(1))) == 0
+    assert count(model, null, run(model, null, pictures(4, seed=1))) == 4
+    same = pictures(4, seed=1)[-1:]
+    assert count(model, null, run(model, null, same)) == 4
+    assert count(model, null, run(model, null, same.expand(3, -1, -1, -1), Ask(torch.tensor([0, 1, 2])))) == 4
+
+
+def test_a_map_is_graded_once_there_are_a_hundred(model):
+    null = NullScores()
+    for seed in range(13):
+        rows = run(model, null, pictures(8, seed))
+    view = prepare(model, pictures(1)[0])
+    attribution = rows[0][0]
+    calibration = null.calibration(model, attribution)
+    (result,) = explanations(model, "gradcam", view.picture, view.geometry, attribution, calibration=calibration)
+    assert result.proof.calibration.of == len(calibration.scores) >= 100
+    assert result.proof.grade is not None
+    assert result.proof.calibration.pictures is None
+
+
+def test_gathering_ends_and_its_passes_with_it(model, monkeypatch):
+    monkeypatch.setattr(null_scores, "MOST", 5)
+    null = NullScores()
+    computation = ExplainComputation((GradCAM(),), Trial(), null)
+    assert computation.passes(model) == Passes(1 + 4 + 2, 1)
+    rows = run(model, null, pictures(8))
+    assert rows[0][0].faithfulness.forwards == 5
+    assert count(model, null, rows) == 5
+    assert computation.passes(model) == Passes(1 + 4, 1)
+    assert run(model, null, pictures(8, seed=1))[0][0].faithfulness.forwards == 3
+
+
+def test_scores_of_other_kinds_and_areas_are_not_mixed(model):
+    null = NullScores()
+    run(model, null, pictures(8))
+    lead = run(model, null, pictures(2, seed=1), Ask(torch.tensor([0, 1]), torch.tensor([1, 2])))
+    assert count(model, null, lead) == 2
+    half = run(model, null, pictures(2, seed=2), trial=Trial(area=0.5))
+    assert null.calibration(model, half[0][0]) is None
+    assert half[0][0].faithfulness.forwards == 3
+
+
+def test_equal_computations_share_a_batch_whoever_gathers():
+    assert ExplainComputation((GradCAM(),), Trial(), NullScores()) == ExplainComputation((GradCAM(),), Trial())
+    assert ExplainComputation((GradCAM(),), Trial()) != ExplainComputation((GradCAM(),))

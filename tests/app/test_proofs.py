@@ -1,0 +1,65 @@
+import json
+
+import pytest
+
+from seewhy.explainers import explain
+from seewhy.models import load_model
+from tests.app.conftest import EXAMPLES
+from tests.app.test_explain import arrays
+
+
+def test_the_service_proves_as_python_does(post, coffee):
+    answer = post(coffee, format="json", proof="full", proof_area="0.2", proof_fill="mean").json
+    (explanation,) = answer["explanations"]
+    options = {"proof": "full", "proof_area": 0.2, "proof_fill": "mean"}
+    expected = explain(load_model("efficientnet_lite0"), coffee, "gradcam", **options).document()["proof"]
+    assert explanation["proof"].keys() == expected.keys()
+    for part in ("faithfulness", "copies", "shape"):
+        assert explanation["proof"][part] == pytest.approx(expected[part], abs=0.02)  # a smaller copy was decoded
+    assert explanation["proof"]["cost"] == {"forwards": 6, "backwards": 0}
+    assert "'espresso' falls from" in explanation["proof"]["sentence"]
+
+
+def test_a_drawing_tells_its_proof_in_a_header(post, coffee):
+    response = post(coffee, proof="true")
+    score, *_ = [part for part in response.headers["X-SeeWhy-Proof"].split("; ") if part.startswith("score=")]
+    proof = post(coffee, proof="true", format="json").json["explanations"][0]["proof"]
+    assert float(score.removeprefix("score=")) == pytest.approx(proof["faithfulness"]["score"], abs=0.006)
+    assert int(response.headers["X-SeeWhy-Cost"]) in (3, 4)  # 4 while what it is compared with is gathered
+    without = post(coffee)
+    assert "X-SeeWhy-Proof" not in without.headers
+    assert without.headers["X-SeeWhy-Cost"] == "1"
+    assert "proof" not in post(coffee, format="json").json["explanations"][0]
+
+
+def test_each_map_of_several_methods_and_classes_has_its_own_proof(post, coffee):
+    content = arrays(post(coffee, method="gradcam,eigencam", target=["espresso", "cup"], proof="true", format="npz"))
+    proofs = [json.loads(text) for text in content["proofs"]]
+    assert len(proofs) == 4
+    assert len({proof["faithfulness"]["kept"] for proof in proofs}) == 4
+    assert [round(proof["faithfulness"]["probability"], 4) for proof in proofs[::2]] == [
+        round(proof["faithfulness"]["probability"], 4) for proof in proofs[1::2]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("proof", "yes please", "Must be false, true or full."),
+        ("proof_area", "0.001", "It must be greater than or equal to 0.01."),
+        ("proof_fill", "noise", "It must be 'blur' or 'mean'."),
+        ("prof", "true", "proof"),
+    ],
+)
+def test_a_bad_option_is_told_what_is_possible(post, coffee, field, value, message):
+    response = post(coffee, **{field: value})
+    assert response.status_code == 422
+    assert message in response.get_data(as_text=True)
+
+
+def test_the_command_prints_the_sentence(run, tmp_path):
+    result = run("explain", EXAMPLES / "coffee.png", "-o", tmp_path / "map.png", "--proof")
+    assert result.exit_code == 0, result.output
+    head, proof = result.output.splitlines()
+    assert head.startswith(f"{EXAMPLES / 'coffee.png'}: espresso")
+    assert "'espresso' falls from" in proof

@@ -1,0 +1,56 @@
+import pytest
+import torch
+
+from seewhy.explainers.imaging.geometry import Geometry
+from seewhy.explainers.trust.marking import SIGMA, blurred, mirrored, resized, top_share, turned
+
+
+def test_resizing_interpolates_between_the_centres_of_cells():
+    (row,) = resized(torch.tensor([[[0.0, 1.0]]]), (1, 8))
+    expected = [0, 0, 0.125, 0.375, 0.625, 0.875, 1, 1]
+    torch.testing.assert_close(row[0], torch.tensor(expected))
+
+
+@pytest.mark.parametrize("reach", [(0.0, 0.0, 1.0, 1.0), (0.1, 0.2, 0.7, 0.9)])
+def test_a_map_lies_where_the_drawing_shows_it(reach):
+    slope = torch.arange(5.0)[:, None] / 4 + torch.arange(4.0) ** 2 / 9
+    drawn = Geometry(24, 40, (0.0, 0.0, 24.0, 40.0), reach).lay_back(slope.numpy())
+    (placed,) = resized(slope[None], (40, 24), reach)
+    tolerance = 1e-5 if reach[0] == 0 else 0.02  # a drawing resamples such maps twice
+    torch.testing.assert_close(placed, torch.from_numpy(drawn), atol=tolerance, rtol=0)
+
+
+def test_exactly_the_share_is_marked_and_of_equal_values_the_first():
+    maps = torch.tensor([[[3.0, 1.0, 1.0], [1.0, 2.0, 1.0]], [[0.0] * 3, [0.0] * 3], [[-1.0, -2, -3], [-4, -5, -6]]])
+    assert top_share(maps, 0.5).tolist() == [
+        [[True, True, False], [False, True, False]],
+        [[True] * 3, [False] * 3],
+        [[True] * 3, [False] * 3],
+    ]
+    assert top_share(maps, 0.0).sum() == 0
+    assert top_share(maps, 1.0).all()
+
+
+def test_the_marked_pixels_are_the_largest_ones():
+    maps = torch.randn(3, 17, 13, generator=torch.Generator().manual_seed(0))
+    marked = top_share(maps, 0.25)
+    assert marked.flatten(1).sum(1).tolist() == [round(0.25 * 17 * 13)] * 3
+    assert (maps.where(marked, torch.inf).amin((1, 2)) > maps.where(~marked, -torch.inf).amax((1, 2))).all()
+
+
+def test_the_blur_is_a_gaussian_of_the_shorter_side_and_keeps_a_plain_picture():
+    dot = torch.zeros(1, 1, 112, 200)
+    dot[..., 56, 100] = 1
+    spread = blurred(dot)[0, 0]
+    places = torch.arange(200) - 100.0
+    variance = (spread.sum(0) * places**2).sum()
+    torch.testing.assert_close(variance.sqrt(), torch.tensor(SIGMA * 112), atol=0.01, rtol=0)
+    plain = torch.full((1, 3, 20, 30), 0.7, dtype=torch.float16)
+    assert blurred(plain).dtype == torch.float16
+    torch.testing.assert_close(blurred(plain), plain)
+
+
+def test_turning_and_mirroring():
+    maps = torch.arange(6.0).view(1, 2, 3)
+    assert turned(maps).tolist() == [[[5, 4, 3], [2, 1, 0]]]
+    assert mirrored(maps).tolist() == [[[2, 1, 0], [5, 4, 3]]]

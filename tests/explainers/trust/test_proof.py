@@ -1,0 +1,246 @@
+"""Grades, sentences and warnings, and networks whose evidence is planted."""
+
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from seewhy import Calibration, GradCAM, calibrate, compare, explain, explain_many, wrap_model
+from seewhy.explainers.core.ask import Ask
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.costs import Passes
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.imaging.geometry import Geometry
+from seewhy.explainers.tasks.classification import ClassPrediction
+from seewhy.explainers.tasks.pose import predict
+from seewhy.explainers.trust.calibration import Comparison, false_alarms
+from seewhy.explainers.trust.faithfulness import prove
+from seewhy.explainers.trust.marking import turned
+from seewhy.explainers.trust.proof import Measurement, grade_of, shape_of
+from seewhy.explainers.trust.sanity import Sanity
+from seewhy.explainers.trust.sentences import sentence_of
+from seewhy.explainers.trust.strangers import Strangers
+from seewhy.explainers.trust.trial import Trial
+from tests.explainers.trust.test_faithfulness import Brightness, bright_corner, light_meter
+from tools.planted.drawings import SIDE, draw
+from tools.planted.networks import ANSWERS
+from tools.planted.training import load
+
+COLOURS = ["red", "green", "blue", "yellow", "plain"]
+
+AREA = 0.05
+
+
+class Markers(nn.Module):
+    """The classifier's logits of the classes of markers, without those of objects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = load("classifier")
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network(images)[:, :ANSWERS]
+
+
+@pytest.fixture(scope="module")
+def markers():
+    return wrap_model(Markers(), input_size=SIDE, labels=COLOURS)
+
+
+@pytest.fixture(scope="module")
+def calibration(markers):
+    images = draw(40, "outside", torch.Generator().manual_seed(1)).images
+    return calibrate(markers, list(images), proof_area=AREA, proof_fill="mean", batch_size=20)
+
+
+def proved(model, images: Tensor, maps: Tensor, trial: Trial, **further: Any) -> Attribution:
+    outputs = predict(model, images)
+    (attribution,) = prove(
+        model, images, [Attribution(maps, outputs.argmax(1), outputs, (), signed=False)], trial, **further
+    )
+    return attribution
+
+
+def beating(model, images: Tensor, maps: Tensor, calibration: Calibration) -> float:
+    """Return the share of maps (N, h, w) that beat 95 percent of the calibration."""
+    rows = proved(model, images, maps, Trial(calibration.area, calibration.fill)).rows()
+    parts = [calibration.compared(float(row.faithfulness.score)) for row in rows]
+    return sum(part.beats >= 0.95 for part in parts) / len(parts)
+
+
+def test_the_true_place_is_supported_and_a_turned_one_is_not(markers, calibration):
+    drawings = draw(100, "outside", torch.Generator().manual_seed(2))
+    left, top, right, bottom = drawings.cues[:, :, None].unbind(1)
+    x, y = ((torch.arange(SIDE) + 0.5 - middle / 2).abs() for middle in (left + right, top + bottom))
+    truth = -torch.maximum(x[:, None, :], y[:, :, None])  # the nearer to the marker, the larger
+    assert beating(markers, drawings.images, truth, calibration) >= 0.95
+    assert beating(markers, drawings.images, turned(truth), calibration) <= 0.05
+
+
+def test_noise_is_not_supported_among_its_like(markers, calibration):
+    images = draw(240, "outside", torch.Generator().manual_seed(3)).images
+    noise = torch.rand(240, 8, 8, generator=torch.Generator().manual_seed(4))
+    rows = proved(markers, images[:40], noise[:40], Trial(AREA, "mean", True), strangers=Strangers()).rows()
+    scores = tuple(sorted(score for row in rows for score in row.faithfulness.null_scores))
+    assert beating(markers, images[40:], noise[40:], replace(calibration, scores=scores)) <= 0.07
+
+
+def test_null_scores_are_those_of_copies_and_of_the_picture_before(calibration):
+    assert len(calibration.scores) == 3 * 40
+    assert calibration.pictures == 40
+    assert calibration.false_alarms_at_95 == pytest.approx(0.05, abs=0.05)
+
+
+def sentence(grade, target=None, against=None, trial=Trial(fill="mean")):  # noqa: B008
+    network = Brightness()
+    images = bright_corner()
+    ask = Ask.single(0, against=1 if against else None)
+    (row,) = prove(network, images, [GradCAM(layers=("conv",)).explain(network, images, ask)], trial)
+    target = target or ClassPrediction(0, "light", 0.95, 1.5)
+    return sentence_of(grade, row.faithfulness, target, against)
+
+
+def test_sentences_are_plain_english():
+    assert sentence("supported") == (
+        "The marked quarter decides: painted over, 'light' falls from 95% to 50%; alone, it still gives 95%."
+    )
+    assert sentence("partly supported", trial=Trial(area=0.5, fill="mean")) == (
+        "The marked half matters, but is not all: painted over, 'light' falls from 95% to 50%; alone, it gives 95%."
+    )
+    assert sentence("spread") == (
+        "No quarter decides by itself: the evidence for 'light' is spread over the picture (95% falls to 50% with the "
+        "marked quarter painted over, which alone gives 95%)."
+    )
+    assert sentence("not supported") == (
+        "Do not rely on this heatmap: with the marked quarter painted over, the model still says 'light' at 50% (of "
+        "95%)."
+    )
+    assert sentence("blank") == "The heatmap is blank: it marks nothing that speaks for 'light'."
+    assert sentence(None, against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
+        "With the marked quarter painted over, the lead of 'light' over 'dark' goes from 91% to 0%; alone, it gives "
+        "91%. How maps fare by chance with this model is not known yet."
+    )
+
+
+def test_a_value_reads_in_its_unit():
+    result = explain(light_meter(), bright_corner()[0], "gradcam", proof=True, proof_fill="mean")
+    assert result.proof.sentence == (
+        "With the marked quarter painted over, 'light' goes from 1.5 lux to 0 lux; alone, it gives 1.5 lux. How maps "
+        "fare by chance with this model is not known yet."
+    )
+    measured = result.proof.faithfulness
+    assert (measured.probability, measured.value, measured.hidden, measured.score) == (None, 1.5, 0, 1)
+    assert result.proof.cost == Passes(4)
+
+
+@pytest.mark.parametrize(
+    ("beats", "dropped", "warnings", "grade"),
+    [
+        (0.96, 0.1, (), "supported"),
+        (0.96, 0.1, ("crop-hides",), "supported"),
+        (0.96, 0.1, ("ignores-the-model",), "partly supported"),
+        (0.85, 0.1, (), "partly supported"),
+        (0.85, 0.1, ("same-for-every-class",), "partly supported"),
+        (0.5, 0.45, (), "spread"),
+        (0.5, 0.46, (), "not supported"),
+    ],
+)
+def test_grades(beats, dropped, warnings, grade):
+    measured = Measurement(0.25, "blur", 0.9, None, 0.5, dropped, 0.8, None, 0.4)
+    comparison = Comparison(beats, 480, "", "", None, None)
+    assert grade_of(measured, comparison, warnings) == grade
+    assert grade_of(measured, None, warnings) is None
+
+
+def test_the_rank_counts_the_map_itself():
+    calibration = Calibration(tuple(number / 100 for number in range(100)), "", "", 0.25, "blur")
+    assert calibration.compared(0.5).beats == 50 / 101  # an equal score is not beaten
+    assert calibration.compared(2).beats == 100 / 101
+    assert calibration.compared(0.5, is_probability=False) is None
+    assert Calibration(calibration.scores[1:], "", "", 0.25, "blur").compared(0.5) is None
+
+
+def test_false_alarms_are_those_on_pictures_left_out():
+    assert false_alarms([[float(number)] for number in range(101)]) == pytest.approx(5 / 101, abs=0.01)
+    assert false_alarms([[0.0] * 30, [0.0] * 30, [1.0]]) == pytest.approx(1 / 61)
+    assert false_alarms([]) is None
+
+
+def test_the_shape_of_a_map():
+    whole = Geometry(100, 100, (0, 0, 100, 100))
+    uniform = shape_of(np.ones((7, 7), np.float32), whole)
+    assert (uniform.border_mass, uniform.unseen, uniform.gini) == pytest.approx((1 - (12 / 14) ** 2, 0, 0))
+    dot = np.zeros((8, 8), np.float32)
+    dot[0, 0] = -1
+    assert shape_of(dot, whole).border_mass is None
+    assert shape_of(-dot, whole).gini == pytest.approx(63 / 64)
+    assert shape_of(-dot, whole).border_mass > 0.4
+    assert shape_of(-dot, Geometry(200, 100, (50, 0, 150, 100))).unseen == 0.5
+    assert shape_of(0 * dot, whole).gini is None
+
+
+def test_a_blank_map_claims_nothing():
+    proof = explain(light_meter(), bright_corner()[0] * 0, "gradcam", proof="full").proof
+    assert (proof.grade, proof.faithfulness, proof.copies, proof.calibration) == ("blank", None, None, None)
+    assert "blank-map" in proof.warnings
+
+
+def test_the_proof_is_the_same_by_all_ways(markers, calibration):
+    images = list(draw(3, "outside", torch.Generator().manual_seed(5)).images)
+    options: dict[str, Any] = {"proof": "full", "proof_area": AREA, "proof_fill": "mean"}
+    options["proof_calibration"] = calibration
+    results = list(explain_many(markers, images, "gradcam", batch_size=2, **options))
+    for image, result in zip(images, results, strict=True):
+        alone = explain(markers, image, "gradcam", target=result.target.index, **options)
+        (first, _) = compare(markers, image, ["gradcam", "saliency"], **options)
+        several = explain(markers, image, "gradcam", target=["red", "blue", result.target.index], **options)[2]
+        for other in (alone, first, several):
+            assert other.proof.faithfulness.score == pytest.approx(result.proof.faithfulness.score, abs=1e-4)
+            assert other.proof.grade == result.proof.grade
+        assert result.proof.copies.beaten in (0, 0.5, 1)
+        assert json.loads(json.dumps(alone.document()["proof"])) == json.loads(json.dumps(asdict(alone.proof)))
+        assert json.loads(str(alone.arrays()["proofs"][0]))["grade"] == alone.proof.grade
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"proof": "half"}, "proof"),
+        ({"proof": True, "proof_area": 0.0}, "proof_area"),
+        ({"proof": True, "proof_fill": "noise"}, "proof_fill"),
+        ({"proof": True, "proof_area": 0.25}, "proof_calibration"),
+    ],
+)
+def test_bad_options_say_what_to_do(options, field, markers, calibration):
+    with pytest.raises(OptionError) as caught:
+        explain(markers, torch.zeros(3, SIDE, SIDE), proof_calibration=calibration, **options)
+    assert caught.value.field == field
+
+
+def test_a_calibration_needs_enough_pictures(markers):
+    with pytest.raises(OptionError, match="30 scores"):
+        calibrate(markers, list(draw(10, "outside", torch.Generator()).images))
+
+
+def test_a_method_that_is_the_same_for_every_class_is_never_fully_supported(monkeypatch, markers, calibration):
+    same = Sanity(same_with_random_head=0.9, same_with_random_model=0.1, same_for_an_unlikely_class=0.95, pictures=8)
+    monkeypatch.setattr("seewhy.explainers.results.explanation.sanity_of", lambda _digest, _size, method: same)
+    (image,) = draw(1, "outside", torch.Generator().manual_seed(6)).images
+    options: dict[str, Any] = {"proof": True, "proof_area": AREA, "proof_fill": "mean"}
+    usual = explain(markers, image, "gradcam", proof_calibration=calibration, **options).proof
+    assert usual.sanity == same
+    assert usual.warnings == ("same-for-every-class",)
+    assert usual.grade != "supported"
+    other = explain(markers, image, "gradcam", proof_calibration=calibration, sign="absolute", **options).proof
+    assert other.sanity is None  # it was measured with the default options
+
+
+def test_what_warns():
+    assert Sanity(0.81, 0.0, 0.0, 8).is_same_for_every_class
+    assert Sanity(0.0, 0.0, 0.81, 8).is_same_for_every_class
+    assert Sanity(0.0, 0.81, 0.0, 8).ignores_the_model
+    assert not Sanity(0.8, 0.8, 0.8, 8).ignores_the_model

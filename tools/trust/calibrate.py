@@ -1,0 +1,108 @@
+"""Measure what proofs of embedded networks are compared with: ``python -m tools.trust.calibrate FOLDER``.
+
+The folder holds photographs, which do not ship; what ships are the scores of maps that cannot know the picture, in
+``explainers/trust/embedded.json``. docs/proofs.md says which photographs the shipped scores are of.
+"""
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from seewhy import LoadedModel, load_model
+from seewhy.explainers.calibrate import NULL, null_rows
+from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.trust.calibration import Calibration, false_alarms
+from seewhy.explainers.trust.choices import AREA, FILLS, Fill
+from seewhy.explainers.trust.trial import Trial
+from seewhy.explainers.view import prepare
+from seewhy.models.zoo import EMBEDDED
+from tools.trust.photographs import CROPS, crops, photographs
+from tools.trust.sanity import random_head, random_model, sanity_of
+
+FILE = Path(__file__).parents[2] / "explainers" / "trust" / "embedded.json"
+
+LIKELY = 0.1
+"""Least probability of the most probable class of a crop that counts."""
+
+NULL_METHODS = ("gradcam", "votes-detail")
+"""The methods whose maps, on the wrong picture, are the null."""
+
+MOST_PASSES = 64
+"""Most passes of a method whose sanity is measured."""
+
+SANE_PICTURES = 8
+
+
+def calibration(model: LoadedModel, pictures: list[Image.Image], fill: Fill) -> Calibration:
+    """Return the scores of maps that cannot know the picture; crops of one photograph are one group."""
+    count = len(pictures)
+    groups: list[list[float]] = [[] for _ in pictures]
+    for name in (name for name in NULL_METHODS if name in METHODS):
+        rows = null_rows(model, METHODS[name].build({}), crops(pictures), Trial(AREA, fill, full=True))
+        for number, row in enumerate(rows):
+            if float(row.whole) >= LIKELY:
+                groups[number % count] += [round(score, 4) for score in row.null_scores]
+    groups = [group for group in groups if group]
+    scores = tuple(sorted(score for group in groups for score in group))
+    alarms = false_alarms(groups)
+    return Calibration(
+        scores, NULL, model.name, AREA, fill, True, len(groups), None if alarms is None else round(alarms, 4)
+    )
+
+
+def sanity(model: LoadedModel, pictures: list[Image.Image]) -> dict[str, Any]:
+    """Return the sanity of each method of few passes, by name."""
+    models = model, random_head(model), random_model(model)
+    images = torch.stack([prepare(model, picture).image for picture in pictures[:SANE_PICTURES]])
+    rows: dict[str, Any] = {}
+    for name, method in METHODS.items():
+        explainer = method.build({})
+        passes = method.passes(explainer, model, model.spec.image_shape)
+        if {"region", "boxes", "attention"} & {*method.needs} or passes is None or passes.total > MOST_PASSES:
+            continue
+        start = time.perf_counter()
+        try:
+            rows[name] = asdict(sanity_of(explainer, models, images))
+        except Exception as error:  # a network that the method does not suit
+            print(f"  {name}: {type(error).__name__}: {error}")
+            continue
+        print(f"  {name}: {rows[name]}, {time.perf_counter() - start:.0f} s", flush=True)
+    return rows
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """Measure networks, and write what was measured beside what is there of others.
+
+    Args:
+        folder: of photographs.
+        names: of the networks; empty for all that are embedded.
+    """
+    pictures = photographs(folder)
+    table = json.loads(FILE.read_text(encoding="utf-8"))
+    print(f"{len(pictures)} photographs in {len(CROPS)} crops each")
+    for name in names or list(EMBEDDED):
+        model, start = load_model(name), time.perf_counter()
+        rows = [calibration(model, pictures, fill) for fill in FILLS]
+        for row in rows:
+            marks = [round(row.scores[round(share * (len(row.scores) - 1))], 2) for share in (0.5, 0.8, 0.95)]
+            print(
+                f"{name}, {row.fill}: {len(row.scores)} scores of {row.pictures} photographs; median, 80 and 95 "
+                f"percent {marks}; false alarms {row.false_alarms_at_95}; {time.perf_counter() - start:.0f} s",
+                flush=True,
+            )
+        table[model.sha256] = {
+            "size": list(model.preprocess.size),
+            "calibrations": [asdict(row) for row in rows],
+            "sanity": sanity(model, pictures),
+        }
+        FILE.write_text(json.dumps(table, separators=(",", ":"), sort_keys=True) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
