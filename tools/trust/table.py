@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 from seewhy import GridPG, LoadedModel, evaluate, load_model
+from seewhy.explainers.errors import ExplainerError
 from seewhy.explainers.evaluate import CONTROLS
 from seewhy.explainers.methods.catalogue import METHODS, Method
 from seewhy.explainers.results.evaluation import CONFIDENCE, RESAMPLES
@@ -67,29 +68,33 @@ def methods_of(model: LoadedModel, most: int) -> dict[str, Method]:
     return suiting
 
 
-def measured(name: str, pictures: Sequence[Image.Image], most: int) -> dict[str, Any]:
-    """Return the numbers of a network: of each method the values of each picture, and the sanity."""
-    model = load_model(name)
+def measure(name: str, pictures: Sequence[Image.Image], methods: Mapping[str, Method]) -> None:
+    """Measure methods on a network, and keep the numbers beside those of other methods, each as soon as it is there."""
+    file, model = NUMBERS / f"{name}.json", load_model(name)
+    head = {"model": name, "sha256": model.sha256, "pictures": len(pictures), "sure": SURE}
+    old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    numbers = {**head, "methods": old["methods"] if {**old, "methods": {}} == {**head, "methods": {}} else {}}
     models = model, random_head(model), random_model(model)
     sane = torch.stack([prepare(model, picture).image for picture in pictures[:SANE_PICTURES]])
-    rows: dict[str, Any] = {}
-    for method in methods_of(model, most):
-        start = time.perf_counter()
-        explainer = METHODS[method].build({})
+    for method, entry in methods.items():
+        start, explainer = time.perf_counter(), entry.build({})
         try:
             evaluation = evaluate(
                 model, pictures, [method], ["insertion", "deletion", "road", GridPG(sure=SURE)], controls=False
             )
             sanity = asdict(sanity_of(explainer, models, sane))
-        except Exception as error:  # a network that the method does not suit
+        except ExplainerError as error:  # a network that the method does not suit
             print(f"{name} {method}: {type(error).__name__}: {error}", flush=True)
             continue
-        values = {column: _rounded(evaluation.values[method, column]) for column in COLUMNS}
-        passes = METHODS[method].passes(explainer, model, model.spec.image_shape)
-        rows[method] = {"values": values, "sanity": sanity, "passes": None if passes is None else passes.total}
+        passes = entry.passes(explainer, model, model.spec.image_shape)
+        numbers["methods"][method] = {
+            "values": {column: _rounded(evaluation.values[method, column]) for column in COLUMNS},
+            "sanity": sanity,
+            "passes": None if passes is None else passes.total,
+        }
+        file.write_text(json.dumps(numbers, separators=(",", ":")) + "\n", encoding="utf-8")
         means = {column: round(float(np.nanmean(evaluation.values[method, column])), 3) for column in COLUMNS}
         print(f"{name} {method}: {means}, {time.perf_counter() - start:.0f} s", flush=True)
-    return {"model": name, "sha256": model.sha256, "pictures": len(pictures), "sure": SURE, "methods": rows}
 
 
 def _rounded(values: Any) -> list[float | None]:
@@ -152,16 +157,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.trust.table", description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", help="of photographs; none to make the tables only")
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
+    parser.add_argument("--methods", nargs="+", help="the methods to measure; by default all")
     parser.add_argument("--passes", type=int, default=MOST_PASSES, help="most passes of a method for a picture")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if options.folder is not None:
         pictures = photographs(options.folder)
+        NUMBERS.mkdir(exist_ok=True)
         for name in options.networks:
-            numbers = measured(name, pictures, options.passes)
-            NUMBERS.mkdir(exist_ok=True)
-            text = json.dumps(numbers, separators=(",", ":")) + "\n"
-            (NUMBERS / f"{name}.json").write_text(text, encoding="utf-8")
+            suiting = methods_of(load_model(name), options.passes)
+            measure(name, pictures, {method: suiting[method] for method in options.methods or suiting})
     if options.write:
         files = [NUMBERS / f"{name}.json" for name in NETWORKS]
         write([json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()])
