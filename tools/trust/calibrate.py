@@ -4,9 +4,10 @@ The folder holds photographs, which do not ship; what ships are the scores of ma
 ``explainers/trust/embedded.json``. docs/proofs.md says which photographs the shipped scores are of.
 """
 
+import argparse
 import json
-import sys
 import time
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from tools.trust.sanity import random_head, random_model, sanity_of
 
 FILE = Path(__file__).parents[2] / "explainers" / "trust" / "embedded.json"
 
-LIKELY = 0.1
+LIKELY = 0.3
 """Least probability of the most probable class of a crop that counts."""
 
 NULL_METHODS = ("gradcam", "votes-detail")
@@ -37,6 +38,8 @@ MOST_PASSES = 8
 """Most passes of a method whose sanity is measured."""
 
 SANE_PICTURES = 8
+
+PARTS = ("calibrations", "sanity")
 
 
 def calibration(model: LoadedModel, pictures: list[Image.Image], fill: Fill) -> Calibration:
@@ -76,19 +79,12 @@ def sanity(model: LoadedModel, pictures: list[Image.Image]) -> dict[str, Any]:
     return rows
 
 
-def main(folder: Path, names: list[str]) -> None:
-    """Measure networks, and write what was measured beside what is there of others.
-
-    Args:
-        folder: of photographs.
-        names: of the networks; empty for all that are embedded.
-    """
-    pictures = photographs(folder)
-    table = json.loads(FILE.read_text(encoding="utf-8"))
-    print(f"{len(pictures)} photographs in {len(CROPS)} crops each")
-    for name in names or list(EMBEDDED):
-        model, start = load_model(name), time.perf_counter()
+def measure(name: str, pictures: list[Image.Image], parts: Collection[str]) -> None:
+    """Measure parts of what ships about a network, and write them beside what is there."""
+    model, start = load_model(name), time.perf_counter()
+    if "calibrations" in parts:
         rows = [calibration(model, pictures, fill) for fill in FILLS]
+        _write(model, calibrations=[asdict(row) for row in rows])
         for row in rows:
             marks = [round(row.scores[round(share * (len(row.scores) - 1))], 2) for share in (0.5, 0.8, 0.95)]
             print(
@@ -96,13 +92,28 @@ def main(folder: Path, names: list[str]) -> None:
                 f"percent {marks}; false alarms {row.false_alarms_at_95}; {time.perf_counter() - start:.0f} s",
                 flush=True,
             )
-        table[model.sha256] = {
-            "size": list(model.preprocess.size),
-            "calibrations": [asdict(row) for row in rows],
-            "sanity": sanity(model, pictures),
-        }
-        FILE.write_text(json.dumps(table, separators=(",", ":"), sort_keys=True) + "\n", encoding="utf-8")
+    if "sanity" in parts:
+        _write(model, sanity=sanity(model, pictures))
+
+
+def _write(model: LoadedModel, **parts: Any) -> None:
+    table = json.loads(FILE.read_text(encoding="utf-8"))
+    table[model.sha256] = {**table.get(model.sha256, {}), "size": list(model.preprocess.size), **parts}
+    FILE.write_text(json.dumps(table, separators=(",", ":"), sort_keys=True) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Measure networks, and write what was measured beside what is there of others."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("folder", type=Path, help="Photographs.")
+    parser.add_argument("names", nargs="*", help="Networks; by default all that are embedded.")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    options = parser.parse_args()
+    pictures = photographs(options.folder)
+    print(f"{len(pictures)} photographs in {len(CROPS)} crops each", flush=True)
+    for name in options.names or list(EMBEDDED):
+        measure(name, pictures, options.parts)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main()

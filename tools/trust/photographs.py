@@ -7,7 +7,7 @@ from PIL import Image
 from seewhy import read_picture
 from seewhy.app.cli.files import SUFFIXES
 
-CROPS = ((0.0, 0.0, 1.0, 1.0), (0.0, 0.0, 0.7, 0.7), (0.3, 0.3, 1.0, 1.0), (0.15, 0.15, 0.85, 0.85))
+CROPS = ((0.0, 0.0, 1.0, 1.0), (0.0, 0.0, 0.8, 0.8), (0.2, 0.2, 1.0, 1.0))
 """Left, top, right and bottom of the crops, as fractions of a photograph."""
 
 

@@ -1,0 +1,68 @@
+"""What ships about embedded networks, and the command that measures it."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from seewhy import explain, wrap_model
+from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.trust.calibration import ENOUGH
+from seewhy.explainers.trust.choices import AREA, FILLS
+from seewhy.explainers.trust.embedded import calibration_of, sanity_of
+from seewhy.models import Registry
+from seewhy.models.zoo import EMBEDDED
+from tests.app.conftest import EXAMPLES
+from tests.grids import few
+from tests.nets import Net
+from tools.trust import calibrate
+from tools.trust.photographs import crops
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_each_embedded_network_has_a_calibration_and_what_is_known_of_methods(name):
+    digest, size = EMBEDDED[name].sha256, Registry(None, None).spec(name).preprocess.size
+    for fill in FILLS:
+        calibration = calibration_of(digest, size, AREA, fill)
+        assert calibration.model == name
+        assert len(calibration.scores) > 2 * ENOUGH
+        assert list(calibration.scores) == sorted(calibration.scores)
+        assert 0.01 <= calibration.false_alarms_at_95 <= 0.1
+    assert not sanity_of(digest, size, "gradcam").is_same_for_every_class
+    assert sanity_of(digest, size, "eigencam").is_same_for_every_class
+    assert sanity_of(digest, size, "edges").ignores_the_model
+    assert calibration_of(digest, (64, 64), AREA, "blur") is None
+    assert calibration_of(digest, size, 0.5, "blur") is None
+    assert calibration_of(None, size, AREA, "blur") is None
+
+
+@pytest.mark.parametrize("method", few(["gradcam", "votes-detail"], short=["gradcam"]))
+def test_evidence_for_a_close_up_is_spread_and_for_things_it_is_not(lite0, method):
+    grades = {name: explain(lite0, EXAMPLES / f"{name}.png", method, proof=True).proof.grade for name in GRADES}
+    assert grades == GRADES
+
+
+GRADES = {"cat": "spread", "coffee": "supported", "rocket": "supported", "astronaut": "supported"}
+
+
+def test_a_method_that_ignores_the_model_is_never_fully_supported(lite0):
+    proof = explain(lite0, EXAMPLES / "astronaut.png", "centre", proof=True).proof
+    assert {"same-for-every-class", "ignores-the-model"} <= {*proof.warnings}
+    assert proof.grade != "supported"
+
+
+def test_crops_of_one_photograph_are_one_group_and_neighbours_differ(monkeypatch):
+    monkeypatch.setattr(calibrate, "LIKELY", 0.0)
+    monkeypatch.setattr(calibrate, "NULL_METHODS", ("gradcam",))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = wrap_model(Net(), input_size=16)
+    noise = np.random.default_rng(0).integers(0, 256, (5, 24, 24, 3), dtype=np.uint8)
+    pictures = [Image.fromarray(part) for part in noise]
+    calibration = calibrate.calibration(model, pictures, "mean")
+    assert calibration.pictures == 5
+    assert len(calibration.scores) == len(crops(pictures)) * 3
+    sizes = [picture.size for picture in crops(pictures)]
+    assert sizes[:5] == [(24, 24)] * 5
+    assert max(sizes[5:]) < (24, 24)
+    assert METHODS.keys() >= {*calibrate.NULL_METHODS}
