@@ -197,8 +197,14 @@ def answers(device: torch.device) -> dict[str, list[float]]:
     intervened = intervene(model, cat, edits, other=coffee, method="saliency")
     compared = similar(model, cat, coffee)
     traced = trace(model, cat, layers=["blocks.*"])
+    proof = explain(model, cat, against="tabby", proof="full").proof
+    part = proof.faithfulness
     return {
         "explain": explain(model, cat).map.flatten().tolist(),
+        "prove": [
+            *(part.kept, part.dropped, part.turned_dropped, part.hidden, part.value, part.score),
+            *(proof.copies.beaten, proof.copies.lead),
+        ],
         "capture": [float(array.double().norm()) for array in captured.arrays.values()],
         "sweep": [channel.score_change for channel in sorted(swept.channels, key=lambda effect: effect.channel)],
         "intervene": [intervened.score_change, *(intervened.after.map - intervened.before.map).flatten().tolist()],

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from benchmarks import contestants, forwards, library, page, rounds
+from benchmarks import contestants, forwards, library, page, proofs, rounds
 from benchmarks.machine import description
 from benchmarks.rounds import Effort, interleaved, ratio
 from seewhy.app import create_app
@@ -79,6 +79,11 @@ def test_forwards_compute_the_same_logits(workload):
 def test_seewhy_keeps_less_for_its_backward_pass(model):
     sizes = library.memory(model)
     assert 0 < sizes["SeeWhy"] < sizes["pytorch-grad-cam"] / 10
+
+
+def test_the_table_of_proofs_has_all_ratios():
+    text = proofs.table({"gradcam": [0.01, 0.02], "votes-detail": [0.02, 0.04], "proof": [0.02, 0.03]})
+    assert "| proof | 30.0 | 1.75 | 0.88 |" in text
 
 
 def test_contestants_run_in_turn():

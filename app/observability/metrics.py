@@ -153,6 +153,11 @@ class Metrics(Observer):
             "How many maps were blank, how many classes improbable or certain, by the codes of diagnostics?",
             ("model", "code"),
         )
+        self._proofs = counter(
+            "seewhy_proofs",
+            "How many maps were borne out, by the grades of their proofs?",
+            ("model", "method", "grade"),
+        )
         self._statistics = [
             histogram(name, question, ("model", "method"), buckets=buckets)
             for name, question, buckets in (
@@ -242,6 +247,9 @@ class Metrics(Observer):
         for explanation in explanations:
             for diagnostic in explanation.diagnostics:
                 self._diagnostics.labels(model.name, diagnostic.code).inc()
+            if explanation.proof is not None:
+                grade = explanation.proof.grade or "ungraded"
+                self._proofs.labels(model.name, explanation.method, grade).inc()
             statistics = spread(explanation.map, explanation.geometry)
             if statistics is None:
                 continue

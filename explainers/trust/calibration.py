@@ -69,8 +69,8 @@ def false_alarms(groups: Sequence[Sequence[float]], level: float = 0.95) -> floa
     """
     alarms = []
     for number, group in enumerate(groups):
-        others = sorted(score for place, rest in enumerate(groups) if place != number for score in rest)
-        alarms += [_beats(others, score) >= level for score in group]
+        null = sorted(score for place, rest in enumerate(groups) if place != number for score in rest)
+        alarms += [_beats(null, score) >= level for score in group]
     return sum(alarms) / len(alarms) if alarms else None
 
 

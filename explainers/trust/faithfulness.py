@@ -19,7 +19,7 @@ from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.tasks.pose import pose
 from seewhy.explainers.trust.choices import Fill
 from seewhy.explainers.trust.marking import WHOLE, blurred, mirrored, resized, top_share, turned
-from seewhy.explainers.trust.strangers import Others, Strangers
+from seewhy.explainers.trust.strangers import Strangers
 from seewhy.explainers.trust.trial import Trial
 
 STRANGER = Passes(2)
@@ -64,38 +64,38 @@ def prove(
     with pose(model, images, Ask(first.targets, first.against, ask.function), progress) as question:
         objective = question.objective(first.outputs)
         marks = [_marks(question, attribution, trial.area) for attribution in attributions]
-        others = None if strangers is None else strangers.of(question.images, marks[0], _are_blank(first))
+        foreign = None if strangers is None else strangers.of(question.images, marks[0], _are_blank(first))
         groups = [*(_copies(part, trial.full) for part in marks), _nothing(objective, marks[0])]
-        groups.append(groups[-1][:0] if others is None else torch.stack([others.marks, ~others.marks]))
+        groups.append(groups[-1][:0] if foreign is None else torch.stack([foreign.marks, ~foreign.marks]))
         scores = scores_of(question, objective, torch.cat(groups), trial.fill)
-        *tried, hidden, strange = torch.split(scores, [len(group) for group in groups])
-        stranger = None if others is None else _stranger(strange, others)
+        *parts, hidden, pair = torch.split(scores, [len(group) for group in groups])
+        stranger = None if foreign is None else torch.where(foreign.exist, pair[0] - pair[1], torch.nan)
         gaps = [_gap(question, objective, *pair) for pair in zip_longest(attributions, explainers)]
         return [
             replace(attribution, faithfulness=_faithfulness(trial, attribution, objective, part, hidden, stranger, gap))
-            for attribution, part, gap in zip(attributions, tried, gaps, strict=True)
+            for attribution, part, gap in zip(attributions, parts, gaps, strict=True)
         ]
 
 
-def scores_of(question: Question, objective: Objective, shown: Tensor, fill: Fill) -> Tensor:
+def scores_of(question: Question, objective: Objective, visible: Tensor, fill: Fill) -> Tensor:
     """Return the scores (V, N) float32 of masked copies of N pictures, in passes that memory allows.
 
     Args:
         question: the pictures, and the model.
         objective: of the pictures.
-        shown: (V, N, H, W) bool, the pixels that each copy shows; the others are hidden.
+        visible: (V, N, H, W) bool, the pixels that each copy shows; the others are hidden.
         fill: what hides them.
     """
     hidden = filled(question.distinct_images, fill).expand_as(question.images)
-    pictures = torch.arange(len(question.images), device=shown.device).repeat(len(shown))
-    masks = shown.flatten(0, 1)[:, None]
+    pictures = torch.arange(len(question.images), device=visible.device).repeat(len(visible))
+    masks = visible.flatten(0, 1)[:, None]
     parts = []
     for rows in question.chunks(len(masks)):
         numbers = pictures[rows]
         copies = torch.where(masks[rows], question.images[numbers], hidden[numbers])
         part = objective.rows(numbers)
         parts.append(part.scores(part.probabilities(question.predict(copies))))
-    return torch.cat(parts).view(shown.shape[:2])
+    return torch.cat(parts).view(visible.shape[:2])
 
 
 def filled(images: Tensor, fill: Fill) -> Tensor:
@@ -125,12 +125,6 @@ def _nothing(objective: Objective, marks: Tensor) -> Tensor:
     return torch.zeros_like(marks)[None][: int(not objective.are_probabilities.all())]
 
 
-def _stranger(scores: Tensor, others: Others) -> Tensor:
-    """Return what maps of other pictures keep, less what is left without them; NaN where there is none."""
-    kept, dropped = scores
-    return torch.where(others.exist, kept - dropped, torch.nan)
-
-
 def _gap(
     question: Question, objective: Objective, attribution: Attribution, explainer: Explainer | None
 ) -> Tensor | None:
@@ -158,18 +152,18 @@ def _faithfulness(
     gap: Tensor | None,
 ) -> Faithfulness:
     """Return what the scores of masked copies (V, N), and those of hidden pictures (0 or 1, N), tell of maps."""
-    kept, dropped, turned_dropped, *others = scores
+    keep, drop, turned_drop, *rest = scores
     copies = None
-    if others:
-        turned_kept, mirrored_kept, mirrored_dropped = others
-        copies = torch.stack([turned_kept - turned_dropped, mirrored_kept - mirrored_dropped], dim=1)
+    if rest:
+        turned_keep, mirrored_keep, mirrored_drop = rest
+        copies = torch.stack([turned_keep - turned_drop, mirrored_keep - mirrored_drop], dim=1)
     return Faithfulness(
         area=trial.area,
         fill=trial.fill,
         whole=objective.scores(objective.probabilities(attribution.outputs)),
-        kept=kept,
-        dropped=dropped,
-        turned_dropped=turned_dropped,
+        kept=keep,
+        dropped=drop,
+        turned_dropped=turned_drop,
         hidden=hidden[0] if len(hidden) else None,
         copies=copies,
         stranger=stranger,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-class Others(NamedTuple):
+class ForeignMaps(NamedTuple):
     """A map of another picture for each of N.
 
     Attributes:
@@ -27,7 +27,7 @@ class Strangers:
     def __init__(self) -> None:
         self._last: tuple[Tensor, Tensor, Tensor] | None = None
 
-    def of(self, images: Tensor, marks: Tensor, are_blank: Tensor) -> Others:
+    def of(self, images: Tensor, marks: Tensor, are_blank: Tensor) -> ForeignMaps:
         """Return the map of another picture for each; none where the one before is the same, or has a blank map.
 
         Args:
@@ -41,4 +41,4 @@ class Strangers:
         self._last = images[-1:].clone(), marks[-1:].clone(), are_blank[-1:].clone()
         before = torch.cat([last[0], images[:-1]])
         exist = (before != images).flatten(1).any(dim=1) & ~torch.cat([last[2], are_blank[:-1]])
-        return Others(torch.cat([last[1], marks[:-1]]), exist)
+        return ForeignMaps(torch.cat([last[1], marks[:-1]]), exist)

@@ -202,6 +202,17 @@ def test_diagnostics_are_counted_by_their_codes(post, cat, gained):
     assert gained("seewhy_diagnostics_total", **label) == 1
 
 
+def test_proofs_are_counted_by_their_grades(post, cat, gained):
+    grades = ["supported", "partly supported", "spread", "not supported", "ungraded"]
+    labels = [{"model": LITE0, "method": "hirescam", "grade": grade} for grade in grades]
+    for label in labels:
+        gained("seewhy_proofs_total", **label)
+    post(cat, method="hirescam")
+    proof = post(cat, method="hirescam", proof="true", format="json").get_json()["explanations"][0]["proof"]
+    counts = [gained("seewhy_proofs_total", **label) for label in labels]
+    assert counts == [float(grade == (proof["grade"] or "ungraded")) for grade in grades]
+
+
 def test_what_a_map_means_is_what_it_says(post, cat, gained):
     label = {"model": LITE0, "method": "xgradcam"}
     names = ("seewhy_explained_probability_sum", "seewhy_heatmap_centre_x_sum", "seewhy_heatmap_entropy_sum")

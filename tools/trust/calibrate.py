@@ -33,7 +33,7 @@ LIKELY = 0.1
 NULL_METHODS = ("gradcam", "votes-detail")
 """The methods whose maps, on the wrong picture, are the null."""
 
-MOST_PASSES = 64
+MOST_PASSES = 8
 """Most passes of a method whose sanity is measured."""
 
 SANE_PICTURES = 8

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from seewhy import GradCAM, explain, wrap_model
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.tasks.box_target import BoxTarget
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.trial import Trial
 from tests.nets import Net
@@ -53,13 +54,16 @@ def sigmoid(value: float) -> float:
 
 
 def test_the_score_of_a_convolution_is_that_computed_by_hand():
-    part = faithfulness(Brightness(), bright_corner(), Trial(fill="mean", full=True))
-    light = sigmoid(2 * SLOPE)
-    assert (float(part.whole), float(part.kept)) == pytest.approx((light, light))
-    assert (float(part.dropped), float(part.turned_dropped)) == pytest.approx((0.5, light))
-    assert float(part.score) == pytest.approx((light - 0.5) / light)
+    picture = bright_corner()
+    picture[..., :4, 4:] = 2  # the quarter to the right of the marked one; the opposite one stays dark
+    part = faithfulness(Brightness(), picture, Trial(fill="mean", full=True))
+    light = {mean: sigmoid(2 * SLOPE * mean) for mean in (0, 0.5, 1, 1.5)}
+    assert (float(part.whole), float(part.kept)) == pytest.approx((light[1.5], light[1]))
+    assert (float(part.dropped), float(part.turned_dropped)) == pytest.approx((light[0.5], light[1.5]))
+    assert float(part.score) == pytest.approx((light[1] - light[0.5]) / light[1.5])
     assert part.copy_scores is not None
-    assert part.copy_scores.tolist() == [pytest.approx([(0.5 - light) / light] * 2)]
+    turned, mirrored = (light[0] - light[1.5]) / light[1.5], (light[0.5] - light[1]) / light[1.5]
+    assert part.copy_scores.tolist() == [pytest.approx([turned, mirrored])]
     assert part.forwards == 6
 
 
@@ -123,6 +127,16 @@ def test_a_picture_fares_alone_as_in_a_batch(name):
         torch.testing.assert_close(alone.faithfulness.score, row.faithfulness.score, atol=2e-3, rtol=1e-3)
         torch.testing.assert_close(alone.faithfulness.copies, row.faithfulness.copies, atol=2e-3, rtol=1e-3)
     assert bool(whole.faithfulness.are_probabilities.all())
+
+
+def test_an_edge_of_a_box_is_no_probability():
+    model = wrap_model(load("detector"), input_size=64, labels=list("01234"), head="detection")
+    images = draw(2, "inside", torch.Generator().manual_seed(3)).pictures
+    edges = Ask((BoxTarget(attribute="x1"), BoxTarget()))
+    (proved,) = prove(model, images, [GradCAM().explain(model, images, edges)], Trial())
+    part = proved.faithfulness
+    assert part.are_probabilities.tolist() == [False, True]
+    assert part.scale.tolist() == pytest.approx([abs(float(part.whole[0] - part.hidden[0])), float(part.whole[1])])
 
 
 def test_several_methods_share_passes():

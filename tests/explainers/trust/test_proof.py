@@ -132,6 +132,10 @@ def test_a_value_reads_in_its_unit():
         "With the marked quarter painted over, 'light' goes from 1.5 lux to 0 lux; alone, it gives 1.5 lux. How maps "
         "fare by chance with this model is not known yet."
     )
+    fall = explain(
+        light_meter(), bright_corner()[0], "gradcam", "output:0:down", proof=True, proof_fill="mean", sign="absolute"
+    )
+    assert "'light' goes from 1.5 lux to" in fall.proof.sentence
     measured = result.proof.faithfulness
     assert (measured.probability, measured.value, measured.hidden, measured.score) == (None, 1.5, 0, 1)
     assert result.proof.cost == Passes(4)
@@ -240,7 +244,8 @@ def test_a_method_that_is_the_same_for_every_class_is_never_fully_supported(monk
 
 
 def test_what_warns():
-    assert Sanity(0.81, 0.0, 0.0, 8).is_same_for_every_class
-    assert Sanity(0.0, 0.0, 0.81, 8).is_same_for_every_class
+    assert Sanity(0.81, 0.0, 0.81, 8).is_same_for_every_class
+    assert not Sanity(1.0, 0.0, 0.8, 8).is_same_for_every_class
+    assert not Sanity(0.8, 0.0, 1.0, 8).is_same_for_every_class
     assert Sanity(0.0, 0.81, 0.0, 8).ignores_the_model
     assert not Sanity(0.8, 0.8, 0.8, 8).ignores_the_model
