@@ -25,7 +25,10 @@ CUDA = sed -nE 's/^((nvidia|cuda)-[a-z0-9-]+|triton|torch|torchvision)==.*/--no-
 AUDIT = $(BIN)/pip list --format=freeze --exclude-editable | sed 's/+.*//' > .venv/audited.txt \
 	&& $(BIN)/pip-audit --disable-pip --no-deps --progress-spinner off --requirement .venv/audited.txt
 
-.PHONY: help setup serve test test-slow test-all soak fuzz sweep peers bench methods docs docs-serve check audit lock format pictures notebook screens clean
+# Photographs for `make trust`; they do not ship.
+PHOTOS ?= photos
+
+.PHONY: help setup serve test test-slow test-all soak fuzz sweep peers trust bench methods docs docs-serve check audit lock format pictures notebook screens clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -82,11 +85,15 @@ format: .venv/installed-tests ## format the code
 peers: .venv/installed-tests ## compare the methods with those of other libraries; writes docs/peers.md
 	$(BIN)/python -m tools.peers --write
 
+trust: .venv/installed-tests ## measure the methods on networks with real weights and photographs (PHOTOS=folder); writes docs/trust.md
+	$(BIN)/python -m tools.trust.table $(PHOTOS) --write
+
 bench: .venv/installed-bench ## time SeeWhy beside other libraries and a plain Flask server; writes docs/performance.md
 	$(BIN)/python -m benchmarks
 
-methods: .venv/installed ## write docs/methods.md from the catalogue and draw its pictures
+methods: .venv/installed ## write docs/methods.md and docs/metrics.md from the catalogues and draw the pictures of methods
 	$(BIN)/python -m docs.methods
+	$(BIN)/python -m docs.metrics
 
 pictures: .venv/installed ## draw the pictures of the documentation
 	$(BIN)/python docs/pictures.py

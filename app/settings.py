@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from seewhy.explainers.execution.choices import ACCELERATOR_NAMES
 from seewhy.explainers.imaging.limits import MAX_PIXELS, PIXEL_BYTES
+from seewhy.explainers.tasks.choices import BOX_METHOD, DEFAULT_METHOD, REGION_METHOD
 
 PREFIX = "SEEWHY_"
 
@@ -82,6 +83,11 @@ class Settings(BaseSettings):
         "(PyTorch only). Maps are always float32.",
     )
     default_model: str = Field("efficientnet_lite0", description="Model for requests that do not name one.")
+    default_method: str = Field(
+        DEFAULT_METHOD,
+        description="Method for requests that do not name one; models of tasks that need another keep theirs: "
+        f"{REGION_METHOD} for segmenters, {BOX_METHOD} for detectors.",
+    )
     models: FilePath | None = Field(None, description="TOML file that declares your own models.")
     methods: str = Field("", description="Comma-separated Python modules that add your own methods.")
     weights_dir: Annotated[DirectoryPath, AfterValidator(_readable)] | None = Field(

@@ -106,7 +106,7 @@ def page() -> str:
 
 def _section(method: Method) -> list[str]:
     paper = method.paper
-    title, notes = _notes(method)
+    title, text = notes(method.explainer)
     picture = f"![{method.name} for {TARGETS[0]} and for {TARGETS[1]}](images/methods/{_file(method)})"
     lines = [f"### `{method.name}`", "", title, "", *([picture, ""] if is_drawn(method) else [])]
     for equation in re.split(r"\n\s*\n", method.equation):
@@ -114,7 +114,7 @@ def _section(method: Method) -> list[str]:
     if options := CHEAPER.get(method.name):
         settings = ", ".join(f"`{name}={value}`" for name, value in options.items())
         lines += [f"The picture is drawn with {settings}, for time's sake.", ""]
-    lines += [notes, ""] if notes else []
+    lines += [text, ""] if text else []
     if method.rounding:
         lines += [f"Rounding can decide {method.rounding}; answers say so (`rounding-decides`).", ""]
     lines += [f"{paper.authors}: [{paper.title}]({paper.url}), {paper.year}.", ""]
@@ -123,9 +123,9 @@ def _section(method: Method) -> list[str]:
     return [*lines, *_options(method, own), ""] if own else lines
 
 
-def _notes(method: Method) -> tuple[str, str]:
-    """Return the first sentence of the docstring, and what it says around the equation, in Markdown."""
-    text = cleandoc(method.explainer.__doc__ or "")
+def notes(kind: type[Any]) -> tuple[str, str]:
+    """Return the first sentence of a class's docstring, and what it says around the equation, in Markdown."""
+    text = cleandoc(kind.__doc__ or "")
     text = re.sub(r"^\.\. math::(.*?)(?=^\S|\Z)", "", text, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"\nAttributes:\n(?:[ \t]+.*\n?|\n)*", "\n", text)
     text = re.sub(r":math:`([^`]*)`", r"$\1$", text)
@@ -143,15 +143,16 @@ def _options(method: Method, names: Iterable[str]) -> list[str]:
         text = "the model's own" if name == "layers" else f"`{default}`"
         if method is METHODS["gradcam"] and name == "sign":
             text = "`positive`, or as the method's own table has it"
-        lines.append(f"| `{label}` | {schema['description']} | {_values(schema)} | {text} |")
+        lines.append(f"| `{label}` | {schema['description']} | {values_of(schema)} | {text} |")
     return lines
 
 
-def _values(schema: dict[str, Any]) -> str:
+def values_of(schema: dict[str, Any]) -> str:
+    """Return what an option may be, by its schema, in Markdown."""
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     if "anyOf" in schema:
-        return " or ".join(_values(variant) for variant in schema["anyOf"])
+        return " or ".join(values_of(variant) for variant in schema["anyOf"])
     kind = {"integer": "whole number", "number": "number", "boolean": "`true`, `false`", "string": "text"}
     noun = kind.get(schema.get("type", ""), "repeatable" if schema.get("type") == "array" else schema.get("type", ""))
     bounds = [("minimum", "from"), ("exclusiveMinimum", "over"), ("maximum", "to"), ("exclusiveMaximum", "under")]

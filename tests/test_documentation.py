@@ -13,7 +13,7 @@ from docs.pictures import IMAGES, pictures
 from docs.screens import VIEWS
 from seewhy.app.cli import main
 from seewhy.app.errors import HTTP_KINDS, INTERNAL, KINDS
-from seewhy.app.pipeline.options import CaptureOptions, ExplainOptions, InterveneOptions, TraceOptions
+from seewhy.app.pipeline.options import CaptureOptions, EvaluateOptions, ExplainOptions, InterveneOptions, TraceOptions
 from seewhy.app.settings import Settings
 from seewhy.explainers.inspection.edits import OPS, Edit
 from seewhy.explainers.methods.catalogue import METHODS
@@ -48,8 +48,8 @@ def test_every_option_and_method_is_documented():
             assert f"`{option}`" in PAGE.read_text(encoding="utf-8"), option
 
 
-@pytest.mark.parametrize("options", [TraceOptions, CaptureOptions, InterveneOptions])
-def test_every_option_about_hooks_is_documented(options):
+@pytest.mark.parametrize("options", [TraceOptions, CaptureOptions, InterveneOptions, EvaluateOptions])
+def test_every_option_of_other_routes_is_documented(options):
     for name in options.model_fields:
         assert f"`{name}`" in HTTP, name
 

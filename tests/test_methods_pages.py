@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from docs import metrics
 from docs.methods import FAMILIES, IMAGES, PAGE, _file, drawing, is_drawn, page
 from seewhy.explainers.methods.catalogue import METHODS
 
@@ -20,6 +21,11 @@ def test_the_page_of_methods_is_what_the_catalogue_says():
     assert {path.name for path in IMAGES.iterdir()} == {
         _file(method) for method in METHODS.values() if is_drawn(method)
     }
+
+
+def test_the_page_of_metrics_is_what_the_catalogue_says():
+    text = metrics.PAGE.read_text(encoding="utf-8")
+    assert text == metrics.page(metrics.printed(text)), "run make methods"
 
 
 @pytest.mark.parametrize(

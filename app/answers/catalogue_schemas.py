@@ -104,6 +104,8 @@ class MethodsAnswer(BaseModel):
     """Answer of GET /methods."""
 
     methods: list[MethodAnswer]
+    default: str = Field(description="The method that explains the model if a request names none.")
+    recommended: str = Field(description="The method that the page starts with for the model.")
 
 
 class ColormapAnswer(BaseModel):

@@ -34,6 +34,8 @@ from seewhy.explainers.errors import PictureError, UnsuitableModelError, at_faul
 from seewhy.explainers.methods.catalogue import Method
 from seewhy.explainers.results.explanation import explanations
 from seewhy.explainers.segment import segmentation_of, segments_of
+from seewhy.explainers.tasks.choices import CLASS_METHOD, DEFAULT_METHOD
+from seewhy.explainers.tasks.classification import Classification
 from seewhy.explainers.tasks.regions import Mask
 from seewhy.explainers.view import View
 from seewhy.models import LoadedModel
@@ -189,7 +191,13 @@ class Service:
 
     def default_method(self, model: str | None) -> str:
         """Return the method that explains a model, or the default one, if a request names none."""
-        return self.models.registry.spec(model or self.settings.default_model).task.default_method
+        method = self.models.registry.spec(model or self.settings.default_model).task.default_method
+        return self.settings.default_method if method == DEFAULT_METHOD else method
+
+    def recommended_method(self, model: str | None) -> str:
+        """Return the method that the page starts with for a model, or for the default one."""
+        task = self.models.registry.spec(model or self.settings.default_model).task
+        return CLASS_METHOD if isinstance(task, Classification) else self.default_method(model)
 
     def plan(
         self, options: ExplainOptions, pictures: int = 1, mask: bytes | None = None, most: int | None = None
@@ -260,6 +268,7 @@ class Service:
             media_type,
             model.fingerprint,
             self.settings.precision,
+            self.settings.default_method,
             str(self.settings.max_side),
             str(VERSIONS),
         )

@@ -20,7 +20,7 @@ from seewhy.app.system.allocator import trim
 from seewhy.app.system.stopping import stopping
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.execution.chunks import limit_chunks
-from seewhy.explainers.methods.catalogue import import_methods
+from seewhy.explainers.methods.catalogue import get_method, import_methods
 from seewhy.explainers.process_wide import accepted_changes
 from seewhy.models import LoadedModel, Registry
 from seewhy.models.errors import WeightsUnavailableError
@@ -61,6 +61,7 @@ class ModelStore:
                 import_methods(settings.methods)
         except OptionError as error:
             raise FieldError(f"SEEWHY_METHODS: {error}", field="methods") from error
+        _check_method(settings.default_method)
         self.registry = Registry(settings.weights_dir, settings.models, settings.download)
         self._device = torch_device(settings)
         if self._device.type == "cuda":  # by default PyTorch rounds the products of convolutions
@@ -173,6 +174,23 @@ class ModelStore:
         """Drop an idle model, except the default one and that of the current request; return whether there was one."""
         keep = {self._settings.default_model, current().model}
         return self.engine.evict({name for name in keep if name}, EVICTION_SECONDS)
+
+
+def _check_method(name: str) -> None:
+    """Refuse a default method that explains no classifier.
+
+    Raises:
+        FieldError: there is no such method, or it needs targets that only other models have.
+    """
+    try:
+        needs = get_method(name).needs
+    except OptionError as error:
+        raise FieldError(f"SEEWHY_DEFAULT_METHOD: {error}", field="default_method") from error
+    if {"boxes", "region"} & {*needs}:
+        raise FieldError(
+            f"SEEWHY_DEFAULT_METHOD: Method {name!r} explains no classifier; name one that does.",
+            field="default_method",
+        )
 
 
 def torch_device(settings: Settings) -> torch.device:

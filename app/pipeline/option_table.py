@@ -23,7 +23,10 @@ class Option(NamedTuple):
     default: Any = None
 
 
-METHOD = f"By default {DEFAULT_METHOD}; {REGION_METHOD} of a segmenter, and {BOX_METHOD} of a detector."
+METHOD = (
+    f"By default that of SEEWHY_DEFAULT_METHOD, {DEFAULT_METHOD} unless it is set; {REGION_METHOD} of a segmenter, and "
+    f"{BOX_METHOD} of a detector."
+)
 """Help on the default method, which the model's task names."""
 
 MASK = "For a segmenter: a picture as large as the upright one, not a JPEG, that is nonzero in the region to explain."

@@ -166,6 +166,12 @@ class ModelsOptions(NoOptions):
     source: Source | None = _field(SOURCE)
 
 
+class MethodsOptions(NoOptions):
+    """Options of GET /methods."""
+
+    model: Name | None = Field(None, description="A model, whose default and recommended methods are told.")
+
+
 class PredictOptions(Options):
     """Options of POST /predict."""
 

@@ -1,5 +1,7 @@
 """Validation of options by their schema, with errors field by field."""
 
+from collections.abc import Set
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -30,7 +32,7 @@ def parse(schema: type[Schema], fields: dict[str, Any]) -> Schema:
         InvalidOptionsError: an option is unknown, or a value is invalid.
         FieldError: there are too many options or values.
     """
-    known = _options(schema)
+    known = _options(schema, len(METHODS))
     current().options = tuple(sorted(known.intersection(fields)))
     if len(fields) > MAX_VALUES:
         raise FieldError(f"The request has {len(fields):,} options; {MAX_VALUES:,} are allowed.")
@@ -43,14 +45,16 @@ def parse(schema: type[Schema], fields: dict[str, Any]) -> Schema:
         raise InvalidOptionsError(_faults(schema, known, fields, error)) from error
 
 
-def _options(schema: type[BaseModel]) -> set[str]:
-    """Return the names of all options of this schema, including those of methods."""
+@lru_cache(maxsize=32)
+def _options(schema: type[BaseModel], methods: int) -> frozenset[str]:
+    """Return the names of all options of this schema, including those of methods, of which there are so many."""
     takes_more = schema.model_config.get("extra") == "allow"
-    return {*schema.model_fields, *(name for method in METHODS.values() if takes_more for name in method.options)}
+    names = (name for method in METHODS.values() if takes_more for name in method.options)
+    return frozenset((*schema.model_fields, *names))
 
 
 def _faults(
-    schema: type[BaseModel], known: set[str], fields: dict[str, Any], error: ValidationError
+    schema: type[BaseModel], known: Set[str], fields: dict[str, Any], error: ValidationError
 ) -> list[tuple[str, str]]:
     """Return the error of each field, once; `known` are the options of the request's schema."""
     faults: dict[str, str] = {}

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import Tensor, fx, nn
 
 from seewhy.explainers.execution.cut import UncuttableError, cut_before
+from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.layers.survey_cache import ModuleCache
 from seewhy.explainers.process_wide import exclusive
 
@@ -38,7 +39,9 @@ def suffix_of(
 
 def _suffix(module: nn.Module, path: str, image: Tensor) -> tuple[fx.GraphModule, ...]:
     try:
-        suffix = cut_before(module, [path], image).suffix
+        # Hidden from sessions that are open, whose hooks expect tensors.
+        with HookSession(module) as hooks, hooks.alone():
+            suffix = cut_before(module, [path], image).suffix
     except UncuttableError:
         return ()
     inputs = [step for step in suffix.graph.nodes if step.op == "placeholder"]

@@ -13,6 +13,9 @@ PARTS: tuple[Part, ...] = get_args(Part)
 DEFAULT_METHOD = "gradcam"
 """The default method of tasks that name no other."""
 
+CLASS_METHOD = "votes-detail"
+"""The method that the page starts with for classifiers."""
+
 REGION_METHOD = "hirescam"
 """The default method of segmenters: each position is weighed by its own gradient, which the region's place decides."""
 

@@ -129,7 +129,8 @@ def _soon():
         ("/models?source=own&source=timm", "give it once"),
         ("/models/efficientnet_lite0?source=timm", "There is no such option. It takes none."),
         ("/models/efficientnet_lite0/layers?cam=true", "There is no such option. It takes none."),
-        ("/methods?family=cam", "There is no such option. It takes none."),
+        ("/methods?family=cam", "There is no such option. It takes model."),
+        ("/methods?model=resnet1", "Near matches: resnet18"),
         ("/colormaps?name=vik", "There is no such option. It takes none."),
     ],
 )

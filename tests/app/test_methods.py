@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from seewhy.app import create_app
+from seewhy.app.errors import FieldError
 from seewhy.app.settings import Settings
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.models import Registry, load_model
@@ -22,6 +23,15 @@ ENOUGH = {"rise": 40, "kernel-shap": 40}
 
 LAYERS = {"efficientnet_lite0": "blocks.0.0.bn2", "resnet50": "layer1.0.bn1", "timm/resnet10t": "layer1.0.bn1"}
 """Layers of few channels, for methods that run the model once for each."""
+
+
+METHODS_OF = {
+    "": ("votes", "votes-detail"),
+    "model=resnet18": ("votes", "votes-detail"),
+    "model=fcn_resnet50": ("hirescam", "hirescam"),
+    "model=fasterrcnn_resnet50_fpn": ("odam", "odam"),
+}
+"""The default and the recommended method of models, with `SEEWHY_DEFAULT_METHOD=votes`."""
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +59,29 @@ def model(request, folder):
                 value.fill_(1)  # timm starts with residual branches that do nothing
         save_file(module.to(memory_format=torch.contiguous_format).state_dict(), weights)
     return request.param
+
+
+def test_the_default_method_is_that_of_the_setting_but_where_a_task_needs_another(app_of, client, cat):
+    app = app_of(default_method="votes")
+    clients = app.test_client(), client
+    answers = [client.post("/explain", data=cat, content_type="image/png") for client in clients]
+    assert [answer.headers["X-SeeWhy-Method"] for answer in answers] == ["votes", "gradcam"]
+    assert answers[0].headers["ETag"] != answers[1].headers["ETag"]
+    catalogue = [app.test_client().get("/methods", query_string=query).get_json() for query in METHODS_OF]
+    assert [(answer["default"], answer["recommended"]) for answer in catalogue] == list(METHODS_OF.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gradcm", "There is no method 'gradcm'. Near matches: gradcam"),
+        ("drise", "Method 'drise' explains no classifier"),
+    ],
+)
+def test_a_default_method_that_cannot_be_is_told_by_its_setting(name, message):
+    with pytest.raises(FieldError, match=f"SEEWHY_DEFAULT_METHOD: {message}") as caught:
+        create_app(Settings(default_method=name))
+    assert caught.value.field == "default_method"
 
 
 @pytest.mark.parametrize("model", ["timm/mobilenetv3_small_050"], indirect=True)

@@ -117,7 +117,8 @@ def test_an_interval_is_that_of_resampled_means():
 
 def test_undefined_values_are_left_out():
     table = made_of({"x": [[np.nan, 2.0, 4.0], [np.nan] * 3, [1.0, 1.0, 1.0]]})
-    assert (table["a", "x"].mean, table["a", "x"].count) == (3, 2)
+    cell = table["a", "x"]
+    assert (cell.mean, cell.low, cell.high, cell.count) == (3, 2, 4, 2)
     assert table["b", "x"] == type(table["b", "x"])(None, None, None, 0, None)
     document = json.loads(json.dumps(table.document(), allow_nan=False))
     assert document["methods"][0]["metrics"]["x"]["values"] == [None, 2.0, 4.0]
@@ -248,7 +249,7 @@ def test_a_control_that_a_model_does_not_allow_is_left_out():
         ({"methods": "gradcam"}, OptionError, "Give a list of methods"),
         ({"methods": [3]}, OptionError, "a name or an explainer, not int"),
         ({"metrics": ["sparsness"]}, OptionError, "Near matches: sparseness"),
-        ({"metrics": ["pointing-game"]}, OptionError, "give boxes or masks"),
+        ({"metrics": ["pointing-game"]}, OptionError, "where the targets lie"),
         ({"boxes": [(0, 0, 5, 5)]}, OptionError, "2 pictures have 1 boxes"),
         ({"boxes": [(0, 0, 5, 5)] * 2, "masks": [None] * 2}, OptionError, "not both"),
         ({"boxes": [(0, 0, 5)] * 2}, OptionError, "A box is left, top, right and bottom"),

@@ -19,7 +19,7 @@ from seewhy.app.answers.catalogue_schemas import (
 from seewhy.app.http.declaration import Declaration
 from seewhy.app.http.routes import json_response, model_spec, service
 from seewhy.app.http.uploads import flatten
-from seewhy.app.pipeline.options import ModelsOptions, NoOptions
+from seewhy.app.pipeline.options import MethodsOptions, ModelsOptions, NoOptions
 from seewhy.app.pipeline.parse import parse
 from seewhy.explainers.imaging.choices import DIVERGING, SEQUENTIAL
 from seewhy.explainers.imaging.render import palette
@@ -61,11 +61,17 @@ def layers(name: str) -> Response:
 
 
 @blueprint.get("/methods")
-@Declaration("All methods", options=NoOptions, answers=(MethodsAnswer,))
+@Declaration("All methods", options=MethodsOptions, answers=(MethodsAnswer,))
 def methods() -> Response:
-    """List the methods and their options."""
-    _check_options()
-    return json_response(MethodsAnswer(methods=[describe_method(METHODS[name]) for name in list_methods()]))
+    """List the methods and their options; `model` decides which one is the default."""
+    model = parse(MethodsOptions, flatten(request.args)).model
+    return json_response(
+        MethodsAnswer(
+            methods=[describe_method(METHODS[name]) for name in list_methods()],
+            default=service().default_method(model),
+            recommended=service().recommended_method(model),
+        )
+    )
 
 
 @blueprint.get("/colormaps")

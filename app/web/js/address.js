@@ -1,6 +1,7 @@
 // The address bar: it holds everything that differs from its default, under the HTTP names of the options. Back and
 // Forward move between questions about this picture and earlier ones, without reloading the page.
 
+import { learn } from "./question.js";
 import { DEFAULTS, asTarget, change, onChange, state } from "./state.js";
 
 const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside", "reference"];
@@ -105,7 +106,8 @@ function keepPicture(picture) {
 }
 
 /** Restores the state in the address, after Back or Forward. */
-function restore() {
+async function restore() {
+  await learn(read().model ?? null).catch(() => null); // which method belongs to its model
   document.querySelector("dialog")?.close();
   const { page, picture: place } = history.state ?? {};
   const picture = page === performance.timeOrigin ? pictures[place] : null;

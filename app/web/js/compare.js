@@ -12,7 +12,7 @@ import { methodGroups } from "./settings.js";
 import { change, methodName, onChange, state } from "./state.js";
 
 const MOST = 6;
-const USUAL = ["gradcam++", "layercam", "saliency"];
+const USUAL = ["gradcam", "layercam", "saliency"];
 
 /** Cards by their requests; cards whose request stays the same are kept. */
 let cards = new Map();
@@ -48,8 +48,8 @@ async function choose() {
   if (chosen?.length) change({ compare: chosen });
 }
 
-/** The method whose layers are compared: the chosen one, if it uses layers. */
-const layered = () => ("layer" in (methodNamed(methodName())?.options ?? {}) ? methodName() : "gradcam");
+/** The method whose layers are compared: the chosen one, if it uses layers; the recommended one may need the last. */
+const layered = () => ("layer" in (methodNamed(state.method)?.options ?? {}) ? state.method : "gradcam");
 
 async function standard() {
   if (state.by === "method") return [...new Set([methodName(), ...USUAL])].slice(0, 4);

@@ -4,6 +4,7 @@ import { catalogue, modelPath, post } from "./api.js";
 import { ask, search } from "./dialog.js";
 import { byId, make, prose } from "./dom.js";
 import { showProblem } from "./problems.js";
+import { learn } from "./question.js";
 import { change, onChange, state } from "./state.js";
 
 const SHOWN = 60; // maximum number of rows
@@ -58,6 +59,7 @@ async function choose() {
   );
   const wanted = await ask("Model", content, { accept: "Use this model", result: () => chosen });
   if (!wanted || wanted === current) return;
+  await learn(wanted);
   const named = state.target !== null || state.against !== null;
   const fresh = named && !(current && (await answerAlike(current, wanted))) ? { target: null, against: null } : {};
   if (!state.method) fresh.options = {}; // the model may have another default method

@@ -2,7 +2,6 @@
 
 import { prepareAbsent } from "./absent.js";
 import { keepAddress, readAddress } from "./address.js";
-import { catalogue } from "./api.js";
 import { prepareClasses } from "./classes.js";
 import { prepareCompare } from "./compare.js";
 import { prepareCopy } from "./copy.js";
@@ -24,7 +23,8 @@ import { prepareTabs } from "./tabs.js";
 
 async function start() {
   readAddress();
-  learn((await catalogue("/methods")).methods);
+  await learn(null);
+  if (state.model) await learn(state.model).catch(() => null); // the first question shows what is wrong with its name
   prepareScrolls();
   prepareScene();
   prepareStage();

@@ -1,12 +1,15 @@
 // The state as fields of a request, for requests, copied commands and links.
 
-import { state } from "./state.js";
+import { catalogue } from "./api.js";
+import { learnMethod, recommendedFor, state } from "./state.js";
 
 const methods = new Map();
 
-/** Stores the methods of the catalogue. */
-export function learn(catalogue) {
-  for (const method of catalogue) methods.set(method.name, method);
+/** Stores the methods of the catalogue, and the one that the page starts with for a model. */
+export async function learn(model) {
+  const answer = await catalogue(model ? `/methods?model=${encodeURIComponent(model)}` : "/methods");
+  for (const method of answer.methods) methods.set(method.name, method);
+  learnMethod(model, answer.recommended);
 }
 
 export const allMethods = () => [...methods.values()];
@@ -18,6 +21,7 @@ export const usualScale = (name) => (methods.get(name)?.fine ? "robust" : "image
 /** The state as pairs of names and values, without defaults. */
 export function question(changed = {}) {
   const asked = { ...state, ...changed };
+  asked.method ??= recommendedFor(asked.model);
   const method = methods.get(asked.method);
   const fields = [];
   if (asked.model) fields.push(["model", asked.model]);

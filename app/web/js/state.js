@@ -5,7 +5,7 @@ export const DEFAULTS = Object.freeze({
   example: null, // name of the example picture, if it is one
   picture: null, // see picture.js
   model: null, // by default the service's
-  method: null, // by default the one that the service chooses for the model
+  method: null, // by default the one that the service recommends for the model
   options: {}, // options of the method as text; only those that differ from their defaults
   target: null, // by default the most probable class
   against: null,
@@ -47,9 +47,17 @@ export function subject() {
   return fields;
 }
 
-/** The method: the chosen one, or else that of the last answer. */
+const recommended = new Map();
+
+/** Stores the method that the page starts with for a model; null for the service's default one. */
+export const learnMethod = (model, method) => recommended.set(model, method);
+
+/** The method that the page starts with for a model; undefined if it is not known. */
+export const recommendedFor = (model) => recommended.get(model);
+
+/** The method: the chosen one, the recommended one, or else that of the last answer. */
 export function methodName() {
-  return state.method ?? new Map(state.asked).get("method") ?? "gradcam";
+  return state.method ?? recommendedFor(state.model) ?? new Map(state.asked).get("method") ?? "gradcam";
 }
 
 /** A target of a link or a text field: indices are numbers. */

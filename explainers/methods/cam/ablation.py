@@ -14,8 +14,8 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import ModelOutputError
 from seewhy.explainers.execution.chunks import chunk_size, chunks
 from seewhy.explainers.execution.replay import Replay, UnreplayableError
-from seewhy.explainers.methods.cam.base import LayerTensors
 from seewhy.explainers.methods.cam.forward import ForwardCAM, LayerMap
+from seewhy.explainers.methods.cam.layer_tensors import LayerTensors
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.perturbation.base import certain_change
 

@@ -1,11 +1,8 @@
-"""The bases of class activation maps: choice of layers, their activations and gradients, fusion of maps."""
+"""The bases of class activation maps: choice of layers, weights of feature maps, fusion of maps."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass as plain
-from dataclasses import replace
-from functools import partial
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 import torch
 from pydantic import Field, field_validator
@@ -17,53 +14,13 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.errors import LayerError, never_runs
+from seewhy.explainers.errors import LayerError
 from seewhy.explainers.hooks.selection import module_paths
-from seewhy.explainers.hooks.session import HookSession
-from seewhy.explainers.layers.feature_maps import FeatureMaps
-from seewhy.explainers.layers.survey import Layer, Survey
-from seewhy.explainers.layers.survey_cache import maps_at, survey_of
+from seewhy.explainers.layers.survey import Layer
+from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect, survey_for
 from seewhy.explainers.methods.explainer import Explainer
 
 Stage = TypeVar("Stage", bound=Hashable)
-
-MAX_LAYERS = 64
-"""Most layers of one explanation."""
-
-_NO_GRID = (
-    "The output of layer {path!r} {what}, not a grid of features (N, C, h, w) or tokens (N, T, C) over the picture; "
-    "choose a layer that the list of the model's layers marks as usable for a CAM."
-)
-
-
-@plain(frozen=True, eq=False)
-class LayerTensors:
-    """The activations of the layers of a CAM, and their gradients.
-
-    Attributes:
-        objective: the explained scores.
-        outputs: (N, ...) float32.
-        activations: by path, (N, C, h, w) float32.
-        gradients: by path, the gradients of the score with respect to the activations, (N, C, h, w) float32; empty
-            without a backward pass.
-        views: by path, how the layer's output holds these.
-    """
-
-    objective: Objective
-    outputs: Tensor
-    activations: dict[str, Tensor]
-    gradients: dict[str, Tensor]
-    views: dict[str, FeatureMaps]
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The paths of the layers, in the model's order."""
-        return tuple(self.activations)
-
-    def pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the activations and the gradients of each layer; gradients are empty without a backward pass."""
-        empty = self.outputs.new_empty(0)
-        return [(values, self.gradients.get(path, empty)) for path, values in self.activations.items()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,69 +142,6 @@ class WeightedCAM(CAM):
         return self.project(sums[:, None])
 
 
-def collect(
-    question: Question, layers: tuple[str, ...], scores: Callable[[Objective, Tensor], Tensor] | None
-) -> LayerTensors:
-    """Run the model once with hooks on layers that a CAM can use.
-
-    Args:
-        question: see `Question`.
-        layers: dotted paths or globs.
-        scores: returns the scores (N,) to differentiate, given an objective and outputs (N, ...); None for no backward
-            pass.
-
-    Raises:
-        LayerError: a layer that the model lacks, or that does not suit a CAM.
-        TargetError, ModelOutputError: as `Explainer.explain`.
-    """
-    kinds: tuple[Any, ...] = ("output",) if scores is None else ("output", "grad_output")
-    paths = module_paths(question.module, layers)
-    if len(paths) > MAX_LAYERS:
-        raise LayerError(f"{', '.join(layers)} matches {len(paths)} layers; at most {MAX_LAYERS} can be fused.")
-    # Several questions about one picture share its forward pass, and each has a backward pass from the outputs on.
-    count, images = len(question.images), question.distinct_images
-    is_shared = len(images) < count
-    # The host may be the second part of an accelerated model: then `run` runs the first part on the accelerator.
-    host = question.host(paths)
-    with torch.set_grad_enabled(scores is not None), HookSession(host.module) as hooks:
-        if scores is not None:
-            hooks.cut(*paths)
-        hooks.record(*paths, kinds=kinds)
-        distinct = question.outputs(host.run(images))
-        outputs = distinct.expand(count, *distinct.shape[1:]) if is_shared else distinct
-        objective = question.objective(outputs)
-        gradients: list[dict[str, list[Any]]] = []
-        if scores is not None:
-            # A shared picture's outputs stay one row: those of segmenters and detectors are large.
-            rows = torch.arange(count, device=outputs.device)[:, None]
-            objectives = [objective.rows(row) for row in rows] if is_shared else [objective]
-            for part in objectives:
-                hooks.backward(scores(part, distinct).sum(), retain_graph=part is not objectives[-1])
-                gradients.append(hooks.grad_outputs)
-        layer_outputs = hooks.outputs
-    tensors = LayerTensors(objective, outputs.detach().float(), {}, {}, {})
-    for path in paths:
-        try:
-            check_usable(question.model, path)
-            view = view_of(replace(question, images=images), path, layer_outputs[path])
-            if scores is not None:
-                parts = [gradient[path][0] for gradient in gradients]
-                if any(part is None for part in parts):
-                    raise LayerError(
-                        f"No gradient flows from the logits to layer {path!r}; choose one that they depend on."
-                    )
-                tensors.gradients[path] = view.of(torch.cat(parts) if is_shared else parts[0]).float()
-            activations = view.of(layer_outputs[path][0]).float()
-            tensors.activations[path] = activations.expand(count, *activations.shape[1:])
-            tensors.views[path] = view
-        except LayerError:  # a glob may match unsuitable layers, which are skipped; a layer by its full path must suit
-            if path in layers:
-                raise
-    if not tensors.activations:
-        raise LayerError(f"No layer that {', '.join(layers)} matches suits a CAM; see the list of the model's layers.")
-    return tensors
-
-
 def fuse(maps: list[Tensor]) -> Tensor:
     """Fuse the maps of several layers, each (N, h, w), on the finest grid; a single map stays as it is."""
     if len(maps) == 1:
@@ -275,56 +169,6 @@ def stage_ends(layers: Iterable[Layer], stage: Callable[[Layer], Stage]) -> dict
         if key not in last or layer.path.count(".") <= last[key].count("."):
             last[key] = layer.path
     return last
-
-
-def check_usable(model: AnyModel, path: str) -> None:
-    """Refuse a layer whose output holds no feature maps by the model's survey, such as attention of a picture's size.
-
-    Raises:
-        LayerError: the output holds none.
-    """
-    for layer in () if isinstance(model, nn.Module) else model.survey.layers:
-        if layer.path == path and layer.calls == 1 and not layer.cam:
-            raise LayerError(_NO_GRID.format(path=path, what=f"is {layer.output_shape}"))
-
-
-def view_of(question: Question, path: str, outputs: list[Any]) -> FeatureMaps:
-    """Return how the output of a layer's only call holds feature maps.
-
-    Args:
-        question: of the forward pass.
-        path: of the layer.
-        outputs: one per call.
-
-    Raises:
-        LayerError: the layer does not run once, or its output holds no feature maps.
-    """
-    if not outputs:
-        raise LayerError(never_runs(path))
-    if len(outputs) > 1:
-        raise LayerError(
-            f"Layer {path!r} runs {len(outputs)} times in one forward pass, so it has several feature maps; "
-            "choose a layer that runs once, such as the block around it."
-        )
-    output = outputs[0]
-    view = None
-    if isinstance(output, Tensor):
-        channels, height, width = question.images.shape[1:]
-        check = partial(question.progress.at, 0, 1)
-        view = maps_at(
-            question.model, path, tuple(output.shape), (channels, height, width), question.task.outputs, check
-        )
-    if view is None or len(output) != len(question.images):
-        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise LayerError(_NO_GRID.format(path=path, what=f"is {shape}"))
-    return view
-
-
-def survey_for(question: Question) -> Survey:
-    """Return the survey of a question's model for pictures of its size."""
-    channels, height, width = question.images.shape[1:]
-    check = partial(question.progress.at, 0, 1)
-    return survey_of(question.model, (channels, height, width), question.task.outputs, check)
 
 
 def _default_layers(question: Question) -> tuple[str, ...]:

@@ -8,16 +8,18 @@ are multiplied by gradients, for the target and its strongest rivals.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from seewhy.explainers.core.projection import Sign, keep_sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import ExplainerError
 from seewhy.explainers.execution.suffix import suffix_of
 from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps
-from seewhy.explainers.methods.cam.base import LayerTensors, survey_for
+from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, survey_for
 from seewhy.explainers.methods.cam.linear_head import linear_head, relative_difference, tolerance
 from seewhy.explainers.methods.quotients import CERTAIN
 
@@ -26,6 +28,26 @@ STRONGEST = 50
 
 _ROWS, _BYTES = 1024, 2**26
 """Most feature maps that a head gets at a time, and most bytes of them."""
+
+
+class Contest(NamedTuple):
+    """What the positions say of the targets.
+
+    Attributes:
+        evidence: (N, h, w), the targets' class maps, centred over all that compete.
+        shares: (N, h, w), of the vote that the target gets.
+    """
+
+    evidence: Tensor
+    shares: Tensor
+
+    def votes(self, sign: Sign) -> Tensor:
+        """Return (N, h, w): a part of the evidence times its shares."""
+        return keep_sign(self.evidence, sign) * self.shares
+
+    def gates(self, sign: Sign) -> Tensor:
+        """Return (N, h, w): the shares where there is such evidence, else 0."""
+        return self.shares * (keep_sign(self.evidence, sign) != 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,15 +66,15 @@ class ClassMaps:
     targets: Tensor
     rivals: Tensor
 
-    def votes(self) -> Tensor:
-        """Return (N, h, w): the target's centred class map times its share of the probability at each position."""
+    def contest(self) -> "Contest":
+        """Return what comes of the competition for each target."""
         values, constants, competing = self._centred()
         rows = torch.arange(len(values), device=values.device)
         logits = values + constants[:, :, None, None]
         elsewhere = (1 - _correlation(logits, logits[rows, self.targets])).clamp_max(1).square()
         elsewhere[rows, self.targets] = 1
         total = ((elsewhere * competing).log()[:, :, None, None] + logits).logsumexp(dim=1)
-        return values[rows, self.targets] * (logits[rows, self.targets] - total).exp()
+        return Contest(values[rows, self.targets], (logits[rows, self.targets] - total).exp())
 
     def _centred(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and constants less their means over all that compete, and which do.

@@ -12,7 +12,8 @@ from torch import Tensor
 from seewhy.explainers.core.attribution import Attribution, Diagnostic
 from seewhy.explainers.core.projection import first_component, gap_of, keep_sign
 from seewhy.explainers.errors import LayerError
-from seewhy.explainers.methods.cam.base import CAM, LayerTensors, fuse
+from seewhy.explainers.methods.cam.base import CAM, fuse
+from seewhy.explainers.methods.cam.layer_tensors import LayerTensors
 from seewhy.explainers.methods.catalogue import Paper, method
 
 MAX_POSITIONS = 1024

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.methods.cam.base import LayerExplainer, LayerTensors, collect, fuse
+from seewhy.explainers.methods.cam.base import LayerExplainer, fuse
+from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect
 
 
 class LayerMap(NamedTuple):

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.methods.cam.base import LayerTensors, WeightedCAM, collect
+from seewhy.explainers.methods.cam.base import WeightedCAM
+from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.explainer import Noise, Seed
 from seewhy.explainers.methods.quotients import quotient

@@ -5,8 +5,8 @@ from pydantic.dataclasses import dataclass
 from torch.nn import functional
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.methods.cam.base import LayerTensors
 from seewhy.explainers.methods.cam.gradient_weighted import HiResCAM
+from seewhy.explainers.methods.cam.layer_tensors import LayerTensors
 from seewhy.explainers.methods.catalogue import Paper, method
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LayerError, UnsuitableModelError
-from seewhy.explainers.methods.cam.base import CAM, LayerTensors, WeightedCAM, collect
+from seewhy.explainers.methods.cam.base import CAM, WeightedCAM
+from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect
 from seewhy.explainers.methods.cam.linear_head import linear_head
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.explainer import Seed

@@ -8,8 +8,9 @@ from pydantic.dataclasses import dataclass
 
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.methods.cam.base import LayerTensors, aligned, stage_ends, survey_for
+from seewhy.explainers.methods.cam.base import aligned, stage_ends
 from seewhy.explainers.methods.cam.gradcam_plus_plus import GradCAMPlusPlus
+from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, survey_for
 from seewhy.explainers.methods.catalogue import Paper, method
 
 STAGES = 4

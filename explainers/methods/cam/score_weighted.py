@@ -15,8 +15,8 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.hooks.attention import DefinedAttention
 from seewhy.explainers.hooks.session import HookSession
-from seewhy.explainers.methods.cam.base import LayerTensors, collect
 from seewhy.explainers.methods.cam.gradcam import GradCAM
+from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect
 from seewhy.explainers.methods.catalogue import Paper, method
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.methods.cam.base import LayerTensors
 from seewhy.explainers.methods.cam.forward import ForwardCAM, LayerMap
+from seewhy.explainers.methods.cam.layer_tensors import LayerTensors
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.explainer import Seed
 

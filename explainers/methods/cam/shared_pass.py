@@ -10,7 +10,8 @@ from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Attribution, require_finite
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.execution.progress import SILENT, Progress
-from seewhy.explainers.methods.cam.base import CAM, LayerTensors, collect
+from seewhy.explainers.methods.cam.base import CAM
+from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.tasks.pose import pose
 

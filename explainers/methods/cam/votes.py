@@ -1,5 +1,6 @@
 """Votes: class maps in which each position counts by what it votes for; and the same in detail."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -14,17 +15,10 @@ from seewhy.explainers.core.projection import keep_sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.layers.survey import Layer, Survey
-from seewhy.explainers.methods.cam.base import (
-    LayerExplainer,
-    LayerTensors,
-    aligned,
-    collect,
-    fuse,
-    stage_ends,
-    survey_for,
-)
-from seewhy.explainers.methods.cam.class_maps import class_maps
+from seewhy.explainers.methods.cam.base import LayerExplainer, aligned, fuse, stage_ends
+from seewhy.explainers.methods.cam.class_maps import Contest, class_maps
 from seewhy.explainers.methods.cam.gradcam import GradCAM
+from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect, survey_for
 from seewhy.explainers.methods.catalogue import Paper, method
 
 STRIDES = (16, 8)
@@ -84,23 +78,21 @@ class Votes(LayerExplainer):
     def attribute(self, question: Question) -> Attribution:
         """One forward pass."""
         tensors = collect(question, self.layers_of(question), None)
-        maps = self._votes(question, tensors, tensors.paths)
-        if maps is None:
-            return self._fallback(question)
-        return self.answer(fuse(maps), tensors.objective, tensors.outputs, tensors.paths)
+        contests = self._contests(question, tensors, tensors.paths)
+        if not contests:
+            gradcam = GradCAM(layers=self.layers, sign=self.sign, smooth=self.smooth)
+            return _without_votes(gradcam.attribute(question))
+        maps = fuse([contest.votes(self.sign) for contest in contests.values()])
+        return self.answer(maps, tensors.objective, tensors.outputs, tensors.paths)
 
-    def _votes(self, question: Question, tensors: LayerTensors, paths: tuple[str, ...]) -> list[Tensor] | None:
-        """Return the votes (N, h, w) of layers; None where one of them has none."""
+    def _contests(self, question: Question, tensors: LayerTensors, paths: Iterable[str]) -> dict[str, Contest]:
+        """Return the contests in the layers at these paths; none where one of them has no class maps."""
         rivals = tensors.objective.rivals(tensors.outputs)
         if rivals is None:
-            return None
-        votes = [class_maps(question, path, tensors, rivals) for path in paths]
-        return None if None in votes else [keep_sign(maps.votes(), self.sign) for maps in votes if maps is not None]
-
-    def _fallback(self, question: Question) -> Attribution:
-        """Return the attribution of Grad-CAM, and say so."""
-        attribution = GradCAM(layers=self.layers, sign=self.sign, smooth=self.smooth).attribute(question)
-        return replace(attribution, diagnostics=((_UNAVAILABLE,),) * len(attribution.maps))
+            return {}
+        maps = {path: class_maps(question, path, tensors, rivals) for path in paths}
+        contests = {path: part.contest() for path, part in maps.items() if part is not None}
+        return contests if len(contests) == len(maps) else {}
 
 
 @method(
@@ -116,19 +108,21 @@ class Votes(LayerExplainer):
 )
 @dataclass(frozen=True, kw_only=True)
 class VotesDetail(Votes):
-    r"""Votes × detail: the geometric mean of the votes and of the evidence on two finer grids.
+    r"""Votes × detail: the geometric mean of the votes and of the evidence for them on two finer grids.
 
     .. math:: M = \Big(\frac{V}{\max V} \cdot \frac{E_{16}}{\max E_{16}} \cdot \frac{E_8}{\max E_8}\Big)^{1/3},
-              \qquad E_s(i) = \sum_k \max\Big(F_s^k(i)\, \frac{\partial y_c}{\partial F_s^k(i)},\, 0\Big)
+              \qquad E_s(i) = \sum_k \max\Big(F_s^k(i) \sum_{j:\, z_c(j) > 0} p(j)
+              \frac{\partial y_c}{\partial A(j)} \frac{\partial A(j)}{\partial F_s^k(i)},\, 0\Big)
 
-    where V is the map of ``votes``, and :math:`F_s` are the features of the last block with a position every s pixels.
-    Each factor is resized bilinearly to the finest of the grids. :math:`y_c` is the logit less the mean of those that
-    compete. Of one such grid M is the square root of two factors; of none too, with E of V's own layer. The root
-    changes no rank. ``layer`` is the layer of V.
+    where V, p, z and the features A are those of ``votes``, and :math:`F_s` are the features of the last block with a
+    position every s pixels: what flows back from a position of A counts by its share of the vote. :math:`y_c` is the
+    logit less the mean of those that compete. Each factor is resized bilinearly to the finest of the grids. Of one such
+    grid M is the square root of two factors; of none too, with E of A's own grid. The root changes no rank. ``layer``
+    is the layer of A.
 
     The method is our own; features times positive gradients on earlier grids are the paper's idea, and the product of
-    stages is RefineCAM's. Where there are no votes, the map is Grad-CAM's, as of ``votes``. A product of signed maps
-    would mean nothing, so ``sign="signed"`` is no option; ``smooth="eigen"`` changes nothing.
+    stages is RefineCAM's. Where there are no votes, the map is Grad-CAM's, as of ``votes``, but for no further pass. A
+    product of signed maps would mean nothing, so ``sign="signed"`` is no option; ``smooth="eigen"`` changes nothing.
     """
 
     sign: Annotated[
@@ -142,22 +136,39 @@ class VotesDetail(Votes):
         details = detail_layers(survey_for(question), paths)
         # Where a layer holds those of its details, its last part returns the same: a cut is at parts of no other.
         ends = {path: _last_part(question.module, path, details) for path in paths}
-        named = tuple(ends.get(layer, layer) for layer in layers)
-        tensors = collect(question, (*named, *(path for path in details if path not in ends.values())), _lead)
-        votes = self._votes(question, tensors, tuple(path for path in tensors.paths if path in ends.values()))
-        if votes is None:
-            return self._fallback(question)
-        maps = self._product(fuse(votes), tensors, details)
+        contests: dict[str, Contest] = {}
+
+        def gate(tensors: LayerTensors) -> dict[str, Tensor]:
+            contests.update(
+                self._contests(question, tensors, [path for path in tensors.paths if path in ends.values()])
+            )
+            return {path: contest.gates(self.sign) for path, contest in contests.items()}
+
+        def scores(objective: Objective, outputs: Tensor) -> Tensor:
+            return _lead(objective, outputs) if contests else objective.scores(outputs)
+
+        named = (*(ends.get(layer, layer) for layer in layers), *details)
+        tensors = collect(question, tuple(dict.fromkeys(named)), scores, gate)
+        if not contests:
+            gradcam = GradCAM(sign=self.sign, smooth=self.smooth)
+            return _without_votes(gradcam.combine(tensors.only(ends.values())))
+        votes = fuse([contest.votes(self.sign) for contest in contests.values()])
+        evidence = [keep_sign(tensors.activations[path] * tensors.gradients[path], self.sign) for path in details]
+        maps = _geometric_mean([votes, *(values.sum(dim=1) for values in evidence)])
         return self.answer(maps, tensors.objective, tensors.outputs, tensors.paths)
 
-    def _product(self, votes: Tensor, tensors: LayerTensors, details: tuple[str, ...]) -> Tensor:
-        """Return M (N, h, w), the geometric mean."""
-        evidence = [tensors.activations[path] * tensors.gradients[path] for path in details]
-        maps = [votes, *(keep_sign(values, self.sign).sum(dim=1) for values in evidence)]
-        product = torch.ones(())
-        for values in aligned(maps):
-            product = values * product.to(values.device)
-        return product ** (1 / len(maps))
+
+def _geometric_mean(maps: Sequence[Tensor]) -> Tensor:
+    """Return the geometric mean (N, h, w) of maps, each divided by its maximum, on the finest of their grids."""
+    product = torch.ones(())
+    for values in aligned(list(maps)):
+        product = values * product.to(values.device)
+    return product ** (1 / len(maps))
+
+
+def _without_votes(attribution: Attribution) -> Attribution:
+    """Return an attribution of Grad-CAM that says what it is."""
+    return replace(attribution, diagnostics=((_UNAVAILABLE,),) * len(attribution.maps))
 
 
 def _lead(objective: Objective, outputs: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.layers.feature_maps import FeatureMaps
-from seewhy.explainers.methods.cam.base import collect
+from seewhy.explainers.methods.cam.layer_tensors import collect
 
 MOST = 64
 """Most regions of a factorisation."""

@@ -13,7 +13,8 @@ from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.methods.cam.base import LayerExplainer, collect, fuse
+from seewhy.explainers.methods.cam.base import LayerExplainer, fuse
+from seewhy.explainers.methods.cam.layer_tensors import collect
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.rules.base import Rewriting, propagate
 from seewhy.explainers.methods.rules.linear import excitation_rule, own_sign_rule

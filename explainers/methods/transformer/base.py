@@ -16,7 +16,7 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import ModelOutputError, UnsuitableModelError
 from seewhy.explainers.hooks.attention import AttentionCall, AttentionSession
 from seewhy.explainers.layers.layout import TokenGrid
-from seewhy.explainers.methods.cam.base import survey_for
+from seewhy.explainers.methods.cam.layer_tensors import survey_for
 from seewhy.explainers.methods.explainer import Explainer
 
 

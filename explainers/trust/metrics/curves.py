@@ -88,7 +88,7 @@ class Curve(Metric):
     summary="Probability while the most important pixels appear in a blurred picture.",
     paper=PAPER,
     better="higher",
-    forwards="1 + levels",
+    forwards="levels",
 )
 @dataclass(frozen=True, kw_only=True)
 class Insertion(Curve):
@@ -109,7 +109,7 @@ class Insertion(Curve):
     summary="Probability while the most important pixels are blurred away.",
     paper=PAPER,
     better="lower",
-    forwards="1 + levels",
+    forwards="levels",
 )
 @dataclass(frozen=True, kw_only=True)
 class Deletion(Curve):

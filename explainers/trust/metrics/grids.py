@@ -147,7 +147,6 @@ class Grid(Metric):
     paper=PAPER,
     better="higher",
     columns=("gridpg", "gridpg-top"),
-    forwards="1",
     explanations="mosaics",
 )
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +199,6 @@ class GridPG(Grid):
     paper=PAPER,
     better="higher",
     columns=("difull", "difull-top"),
-    forwards="1",
     explanations="mosaics",
 )
 @dataclass(frozen=True, kw_only=True)

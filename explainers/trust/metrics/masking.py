@@ -43,7 +43,7 @@ class Masking(Metric):
     summary="Share of the probability that is lost when the picture is seen through its map.",
     paper=PAPER,
     better="lower",
-    forwards="2",
+    forwards="1",
 )
 @dataclass(frozen=True, kw_only=True)
 class AverageDrop(Masking):
@@ -67,7 +67,7 @@ class AverageDrop(Masking):
     summary="How often the probability rises when the picture is seen through its map.",
     paper=PAPER,
     better="higher",
-    forwards="2",
+    forwards="1",
 )
 @dataclass(frozen=True, kw_only=True)
 class AverageIncrease(Masking):

@@ -1,6 +1,7 @@
 """Methods measured: the values of metrics for the maps of several methods of a batch of pictures."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,7 +11,7 @@ from seewhy.explainers.core.ask import DEFAULT_ASK, Ask, Targets
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.errors import OptionError
+from seewhy.explainers.errors import LayerError, OptionError, UnsupportedModuleError, UnsupportedOperationError
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.methods.cam.shared_pass import explain_jointly
 from seewhy.explainers.methods.catalogue import passes_of as passes_of_method
@@ -75,9 +76,10 @@ def measure(
         for name, explainer in explainers.items():
             maps, reach = raw[name]
             subject = Subject(question, explainer, maps, plain, truth, reach)
-            for metric in metrics.values():
+            for label, metric in metrics.items():
                 number += 1
-                scores = metric.score(subject).float().cpu()
+                with _named(f"{label} of {name}"):
+                    scores = metric.score(subject).float().cpu()
                 columns = entry_of(metric).columns
                 values[name].update(zip(columns, scores.view(len(scores), -1).unbind(1), strict=True))
     return Measurement(values, plain[0].ask_targets, plain[1].float().cpu())
@@ -119,6 +121,16 @@ def passes(
             return None
         total = total + each * (1 + again) + Passes(forwards)
     return total
+
+
+@contextmanager
+def _named(part: str) -> Iterator[None]:
+    """Name a metric and a method in what they say about the model."""
+    try:
+        yield
+    except (LayerError, UnsupportedModuleError, UnsupportedOperationError) as error:
+        error.args = (f"{part}: {error.args[0]}", *error.args[1:])
+        raise
 
 
 def check_truth(metrics: Mapping[str, Metric], is_known: bool) -> None:

@@ -60,7 +60,7 @@ class Removals(Metric):
         "https://arxiv.org/abs/1711.06104",
     ),
     better="higher",
-    forwards="1 + masks",
+    forwards="masks",
 )
 @dataclass(frozen=True, kw_only=True)
 class SensitivityN(Removals):
@@ -104,7 +104,7 @@ class SensitivityN(Removals):
         "https://arxiv.org/abs/1901.09392",
     ),
     better="lower",
-    forwards="1 + masks",
+    forwards="masks",
 )
 @dataclass(frozen=True, kw_only=True)
 class Infidelity(Removals):

@@ -52,7 +52,7 @@ PAPER = Paper(
     summary="How much more the probability falls without the most important pixels than without the least important.",
     paper=PAPER,
     better="higher",
-    forwards="copies",
+    forwards="8",
 )
 @dataclass(frozen=True, kw_only=True)
 class ROAD(Metric):
@@ -76,10 +76,6 @@ class ROAD(Metric):
         float, Field(ge=0, le=10, description="Standard deviation of the noise on removed pixels, in normalised units.")
     ] = 0.01
     seed: Seed = 0
-
-    def quantities(self) -> dict[str, int]:
-        """Return the number of altered copies."""
-        return {"copies": 2 * len(SHARES)}
 
     def curves(self, subject: Subject) -> Tensor:
         """Return the probabilities (N, 2, shares): without the least important pixels, and without the most."""

@@ -270,20 +270,31 @@ def test_constant_maps_and_a_grid_of_one_cell_are_plain_probabilities():
             torch.testing.assert_close(maps, expected[target].detach().expand_as(maps))
 
 
-def evidence(net: Strides, images: Tensor, target: int) -> list[Tensor]:
-    """The features times positive gradients of the logit less the mean logit, on the grids of 8 and 16 pixels."""
+def shares_of(votes: Tensor, features: Tensor, head: nn.Linear, target: int) -> Tensor:
+    """The share of the vote at each position that the target gets, where anything speaks for it."""
+    speaks = torch.einsum("c,nchw->nhw", head.weight[target] - head.weight.mean(dim=0), features).clamp_min(0)
+    return torch.where(speaks > 0, votes / speaks, 0.0).detach()
+
+
+def evidence(net: Strides, images: Tensor, target: int, votes: Tensor) -> list[Tensor]:
+    """Return positive features times gradients, of the logit less the mean logit, on the grids of 8 and 16 pixels.
+
+    What flows back from the last grid counts by its shares.
+    """
     eight = net.eight(images).detach().requires_grad_()
     sixteen = net.sixteen(eight)
-    logits = net.head(net.last(sixteen).mean(dim=(2, 3)))[0]
-    gradients = torch.autograd.grad(logits[target] - logits.mean(), (eight, sixteen))
-    return [
-        (part * slope).clamp_min(0).sum(dim=1).detach() for part, slope in zip((eight, sixteen), gradients, strict=True)
-    ]
+    last = net.last(sixteen)
+    logits = net.head(last.mean(dim=(2, 3)))[0]
+    (slopes,) = torch.autograd.grad(logits[target] - logits.mean(), last, retain_graph=True)
+    gated = slopes * shares_of(votes, last, net.head, target)[:, None]
+    parts = zip((eight, sixteen), torch.autograd.grad(last, (eight, sixteen), gated), strict=True)
+    return [(part * gradients).clamp_min(0).sum(dim=1).detach() for part, gradients in parts]
 
 
 def test_detail_is_the_geometric_mean_of_the_factors_on_the_finest_grid():
     net, images, target = nets.seeded(Strides), randn(1, 3, 64, 96), torch.tensor([1])
-    factors = [votes().explain(net, images, target).maps, *evidence(net, images, 1)]
+    plain = votes().explain(net, images, target).maps
+    factors = [plain, *evidence(net, images, 1, plain)]
     assert [tuple(factor.shape[1:]) for factor in factors] == [(2, 3), (8, 12), (4, 6)]
     factors = [
         functional.interpolate(factor[:, None] / factor.max(), (8, 12), mode="bilinear")[:, 0] for factor in factors
@@ -294,11 +305,41 @@ def test_detail_is_the_geometric_mean_of_the_factors_on_the_finest_grid():
     assert nets.relative_error(attribution.maps, torch.stack(factors).prod(dim=0) ** (1 / 3)) < 1e-5
 
 
+class Averaging(nets.Transformer):
+    """A transformer whose head reads the average of its patches."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.patches(images).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.first.expand(len(tokens), -1, -1), tokens], dim=1)
+        return self.head(self.norm(self.blocks(tokens))[:, 1:].mean(dim=1))
+
+
+@pytest.mark.parametrize("name", VOTES)
+def test_tokens_whose_average_the_head_reads_vote(name, untouched):
+    net, images, targets = untouched(nets.seeded(Averaging)), randn(2, 3, 16, 24), torch.tensor([1, 3])
+    attribution = votes(name).explain(net, images, targets)
+    assert not codes(attribution)
+    tokens = net.norm(net.blocks(torch.cat([net.first.expand(2, -1, -1), net.patches(images).flatten(2).mT], dim=1)))
+    grids = Pooled(net.head).eval()
+    expected = votes(name).explain(grids, tokens[:, 1:].mT.unflatten(2, (4, 6)).detach(), targets)
+    assert nets.relative_error(attribution.maps, expected.maps) < 1e-4
+
+
+def test_questions_about_one_picture_are_answered_as_one_by_one():
+    net, images, targets = nets.seeded(Strides), randn(1, 3, 64, 96), torch.tensor([3, 1, 2])
+    together = votes("votes-detail").explain(net, images.expand(3, -1, -1, -1), targets)
+    assert together.maps.amax(dim=(1, 2)).min() > 0
+    for row, target in enumerate(targets):
+        alone = votes("votes-detail").explain(net, images, target[None])
+        assert nets.relative_error(together.maps[row : row + 1], alone.maps) < 1e-5
+
+
 def test_detail_of_one_grid_is_the_square_root_of_two_factors():
     net, images, target = Pooled(linear(WEIGHT, BIAS)), randn(1, 4, 3, 5), torch.tensor([1])
     attribution = votes("votes-detail").explain(net, images, target)
     plain = votes().explain(net, images, target).maps
     factor = (images * (WEIGHT[1] - WEIGHT.mean(dim=0))[None, :, None, None]).clamp_min(0).sum(dim=1)
+    factor = factor * shares_of(plain, images, net.head, 1)
     expected = (plain / plain.max() * factor / factor.max()).sqrt()
     assert attribution.layers == ("layer",)
     assert attribution.maps.max() > 0

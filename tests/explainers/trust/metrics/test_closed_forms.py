@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from seewhy.explainers.trust.metrics.base import Subject, correlations, mean_ran
 from seewhy.explainers.trust.metrics.catalogue import METRICS, get_metric
 from seewhy.explainers.trust.metrics.grids import joined, split
 from seewhy.explainers.trust.metrics.measure import measure
+from seewhy.explainers.trust.metrics.randomisation import entropy
 from seewhy.explainers.trust.metrics.road import imputed
 from tests import nets
 
@@ -115,6 +117,17 @@ def test_imputation_continues_what_surrounds_it(imputation):
     assert torch.equal(filled[:, :, ~removed[0]], plane[:, :, ~removed[0]])
     nothing = torch.zeros_like(removed)
     assert torch.equal(imputed(plane, nothing, imputation), plane)
+
+
+def test_a_single_pixel_is_the_weighted_mean_of_its_neighbours():
+    images = torch.arange(18.0).view(1, 2, 3, 3) ** 2
+    for place, weights in (((1, 1), [[1, 2, 1], [2, 0, 2], [1, 2, 1]]), ((0, 0), [[0, 2, 0], [2, 1, 0], [0, 0, 0]])):
+        removed = torch.zeros(1, 3, 3, dtype=torch.bool)
+        removed[0][place] = True
+        parts = torch.tensor(weights) / torch.tensor(weights).sum()
+        for imputation in ("exact", "fast"):
+            filled = imputed(images, removed, imputation)
+            torch.testing.assert_close(filled[0, :, *place], (images[0] * parts).sum(dim=(1, 2)))
 
 
 def test_road_compares_the_map_with_its_opposite(linear):
@@ -321,6 +334,19 @@ def test_a_gradient_depends_on_the_network_and_nothing_is_left_behind():
     assert (value < 0.9).all()
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert all(parameter.grad is None and parameter.requires_grad for parameter in net.parameters())
+
+
+def test_efficient_mprt_is_the_rise_of_entropy():
+    assert entropy(np.array([[0.0, 1.0], [1.0, 1.0]])) == pytest.approx(-0.25 * math.log(0.25) - 0.75 * math.log(0.75))
+    net, images = nets.seeded(nets.Net), noise(2, 3, 12, 12)
+    explainer, metric = get_method("saliency").build({}), METRICS["efficient-mprt"].build({})
+    with pose(net, images, Ask(torch.tensor([0, 2]))) as question:
+        maps = explainer.attribution(question).maps
+        value = metric.score(Subject(question, explainer, maps, question.plain()))
+        (network,) = metric.networks(Subject(question, explainer, maps, question.plain()), 1)
+    after = explainer.explain(network, images, torch.tensor([0, 2])).maps
+    pairs = [(entropy(first.numpy()), entropy(second.numpy())) for first, second in zip(maps, after, strict=True)]
+    assert value.tolist() == pytest.approx([(second - first) / first for first, second in pairs], abs=1e-5)
 
 
 def test_networks_are_randomised_from_the_end():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from seewhy.explainers.core.ask import Ask
-from seewhy.explainers.errors import OptionError, UnknownOptionError
+from seewhy.explainers.errors import LayerError, OptionError, UnknownOptionError
 from seewhy.explainers.execution import chunks
 from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.catalogue import METHODS, get_method
@@ -83,6 +83,18 @@ def test_all_methods_are_measured_for_the_same_targets(net, images):
     assert torch.equal(likely["centre"]["insertion"], asked["centre"]["insertion"])
     other = measure(net, images, built("centre"), metrics, Ask((net(images).argmax(dim=1) + 1) % 3)).values
     assert not torch.equal(other["centre"]["insertion"], asked["centre"]["insertion"])
+
+
+def test_noisy_pictures_are_explained_for_the_same_targets(images):
+    net = nets.Weighted((1.0, -1.0, 0.0), (-1.0, 1.0, 0.0), (0.0, 0.5, -1.0))
+    metrics = {"max-sensitivity": METRICS["max-sensitivity"].build({"samples": 2, "radius": 10})}
+    likely, asked = (
+        measure(net, images, built("input-x-gradient"), metrics, ask).values["input-x-gradient"]["max-sensitivity"]
+        for ask in (Ask(), Ask(net(images).argmax(dim=1)))
+    )
+    assert torch.equal(likely, asked)
+    noise = 10 * (2 * torch.rand(3, 12, 14, generator=torch.Generator().manual_seed(0)) - 1)
+    assert not torch.equal(net(images).argmax(dim=1), net(images + noise).argmax(dim=1))  # or this tests nothing
 
 
 @pytest.mark.parametrize("name", OF_PICTURES)
@@ -205,9 +217,19 @@ def test_a_metric_is_its_parameters():
 
 
 def test_truth_must_be_known(net, images):
-    with pytest.raises(OptionError, match=r"pointing-game, energy-in-box: .* give boxes or masks") as caught:
+    with pytest.raises(
+        OptionError, match=r"pointing-game, energy-in-box: it must be known where the targets lie"
+    ) as caught:
         measure(net, images, built("centre"), small(["pointing-game", "energy-in-box"]))
     assert caught.value.field == "boxes"
+
+
+def test_what_a_method_cannot_do_names_it_and_the_metric(net, images):
+    several = {"difull": get_metric("difull").build({"sure": 0})}
+    asked = Ask(torch.arange(5))
+    five = torch.cat([images, images[:2]])
+    with pytest.raises(LayerError, match=r"difull of fullgrad: The output of 'network\."):
+        measure(nets.seeded(nets.Net, 5), five, built("fullgrad"), several, asked)
 
 
 def test_mosaics_need_classes_that_are_sure(net, images):
