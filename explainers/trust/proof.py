@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import floor
 from typing import Literal
 
 import numpy as np
@@ -140,7 +141,7 @@ class Proof:
         if self.faithfulness:
             parts.append(f"score={self.faithfulness.score:.2f}")
         if self.calibration:
-            parts.append(f"beats={self.calibration.beats:.2f}")
+            parts.append(f"beats={floor(100 * self.calibration.beats) / 100:.2f}")  # never 1
         return "; ".join(parts)
 
 

@@ -33,7 +33,8 @@ def sentence_of(
         verb = "falls" if float(faithfulness.dropped) <= float(faithfulness.whole) else "rises"
     change = f"{subject} {verb} from {whole} to {dropped}"
     if grade == "supported":
-        return f"The marked {part} decides: {first}, {change}; alone, it still gives {kept}."
+        word = "still" if float(faithfulness.kept) <= float(faithfulness.whole) else "even"
+        return f"The marked {part} decides: {first}, {change}; alone, it {word} gives {kept}."
     if grade == "partly supported":
         return f"The marked {part} matters, but is not all: {first}, {change}; alone, it gives {kept}."
     if grade == "spread":

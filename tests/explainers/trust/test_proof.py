@@ -168,6 +168,15 @@ def test_the_rank_counts_the_map_itself():
     assert Calibration(calibration.scores[1:], "", "", 0.25, "blur").compared(0.5) is None
 
 
+def test_one_line_never_says_that_a_map_beats_all(markers, calibration):
+    (image,) = draw(1, "outside", torch.Generator().manual_seed(6)).images
+    options: dict[str, Any] = {"proof": True, "proof_area": AREA, "proof_fill": "mean"}
+    sure = replace(calibration, scores=(-9.0,) * 999)
+    proof = explain(markers, image, "gradcam", proof_calibration=sure, **options).proof
+    assert proof.summary == f"supported; score={proof.faithfulness.score:.2f}; beats=0.99"
+    assert "alone, it " in proof.sentence
+
+
 def test_false_alarms_are_those_on_pictures_left_out():
     assert false_alarms([[float(number)] for number in range(101)]) == pytest.approx(5 / 101, abs=0.01)
     assert false_alarms([[0.0] * 30, [0.0] * 30, [1.0]]) == pytest.approx(1 / 61)
