@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -28,7 +29,7 @@ from seewhy.models import LoadedModel, wrap_model
 
 QUANTUS = "quantus"
 MODEL = "efficientnet_lite0"
-BATCH = 4
+BATCH = 2
 BLOCKS = 7
 """Blocks along each side of a picture, which infidelity hides."""
 
@@ -36,26 +37,15 @@ STEPS = 28
 """Masks, steps and hidden parts."""
 
 
-class Grey(nn.Module):
-    """A network of grey pictures: quantus counts each channel as a feature, and its ROAD fails for several.
-
-    Args:
-        network: of colour pictures.
-    """
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Any:
-        """Return what the network does for pictures (N, 1, H, W)."""
-        return self.network(images.expand(-1, 3, -1, -1))
-
-
 def grey(model: LoadedModel) -> LoadedModel:
-    """Return a model for grey pictures, compiled."""
-    size = model.spec.image_shape[1:]
-    wrapped = wrap_model(Grey(model.module).eval(), model.labels, size, mean=(0.0,), std=(1.0,), name=f"grey {MODEL}")
+    """Return EfficientNet-Lite0 for grey pictures, compiled: its first layer sees each of them in all three channels.
+
+    quantus counts each channel of a pixel as a feature of its own, and its ROAD fails for several.
+    """
+    network = deepcopy(model.module)
+    network.conv_stem.weight = nn.Parameter(network.conv_stem.weight.sum(dim=1, keepdim=True), requires_grad=False)
+    size = model.spec.image_shape[1], model.spec.image_shape[2]
+    wrapped = wrap_model(network, model.labels, size, mean=(0.0,), std=(1.0,), name=f"grey {MODEL}")
     wrapped.accelerated.warm()
     return wrapped
 

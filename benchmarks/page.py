@@ -9,10 +9,11 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "performance.md"
 RESULTS = Path(__file__).parent / "results"
-PARTS = ("library", "proofs", "service", "fairness", "deployment", "threads", "gpu")
+PARTS = ("library", "metrics", "proofs", "service", "fairness", "deployment", "threads", "gpu")
 
 MISSING = {
     "library": "Not measured yet.",
+    "metrics": "Not measured yet.",
     "proofs": "Not measured yet.",
     "service": "Not measured yet.",
     "fairness": "Not measured yet.",

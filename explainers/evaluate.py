@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.model import Model, must_know_pictures
@@ -115,15 +115,31 @@ def prepare_evaluation(
     """Return the explainers, controls last, and the metrics, by name; arguments and errors are those of `evaluate`."""
     built = build_metrics(metrics, {name: value for name, value in options.items() if "." in name})
     own = {name: value for name, value in options.items() if "." not in name}
-    named = methods if isinstance(methods, Mapping) else _by_name(methods or [model.task.default_method])
-    entries = {name: get_method(method) for name, method in named.items() if isinstance(method, str)}
-    extra = {name: METHODS[name] for name in CONTROLS if controls and name not in named and _suits(name, model, layer)}
-    asked = explainers_of(list(entries.values()), layer, own, model.module) if entries else ()
-    made: dict[str, Explainer] = dict(zip(entries, asked, strict=True))
-    # Options are the methods' own: a control keeps its defaults, but for the layer.
-    standing = explainers_of(list(extra.values()), layer if "random" in extra else None, {}, model.module)
-    result = {name: made[name] if isinstance(method, str) else method for name, method in named.items()}
-    return result | dict(zip(extra, standing, strict=True)), built
+    chosen = methods if isinstance(methods, Mapping) else _by_name(methods or [model.task.default_method])
+    explainers = _explainers(chosen, layer, own, model.module)
+    if controls:
+        # Options are the methods' own: a control keeps its defaults, but for the layer.
+        names = [name for name in CONTROLS if name not in explainers and _suits(name, model, layer)]
+        explainers |= _explainers(
+            {name: name for name in names}, layer if "random" in names else None, {}, model.module
+        )
+    return explainers, built
+
+
+def _explainers(
+    methods: Mapping[str, str | Explainer], layer: Layers | None, options: Mapping[str, Any], module: nn.Module
+) -> dict[str, Explainer]:
+    """Return the explainers of methods by the same names; layers and options are for those that are given by name.
+
+    Raises:
+        OptionError: an unknown method, or an option that none of these has.
+    """
+    entries = {name: get_method(method) for name, method in methods.items() if not isinstance(method, Explainer)}
+    if options and not entries:
+        raise OptionError(f"Give {', '.join(options)} to the explainers, which are no names.", next(iter(options)))
+    explainers = explainers_of(list(entries.values()), layer, options, module) if entries else ()
+    by_name = dict(zip(entries, explainers, strict=True))
+    return {name: method if isinstance(method, Explainer) else by_name[name] for name, method in methods.items()}
 
 
 def _by_name(methods: Sequence[str | Explainer]) -> dict[str, str | Explainer]:
@@ -167,7 +183,7 @@ class _Series:
         names: of the pictures so far.
         failures: of those that were left out.
         values: by method and column, a tensor for each batch.
-        kept: the pictures and questions that metrics of several pictures wait for.
+        pool: the pictures and questions that metrics of several pictures wait for.
     """
 
     model: Model
@@ -179,7 +195,7 @@ class _Series:
     names: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     values: dict[tuple[str, str], list[Tensor]] = field(default_factory=dict)
-    kept: list[tuple[Tensor, Ask]] = field(default_factory=list)
+    pool: list[tuple[Tensor, Ask]] = field(default_factory=list)
 
     def run(self, sources: Sequence[tuple[Any, Any]], batch_size: int, bar: Callable[[int], Progress]) -> None:
         """Measure batch by batch, and at last what compares pictures."""
@@ -193,11 +209,11 @@ class _Series:
                 truth = None if self.places is None else torch.stack(truths)
                 self._measure(torch.stack(images), Ask.stacked(asks), alone, truth, bar(len(batch)))
             if joint:
-                self.kept += [(image, ask) for image, ask, _ in rows]
+                self.pool += [(image, ask) for image, ask, _ in rows]
         if not self.names:
             raise OptionError("There is no picture to measure methods on.", field="pictures")
         if joint:
-            images, asks = zip(*self.kept, strict=True)
+            images, asks = zip(*self.pool, strict=True)
             self._measure(torch.stack(images), Ask.stacked(asks), joint, None, bar(0))
 
     def _prepared(self, number: int, picture: Any, target: Any) -> tuple[Tensor, Ask, Tensor] | None:

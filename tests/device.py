@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
-from seewhy.explainers import capture, explain, intervene, similar, sweep_channels, trace
+from seewhy.explainers import capture, evaluate, explain, intervene, list_metrics, similar, sweep_channels, trace
 from seewhy.explainers.execution import deferred_checks as checks
 from seewhy.explainers.methods.catalogue import get_method
 from seewhy.models import load_model
@@ -199,7 +199,20 @@ def answers(device: torch.device) -> dict[str, list[float]]:
     traced = trace(model, cat, layers=["blocks.*"])
     proof = explain(model, cat, against="tabby", proof="full").proof
     part = proof.faithfulness
+    cheap = {"sensitivity-n.masks": 4, "infidelity.masks": 4, "max-sensitivity.samples": 1, "mprt.stages": 1}
+    several = {"smooth-mprt.stages": 1, "smooth-mprt.samples": 2, "gridpg.sure": 0, "difull.sure": 0}
+    evaluation = evaluate(
+        model,
+        [EXAMPLES / f"{name}.png" for name in ("astronaut", "cat", "coffee", "rocket")],
+        ["gradcam"],
+        list_metrics(),
+        boxes=[(50, 50, 150, 150)] * 4,
+        controls=False,
+        **cheap,
+        **several,
+    )
     return {
+        "evaluate": [value for values in evaluation.values.values() for value in values.tolist()],
         "explain": explain(model, cat).map.flatten().tolist(),
         "prove": [
             *(part.kept, part.dropped, part.turned_dropped, part.hidden, part.value, part.score),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from benchmarks import contestants, forwards, library, page, proofs, rounds
+from benchmarks import contestants, forwards, library, metrics, page, proofs, rounds
 from benchmarks.machine import description
 from benchmarks.rounds import Effort, interleaved, ratio
 from seewhy.app import create_app
@@ -84,6 +84,17 @@ def test_seewhy_keeps_less_for_its_backward_pass(model):
 def test_the_table_of_proofs_has_all_ratios():
     text = proofs.table({"gradcam": [0.01, 0.02], "votes-detail": [0.02, 0.04], "proof": [0.02, 0.03]})
     assert "| proof | 30.0 | 1.75 | 0.88 |" in text
+
+
+@pytest.mark.slow
+def test_metrics_run_beside_quantus():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("quantus")
+    model = metrics.grey(contestants.load(metrics.MODEL))
+    for case in metrics.CASES:
+        row = metrics.row(case, metrics.timed(case, model, rounds.QUICK, 56))
+        assert len(row) == len(metrics.HEAD)
 
 
 def test_contestants_run_in_turn():

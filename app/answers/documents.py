@@ -24,8 +24,8 @@ from seewhy.app.answers.schemas import (
     ExplainAnswer,
     ExplainedHeatmapAnswer,
     ExplanationAnswer,
-    MeasuredMethodAnswer,
     MethodIdentity,
+    MethodValuesAnswer,
     ModelIdentity,
     PredictAnswer,
     PredictionAnswer,
@@ -100,7 +100,7 @@ def detection_document(result: DetectResult) -> DetectAnswer:
 def evaluation_document(result: EvaluateResult) -> EvaluateAnswer:
     """Return the answer of /evaluate."""
     methods = [
-        MeasuredMethodAnswer(
+        MethodValuesAnswer(
             **identity_of(name, explainer).model_dump(),
             control=is_control(explainer),
             values={

@@ -247,7 +247,7 @@ class PairAnswer(BaseModel):
     contribution: float = Field(description="What the pair adds to the score.")
 
 
-class MeasuredMethodAnswer(MethodIdentity):
+class MethodValuesAnswer(MethodIdentity):
     """What metrics tell of a method's map."""
 
     control: bool = Field(description="Whether it knows nothing of the class, and any other method should beat it.")
@@ -260,7 +260,7 @@ class EvaluateAnswer(BaseModel):
     model: ModelIdentity
     target: AnyTarget
     metrics: list[Column] = Field(description="What is measured, and which values are better.")
-    methods: list[MeasuredMethodAnswer]
+    methods: list[MethodValuesAnswer]
     timings_ms: dict[str, float]
     versions: dict[str, str]
 

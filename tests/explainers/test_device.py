@@ -49,7 +49,7 @@ def test_the_methods_that_do_not_look_are_most_of_those_of_a_pass():
 @pytest.mark.slow
 def test_the_embedded_model_gives_the_same_on_another_device():
     here, away = run("answers")
-    assert set(here) == {"explain", "prove", "similar", "capture", "sweep", "intervene", "trace"}
+    assert set(here) == {"evaluate", "explain", "prove", "similar", "capture", "sweep", "intervene", "trace"}
     for operation, numbers in here.items():
         assert len(numbers) > 5
         np.testing.assert_allclose(away[operation], numbers, rtol=0, atol=TOLERANCE * np.abs(numbers).max())

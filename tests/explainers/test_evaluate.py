@@ -261,6 +261,8 @@ def test_a_control_that_a_model_does_not_allow_is_left_out():
         ({"pictures": []}, OptionError, "no picture"),
         ({"target": "purple"}, TargetError, "no class 'purple'"),
         ({"stepz": 3}, OptionError, "no option 'stepz'"),
+        ({"methods": [Saliency()], "sign": "signed"}, OptionError, "Give sign to the explainers"),
+        ({"methods": {"mine": 3}}, OptionError, "A method is given by its name"),
         ({"metrics": ["gridpg"]}, OptionError, r"needs pictures of 4 classes .* there are \d"),
     ],
 )

@@ -115,9 +115,9 @@ class Grid(Metric):
             order = torch.randperm(len(sure), generator=generator)
             # The first picture of each other class, in a random order of the pictures.
             first = {int(kinds[number]): int(sure[number]) for number in order.flip(0)}
-            others = [first[other] for other in dict.fromkeys(kinds[order].tolist()) if other != kind][: cells - 1]
+            companions = [first[other] for other in dict.fromkeys(kinds[order].tolist()) if other != kind][: cells - 1]
             place = int(torch.randint(cells, (), generator=generator))
-            members.append([*others[:place], picture, *others[place:]])
+            members.append([*companions[:place], picture, *companions[place:]])
             places.append(place)
         device = classes.device
         return Mosaics(torch.tensor(members, device=device), torch.tensor(places, device=device), classes)
@@ -131,9 +131,9 @@ class Grid(Metric):
         mosaics, rows = self.mosaics(subject), []
         height, width = subject.images.shape[2:]
         for part in subject.question.chunks(len(mosaics.places), backward=True, copies=self.side**2):
-            some = mosaics.rows(part)
-            maps = resized(self.maps(subject, some), (self.side * height, self.side * width))
-            cell = some.cell(*maps.shape[1:])
+            batch = mosaics.rows(part)
+            maps = resized(self.maps(subject, batch), (self.side * height, self.side * width))
+            cell = batch.cell(*maps.shape[1:])
             mass = (shares(maps) * cell).sum(dim=(1, 2)).float()
             top = top_share(maps, 1 / self.side**2)
             rows.append(torch.stack([mass, (top & cell).sum(dim=(1, 2)) / top.sum(dim=(1, 2))], dim=1))
@@ -229,8 +229,8 @@ class DiFull(Grid):
         # One by one: a method may run any number of copies of any of its pictures, all of which show the same classes.
         for row in range(len(images)):
             subject.question.progress.cancel()
-            shown = mosaics.classes[mosaics.members[row]]
-            network = Disconnected(subject.question.module, layers, shown, int(mosaics.places[row]))
+            classes = mosaics.classes[mosaics.members[row]]
+            network = SeparateCells(subject.question.module, layers, classes, int(mosaics.places[row]))
             explainer: Explainer = subject.explainer
             if isinstance(explainer, LayerExplainer):
                 explainer = replace(explainer, layers=network.paths)
@@ -247,25 +247,25 @@ def _layers(subject: Subject) -> tuple[str, ...]:
     return tuple(module_paths(subject.question.module, explainer.layers_of(subject.question)))
 
 
-class Disconnected(nn.Module):
+class SeparateCells(nn.Module):
     """A network that sees each cell of a mosaic by itself; a class's logit is that of the cell that shows it.
 
     Args:
         network: returns logits (N, K), and stays as it is.
         layers: paths of layers (N, C, h, w) of the network; `paths` are those of modules here through which their
             outputs pass as one grid.
-        shown: (n * n,) int64, the classes that the cells show, row by row.
+        classes: (n * n,) int64, what the cells show, row by row.
         place: the target's cell, of which the logits of all other classes are.
     """
 
-    def __init__(self, network: nn.Module, layers: tuple[str, ...], shown: Tensor, place: int) -> None:
+    def __init__(self, network: nn.Module, layers: tuple[str, ...], classes: Tensor, place: int) -> None:
         super().__init__()
         self.network = network
         self.grids = nn.ModuleList(nn.Identity() for _ in layers)
         self._layers = layers
-        self._shown = shown
+        self._classes = classes
         self._place = place
-        self._side = isqrt(len(shown))
+        self._side = isqrt(len(classes))
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -278,9 +278,9 @@ class Disconnected(nn.Module):
             for layer, grid in zip(self._layers, self.grids, strict=True):
                 hooks.after_forward(partial(self._through, grid), layer)
             logits: Tensor = self.network(split(images, self._side))
-        logits = logits.view(len(images), len(self._shown), -1)
+        logits = logits.view(len(images), len(self._classes), -1)
         cells = torch.full((logits.shape[2],), self._place, device=logits.device)
-        cells[self._shown] = torch.arange(len(self._shown), device=logits.device)
+        cells[self._classes] = torch.arange(len(self._classes), device=logits.device)
         return logits.gather(1, cells.expand(len(images), 1, -1))[:, 0]
 
     def _through(self, grid: nn.Module, _module: nn.Module, _args: Any, output: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ BINS = 100
 
 
 @plain(frozen=True, eq=False)
-class Randomised:
+class RandomModel:
     """A model with another module of the same structure, which no accelerator runs; see `Model`."""
 
     module: nn.Module
@@ -231,5 +231,5 @@ def copy_of(module: nn.Module) -> nn.Module:
 def stand_in(subject: Subject, module: nn.Module) -> Any:
     """Return the subject's model with another module."""
     model: Any = subject.question.model
-    alike = {name: getattr(model, name) for name in Randomised.__dataclass_fields__ if hasattr(model, name)}
-    return Randomised(**{**alike, "module": module, "accelerated": None})
+    alike = {name: getattr(model, name) for name in RandomModel.__dataclass_fields__ if hasattr(model, name)}
+    return RandomModel(**{**alike, "module": module, "accelerated": None})

@@ -1,5 +1,6 @@
 """Sparseness and complexity: over how many pixels a map spreads. The network does not matter."""
 
+import numpy as np
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -32,10 +33,11 @@ class Sparseness(Metric):
 
     def score(self, subject: Subject) -> Tensor:
         """Return the index (N,), in [0, 1); 0 of a blank map."""
-        values = shares(subject.maps.abs()).flatten(1).sort(dim=1).values
+        # NumPy sorts many times as fast as PyTorch does on a processor.
+        values = np.sort(shares(subject.maps.abs()).flatten(1).cpu().numpy(), axis=1)
         count = values.shape[1]
-        weights = 2 * torch.arange(1, count + 1, device=values.device, dtype=values.dtype) - count - 1
-        return (values @ weights / count).float()
+        weights = 2 * np.arange(1, count + 1) - count - 1
+        return torch.from_numpy(values @ weights / count).to(subject.maps)
 
 
 @metric(
