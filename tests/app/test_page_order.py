@@ -88,15 +88,15 @@ def test_after_a_cancel_files_and_commands_are_those_of_the_map_that_is_shown(pa
     page.click("#options > summary")
     refining(page)
     page.get_by_role("button", name="Cancel").click()
-    expect(page.locator("#bar-range")).to_contain_text("gradcam map")
+    expect(page.locator("#bar-range")).to_contain_text("votes-detail map")
     page.click("#copy-curl")
-    assert "method=gradcam" in clipboard(page)
+    assert "method=votes-detail" in clipboard(page)
     page.click("#copy-python")
     assert "rise" not in clipboard(page)
     with page.expect_download() as download:
         page.click("#save-npz")
     with np.load(download.value.path()) as arrays:
-        assert list(arrays["methods"]) == ["gradcam"]
+        assert list(arrays["methods"]) == ["votes-detail"]
 
 
 def test_the_keyboard_reads_values_of_a_picture_that_came_while_it_was_there(page):
@@ -242,7 +242,7 @@ def test_layers_that_are_found_late_are_not_compared_as_methods(page):
     page.locator("label", has=page.locator("#by-layer")).click()
     page.locator("label", has=page.locator("#by-method")).click()
     page.wait_for_timeout(1500)
-    expect(page.locator(".card h3")).to_have_text(["gradcam", "gradcam++", "layercam", "saliency"])
+    expect(page.locator(".card h3")).to_have_text(["votes-detail", "gradcam", "layercam", "saliency"])
 
 
 def test_an_unknown_way_to_compare_is_by_method(page, url):

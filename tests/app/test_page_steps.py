@@ -36,8 +36,8 @@ def test_back_leads_to_the_question_before(asking, url):
     fields = explained_anew(page, page.go_back)
     assert page.url == f"{url}/?target=281"
     assert ("target", "281") in fields
-    assert "method" not in dict(fields)  # the service's default one
-    expect(page.locator("#method")).to_have_value("gradcam")
+    assert ("method", "votes-detail") in fields  # the recommended one
+    expect(page.locator("#method")).to_have_value("votes-detail")
     explained_anew(page, page.go_back)
     expect(page.locator("#answer-label")).to_have_text("tiger cat")
     explained_anew(page, page.go_forward)
@@ -112,7 +112,7 @@ def test_an_unknown_method_of_a_link_is_no_step(page, url):
     page.wait_for_timeout(STRIDE)
     explained_anew(page, lambda: page.click("#predictions .class:has-text('tabby')"))
     explained_anew(page, page.go_back)
-    expect(page.locator("#method")).to_have_value("gradcam")
+    expect(page.locator("#method")).to_have_value("votes-detail")
     assert page.evaluate("history.length") == before + 1
 
 

@@ -37,11 +37,11 @@ def test_methods_are_compared_side_by_side(page, url):
     upload(page)
     page.click("#tab-compare")
     compared(page, 4)
-    expect(page.locator(".card h3")).to_have_text(["gradcam", "gradcam++", "layercam", "saliency"])
+    expect(page.locator(".card h3")).to_have_text(["votes-detail", "gradcam", "layercam", "saliency"])
     for facts in page.locator(".facts").all_inner_texts():
         assert "tiger cat" in facts
         assert facts.endswith((" ms", " s"))
-    pairs = ask(url, method="gradcam,gradcam++,layercam,saliency", format="json").json()["agreement"]
+    pairs = ask(url, method="votes-detail,gradcam,layercam,saliency", format="json").json()["agreement"]
     names = page.locator("#agreement thead th").all_inner_texts()
     cells = page.locator("#agreement tbody tr").evaluate_all(
         "rows => rows.map((row) => [...row.querySelectorAll('td')].map((cell) => cell.textContent.replace('−', '-')))"
@@ -97,7 +97,7 @@ def test_one_pixel_is_read_in_all_compared_maps(page, url):
     box = stage.bounding_box()
     page.mouse.move(box["x"] + (200.5 / 451) * box["width"], box["y"] + (150.5 / 300) * box["height"])
     expect(page.locator("#compare-pixel")).to_have_text("x 200, y 150")
-    for card, method in enumerate(["gradcam", "gradcam++", "layercam", "saliency"]):
+    for card, method in enumerate(["votes-detail", "gradcam", "layercam", "saliency"]):
         with np.load(io.BytesIO(ask(url, method=method, format="npz").content)) as arrays:
             value = arrays["heatmaps"][0, 150, 200]
         assert float(page.locator(".card .value").nth(card).inner_text()) == pytest.approx(value, abs=2e-3)
