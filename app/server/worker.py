@@ -1,10 +1,10 @@
-"""gunicorn's threaded worker, with two changes: it waits when files run out, and ends without waiting for silence."""
+"""gunicorn's threaded worker, which waits when files run out, and never for clients that are silent or stay."""
 
 import errno
 import os
 import time
 from contextlib import suppress
-from socket import SHUT_RDWR, socket
+from socket import SHUT_RDWR, SHUT_WR, socket
 from typing import Any
 
 from gunicorn.workers.gthread import STOP_KEEPALIVE_LINGER, TConn, ThreadWorker
@@ -17,6 +17,9 @@ PAUSE_SECONDS = 0.05
 
 WARNING_SECONDS = 60.0
 """Seconds between two log lines about that."""
+
+LINGER_SECONDS, STOP_LINGER_SECONDS = 2.0, 1.0
+"""Seconds in which clients may close their connections after an answer; and after the last call, once the worker ends."""
 
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Transient errors of `accept`: no file or memory for a connection at the moment."""
@@ -61,10 +64,30 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             or conn.initialized
             or conn.wait_for_data(max(0.0, self.last_call - time.monotonic()))
         ):
-            return super().handle(conn)
+            stays = super().handle(conn)
+            if not stays:
+                self._linger(conn)
+            return stays
         with suppress(OSError):  # its client has closed it
             conn.sock.shutdown(SHUT_RDWR)  # or the main loop would wait two seconds for its client to do so
         return False
+
+    def _linger(self, conn: TConn) -> None:
+        """Wait until the client has closed a connection too, so that it reads its last answer whole (RFC 9112, 9.6).
+
+        gunicorn waits in its main loop, which holds up everybody two seconds for each client that never closes.
+        """
+        until = time.monotonic() + LINGER_SECONDS
+        if self.last_call is not None:
+            until = min(until, self.last_call + STOP_LINGER_SECONDS)
+        with suppress(OSError):
+            conn.sock.shutdown(SHUT_WR)
+            while (remaining := until - time.monotonic()) > 0:
+                conn.sock.settimeout(remaining)
+                if not conn.sock.recv(2**12):
+                    break
+        with suppress(OSError):
+            conn.sock.shutdown(SHUT_RDWR)  # so that the main loop has nothing to wait for
 
     def _leave(self) -> None:
         """Accept no new connections, and soon close those that have sent no request.

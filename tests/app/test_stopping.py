@@ -138,6 +138,24 @@ def test_a_worker_that_ends_gives_no_thread_to_silent_connections(worker, monkey
         assert client.recv(1) == b""
 
 
+@pytest.mark.parametrize("last_call", [None, 0.0], ids=["works", "ends"])
+def test_a_thread_and_not_the_main_loop_waits_for_a_client_that_does_not_close(last_call, worker, monkeypatch):
+    monkeypatch.setattr(ThreadWorker, "handle", lambda self, conn: conn.stays)
+    monkeypatch.setattr("seewhy.app.server.worker.LINGER_SECONDS", 0.01 if last_call is None else GUARD)
+    worker.last_call = last_call
+    server, client = socket.socketpair()
+    with server, client:
+        server.settimeout(GUARD)
+        client.sendall(b"more")
+        connection = Mock(sock=server, initialized=True, stays=True)
+        assert worker.handle(connection)  # it is kept, and nothing is read
+        connection.stays = False
+        assert not worker.handle(connection)
+        assert client.recv(1) == b""  # there are no more answers
+        while server.recv(4096):  # what is left of its requests is not waited for
+            pass
+
+
 @pytest.mark.parametrize(("stops", "accepted"), [(True, 3), (False, 0)])
 def test_what_the_system_has_accepted_is_refused_where_the_whole_service_stops(stops, accepted, worker, monkeypatch):
     flag, waiting = SharedFlag(), [1, 2, 3]
