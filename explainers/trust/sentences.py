@@ -43,10 +43,8 @@ def sentence_of(
             f"{dropped} with the marked {part} {then}, which alone gives {kept})."
         )
     if grade == "not supported":
-        return (
-            f"Do not rely on this heatmap: with the marked {part} {then}, the model still says {subject} at {dropped} "
-            f"(of {whole})."
-        )
+        rest = f"the model still says {subject} at {dropped} (of {whole})" if verb == "falls" else change
+        return f"Do not rely on this heatmap: with the marked {part} {then}, {rest}."
     if grade == "blank":
         return f"The heatmap is blank: it marks nothing that speaks for {subject}."
     return (

@@ -119,6 +119,10 @@ def test_sentences_are_plain_english():
         "Do not rely on this heatmap: with the marked quarter painted over, the model still says 'light' at 50% (of "
         "95%)."
     )
+    assert sentence("not supported", against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
+        "Do not rely on this heatmap: with the marked quarter painted over, the lead of 'light' over 'dark' goes from "
+        "91% to 0%."
+    )
     assert sentence("blank") == "The heatmap is blank: it marks nothing that speaks for 'light'."
     assert sentence(None, against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
         "With the marked quarter painted over, the lead of 'light' over 'dark' goes from 91% to 0%; alone, it gives "
