@@ -19,7 +19,7 @@ WARNING_SECONDS = 60.0
 """Seconds between two log lines about that."""
 
 LINGER_SECONDS, STOP_LINGER_SECONDS = 2.0, 1.0
-"""Seconds in which clients may close their connections after an answer; and after the last call, once the worker ends."""
+"""Seconds in which clients may close their connections: after an answer; after the last call, once the worker ends."""
 
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Transient errors of `accept`: no file or memory for a connection at the moment."""
