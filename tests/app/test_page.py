@@ -49,7 +49,7 @@ def test_an_upload_is_answered_in_place(page, url):
 
 
 def test_the_proof_stands_beside_its_map(cat_page, url):
-    (explanation,) = ask(url, proof="true", format="json").json()["explanations"]
+    (explanation,) = ask(url, method=START, proof="true", format="json").json()["explanations"]
     proof = explanation["proof"]
     expect(cat_page.locator("#proof")).to_contain_text(proof["sentence"])
     expect(cat_page.locator("#proof .grade")).to_contain_text(proof["grade"] or "not graded yet")
