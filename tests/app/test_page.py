@@ -344,8 +344,9 @@ def test_a_method_of_regions_is_shown_as_its_sheet(tab, url):
 def test_the_value_under_the_pointer_is_that_of_the_arrays(cat_page, url):
     with np.load(io.BytesIO(ask(url, method=START, format="npz").content)) as arrays:
         heatmap = arrays["heatmaps"][0]
-    box = cat_page.locator("#stage").bounding_box()
+    expect(cat_page.locator("#proof .grade")).to_be_visible()
     for x, y in ((200, 150), (90, 260), (3, 3), (300, 40)):
+        box = cat_page.locator("#stage").bounding_box()
         cat_page.mouse.move(box["x"] + (x + 0.5) / 451 * box["width"], box["y"] + (y + 0.5) / 300 * box["height"])
         expect(cat_page.locator("#reading")).to_have_text(f"x {x}, y {y}: {heatmap[y, x]:.3f}")
     reader = cat_page.locator("#reader")

@@ -67,7 +67,9 @@ TAKING_OPTIONS = [
 ]
 
 CALLS: dict[str, Callable[..., Any]] = {
+    "calibrate": lambda call, model, picture, **options: call(model, [picture], **options),
     "compare": lambda call, model, picture, **options: call(model, picture, ["gradcam", "saliency"], **options),
+    "evaluate": lambda call, model, picture, **options: call(model, [picture], **options),
     "explain": lambda call, model, picture, **options: call(model, picture, **options),
     "explain_many": lambda call, model, picture, **options: call(model, [picture], **options),
     "intervene": lambda call, model, picture, **options: call(
