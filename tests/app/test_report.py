@@ -71,7 +71,10 @@ def test_a_report_gives_the_proof_in_words_and_in_numbers(client):
             {"method": "layercam,gradcam", "layer": "blocks.4", "target": "tabby", "against": "tiger cat"},
             marks=pytest.mark.slow,
         ),
-        {"method": "integrated-gradients", "steps": "3", "sign": "signed", "target": "282", "scale": "0,1"},
+        pytest.param(
+            {"method": "integrated-gradients", "steps": "3", "sign": "signed", "target": "282", "scale": "0,1"},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_command_of_a_report_repeats_its_maps(client, run, tmp_path, monkeypatch, fields):

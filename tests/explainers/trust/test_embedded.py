@@ -46,6 +46,7 @@ def test_evidence_for_a_close_up_is_spread_and_for_things_it_is_not(lite0, metho
     assert grades == expected
 
 
+@pytest.mark.slow
 def test_a_method_that_ignores_the_model_is_never_fully_supported(lite0):
     proof = explain(lite0, EXAMPLES / "astronaut.png", "centre", proof=True).proof
     assert {"same-for-every-class", "ignores-the-model"} <= {*proof.warnings}

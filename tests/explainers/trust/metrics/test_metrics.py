@@ -56,6 +56,7 @@ def values(net, images, truth):
     return measure(net, images, built("gradcam", *CONTROLS), small(OF_PICTURES), truth=truth).values
 
 
+@pytest.mark.slow
 def test_a_value_does_not_depend_on_the_other_pictures(net, images, truth, values, monkeypatch):
     monkeypatch.setattr(chunks, "MOST", 2)
     for row in range(3):
