@@ -204,11 +204,10 @@ def _options_schema(declaration: Declaration) -> Schema:
 
 
 def _content(declaration: Declaration) -> dict[str, Any]:
-    """Describe the answers of a route by media type."""
-    content: dict[str, Any] = {
-        options.MEDIA_TYPES[name]: {"schema": BINARY} for name in declaration.formats if name != "json"
-    }
+    """Describe the answers of a route by media type; JSON first, for generators of clients take the first they know."""
+    content: dict[str, Any] = {}
     if declaration.answers:
         documents: list[Any] = [PydanticSchema(schema_class=answer) for answer in declaration.answers]
         content[options.MEDIA_TYPES["json"]] = {"schema": documents[0] if len(documents) == 1 else {"anyOf": documents}}
+    content |= {options.MEDIA_TYPES[name]: {"schema": BINARY} for name in declaration.formats if name != "json"}
     return content | {media: {"schema": schema} for media, schema in declaration.media.items()}
