@@ -105,9 +105,7 @@ class Method:
     @property
     def equation(self) -> str:
         """The method's equation in LaTeX, from its docstring."""
-        text = cleandoc(self.explainer.__doc__ or "")
-        block = re.search(r"^\.\. math::(.*?)(?=^\S|\Z)", text, re.DOTALL | re.MULTILINE)
-        return cleandoc(block[1]) if block else ""
+        return equation_of(self.explainer)
 
     @property
     def counted(self) -> tuple[str, ...]:
@@ -163,6 +161,13 @@ class Method:
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
         return TypeAdapter(self.explainer)
+
+
+def equation_of(kind: type[Any]) -> str:
+    """Return the equation in the docstring of a class, in LaTeX; empty without one."""
+    text = cleandoc(kind.__doc__ or "")
+    block = re.search(r"^\.\. math::(.*?)(?=^\S|\Z)", text, re.DOTALL | re.MULTILINE)
+    return cleandoc(block[1]) if block else ""
 
 
 def _public(option: str) -> str:

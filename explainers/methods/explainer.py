@@ -35,6 +35,21 @@ AUGMENTATIONS = tuple((flip, factor) for flip in (False, True) for factor in (1.
 """Of ``smooth="tta"``: whether mirrored, and the factor of the pixels; the plain picture first."""
 
 
+def known_arguments(kind: type[Any], arguments: Any) -> Any:
+    """Return the arguments of a dataclass, as pydantic gives them to a validator.
+
+    Raises:
+        UnknownOptionError: the class has no field of that name.
+    """
+    names = [field.name for field in fields(kind)]
+    keywords = arguments.kwargs if isinstance(arguments, ArgsKwargs) else arguments
+    for name in keywords if isinstance(keywords, dict) else ():
+        if name not in names:
+            hint = near_matches(name, names) or f"It takes {', '.join(sorted(names)) or 'no options'}."
+            raise UnknownOptionError(f"{kind.__name__} has no option {name!r}. {hint}", field=name)
+    return arguments
+
+
 @dataclass(frozen=True, kw_only=True)
 class Explainer(ABC):
     """Base of all methods. An explainer is its parameters, checked on creation: equal explainers can share a batch.
@@ -72,13 +87,7 @@ class Explainer(ABC):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, arguments: Any) -> Any:
-        names = [field.name for field in fields(cls)]
-        keywords = arguments.kwargs if isinstance(arguments, ArgsKwargs) else arguments
-        for name in keywords if isinstance(keywords, dict) else ():
-            if name not in names:
-                hint = near_matches(name, names) or f"It takes {', '.join(sorted(names))}."
-                raise UnknownOptionError(f"{cls.__name__} has no option {name!r}. {hint}", field=name)
-        return arguments
+        return known_arguments(cls, arguments)
 
     @abstractmethod
     def attribute(self, question: Question) -> Attribution:

@@ -3,22 +3,20 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass as plain
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
-from pydantic_core import ArgsKwargs
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import require_finite
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question, widened
-from seewhy.explainers.errors import UnknownOptionError, near_matches
 from seewhy.explainers.methods.baselines import baseline_of
-from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.methods.explainer import Explainer, known_arguments
 from seewhy.explainers.trust.marking import WHOLE, blurred, resized
 
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="Of the random draws; the same seed gives the same value.")]
@@ -138,13 +136,7 @@ class Metric(ABC):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, arguments: Any) -> Any:
-        names = [field.name for field in fields(cls)]
-        keywords = arguments.kwargs if isinstance(arguments, ArgsKwargs) else arguments
-        for name in keywords if isinstance(keywords, dict) else ():
-            if name not in names:
-                hint = near_matches(name, names) or f"It takes {', '.join(sorted(names)) or 'no options'}."
-                raise UnknownOptionError(f"{cls.__name__} has no option {name!r}. {hint}", field=name)
-        return arguments
+        return known_arguments(cls, arguments)
 
     @abstractmethod
     def score(self, subject: Subject) -> Tensor:

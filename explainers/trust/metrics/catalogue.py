@@ -1,10 +1,8 @@
 """The catalogue of metrics by name. The decorator `metric` enters a metric's class."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from inspect import cleandoc
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args
 
@@ -12,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from seewhy.explainers.core.costs import evaluate
 from seewhy.explainers.errors import OptionError, near_matches, plain_fault
-from seewhy.explainers.methods.catalogue import Paper
+from seewhy.explainers.methods.catalogue import Paper, equation_of
 from seewhy.explainers.trust.metrics.base import Metric
 
 Aspect = Literal["faithfulness", "localisation", "complexity", "stability", "randomisation"]
@@ -63,9 +61,7 @@ class MetricEntry:
     @property
     def equation(self) -> str:
         """The metric's equation in LaTeX, from its docstring."""
-        text = cleandoc(self.metric.__doc__ or "")
-        block = re.search(r"^\.\. math::(.*?)(?=^\S|\Z)", text, re.DOTALL | re.MULTILINE)
-        return cleandoc(block[1]) if block else ""
+        return equation_of(self.metric)
 
     def build(self, options: Mapping[str, Any]) -> Metric:
         """Return the metric with these options, checked.
