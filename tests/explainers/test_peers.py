@@ -24,7 +24,7 @@ def pairs():
     """Yield each peer with a network: the first where it can be compared, or in the long tests one after the other."""
     for place, peer in enumerate(PEERS):
         names = [name for name in NETS if name not in peer.without]
-        name = names[place % len(names)] if peer.method in LONG else names[0]
+        name = names[(place + 1) % len(names)] if peer.method in LONG else names[0]
         is_long = name != "resnet18" or peer.method in LONG
         marks = [pytest.mark.slow] if is_long else []
         yield pytest.param(peer, name, marks=marks, id=f"{peer.method}-{peer.library}-{name}")
