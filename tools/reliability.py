@@ -43,8 +43,8 @@ def load(wrong: list[str], count: int) -> Iterator[str]:
     yield f"| requests, of {kinds} kinds, from {THREADS} threads | {tally.count:,} in {tally.seconds:.0f} s |"
     yield f"| models, of which {MAX_MODELS} fit in memory | {len(MODELS)}, loaded {tally.loads:,} times |"
     yield f"| responses by status | {_counts(tally.codes)} |"
-    yield f"| refused with 503 because no model could be unloaded, and sent again after `Retry-After` | {tally.refused:,} |"
-    yield f"| responses that differ from those without load | {len(tally.wrong)}; largest difference {tally.worst:.1g} |"
+    yield f"| refused with 503 because no model could be unloaded, and later retried | {tally.refused:,} |"
+    yield f"| responses unlike those without load | {len(tally.wrong)}; largest difference {tally.worst:.1g} |"
     methods = ", ".join(f"`{method}`" for method in sorted(set(tally.rounded)))
     yield (
         "| responses with the diagnostic `rounding-decides` or `faint-map` that differ because of rounding | "

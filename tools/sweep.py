@@ -341,9 +341,9 @@ plain forward and backward pass raise. A dash means that {bare:g} seconds were n
     return f"""# Hook coverage
 
 This table compares what `HookSession` records with autograd, for every module of every torchvision classifier,
-including containers and the model itself: the inputs and outputs of all calls, and their gradients. The models are frozen and
-in evaluation mode, with fixed random weights (and matching batch-norm statistics). Each gets one picture, with the
-first side that works out of {", ".join(map(str, SIDES))}.
+including containers and the model itself: the inputs and outputs of all calls, and their gradients. The models are
+frozen and in evaluation mode, with fixed random weights (and matching batch-norm statistics). Each gets one picture,
+with the first side that works out of {", ".join(map(str, SIDES))}.
 
 The reference uses neither sessions nor taps. PyTorch's own forward hooks replace each tensor that a module receives or
 returns by a clone and store the clone's gradient edge; one `torch.autograd.grad` then computes the gradients at all
