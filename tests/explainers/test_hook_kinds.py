@@ -694,7 +694,7 @@ def test_mistaken_arguments_are_named():
     net = nn.Sequential(nn.Linear(2, 2))
     with HookSession(net) as hooks:
         assert hooks.record(net[0], kinds="output") == ("0",)
-        with pytest.raises(LayerError, match="No layer is given"):
+        with pytest.raises(LayerError, match="No layers were given"):
             hooks.record()
         with pytest.raises(LayerError, match="no such module as this Linear"):
             hooks.record(nn.Linear(2, 2))
