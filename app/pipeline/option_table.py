@@ -74,8 +74,8 @@ EXPLAIN = {
 
 PROOF = {
     "proof": Option(
-        "How far the heatmap can be relied on, by three or four forward passes more: what the model says with the "
-        "marked part alone, and without it. `full` tries the map's own turned and mirrored copies too, three passes "
+        "How far the heatmap can be relied on, by two or three forward passes more: what the model says with the "
+        "marked part alone, and without it. `full` tries the map's own turned and mirrored copies too, four passes "
         "more.",
         False,
     ),
