@@ -45,7 +45,8 @@ TABLE
 Metrics are given by name, or with parameters, as `ROAD(imputation="exact")`; methods likewise, or as a mapping from
 names of your own, such as `{"late": GradCAM(layers=("blocks.6",)), "early": GradCAM(layers=("blocks.2",))}`. Pictures
 may be pairs with targets, and `boxes` or `masks` say where these lie. `gridpg` and `difull` make mosaics of the
-pictures, so they need some of several classes. Four pictures are too few for a paper.
+pictures, so they need some of several classes. Four pictures are too few for a paper. Where a metric cannot measure a
+method, as `difull` cannot measure `fullgrad`, the cell is empty and `table[method, metric].reason` says why.
 
 | metric | measures | better | forwards | explanations | needs |
 | --- | --- | --- | --- | --- | --- |"""

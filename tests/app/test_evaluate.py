@@ -11,6 +11,8 @@ from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.scheduler import Pace
 from seewhy.explainers import evaluate
 from seewhy.explainers.core.costs import Passes
+from seewhy.explainers.errors import UnsupportedModuleError
+from seewhy.explainers.trust.metrics.randomisation import MPRT
 from tests.app.conftest import encoded
 from tests.app.test_errors import problem
 
@@ -68,6 +70,17 @@ def test_a_mask_says_where_the_target_lies(ask, cat):
     everywhere = mask_of((0, 0, *size), size)
     document = ask(metrics="energy-in-box", controls="false", truth=(io.BytesIO(everywhere), "truth.png"))
     assert document["methods"][0]["values"]["energy-in-box"] == pytest.approx(1)
+
+
+def test_a_metric_that_cannot_measure_a_method_says_why(ask, monkeypatch):
+    def score(_, subject):
+        raise UnsupportedModuleError("It cannot be copied.")
+
+    monkeypatch.setattr(MPRT, "score", score)
+    (row,) = ask(metrics="sparseness,mprt", controls="false")["methods"]
+    assert row["values"]["mprt"] is None
+    assert row["values"]["sparseness"] > 0
+    assert row["reasons"] == {"mprt": "It cannot be copied."}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from seewhy.explainers.core.ask import Ask
-from seewhy.explainers.errors import LayerError, OptionError, UnknownOptionError
+from seewhy.explainers.errors import OptionError, UnknownOptionError, UnsuitableModelError
 from seewhy.explainers.execution import chunks
 from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.catalogue import METHODS, get_method
@@ -225,12 +225,17 @@ def test_truth_must_be_known(net, images):
     assert caught.value.field == "boxes"
 
 
-def test_what_a_method_cannot_do_names_it_and_the_metric(net, images):
-    several = {"difull": get_metric("difull").build({"sure": 0})}
-    asked = Ask(torch.arange(5))
-    five = torch.cat([images, images[:2]])
-    with pytest.raises(LayerError, match=r"difull of fullgrad: The output of 'network\."):
-        measure(nets.seeded(nets.Net, 5), five, built("fullgrad"), several, asked)
+def test_a_metric_that_cannot_measure_a_method_says_why(images):
+    difull = {"difull": get_metric("difull").build({"sure": 0})}
+    five, asked = torch.cat([images, images[:2]]), Ask(torch.arange(5))
+    net = nets.seeded(nets.Net, 5)
+    measurement = measure(net, five, built("fullgrad", "gradcam"), difull, asked)
+    assert measurement.reasons["fullgrad"]["difull"].startswith("The output of 'network.")
+    assert all(values.isnan().all() for values in measurement.values["fullgrad"].values())
+    assert measurement.reasons["gradcam"] == {}
+    assert measurement.values["gradcam"]["difull"].isfinite().all()
+    with pytest.raises(UnsuitableModelError):  # whatever the metric
+        measure(net, five, built("attention-rollout"), difull, asked)
 
 
 def test_mosaics_need_classes_that_are_sure(net, images):
