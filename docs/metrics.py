@@ -66,9 +66,10 @@ def page(table: str) -> str:
     lines += [
         "",
         "Passes are those of each picture and method: forward passes of altered pictures, and how often the method "
-        "explains anew; `levels` are 7, or `steps` + 1, and `mosaics` 1, or as many as a mosaic has cells where these "
-        "are whole inputs. Metrics read the map over the model's input, resized bilinearly. A blank map counts as one "
-        "that is the same everywhere; where a value is undefined it is NaN (null in JSON), and means leave it out.",
+        "explains anew. Which pixels sensitivity-n and infidelity hide no map decides: their passes serve all methods"
+        " of a table. `levels` are 7, or `steps` + 1, and `mosaics` 1, or as many as a mosaic has cells where these "
+        "are whole inputs. Metrics read the map over the model's input, resized bilinearly. A blank map counts as one"
+        " that is the same everywhere; where a value is undefined it is NaN (null in JSON), and means leave it out.",
         "",
         "Wherever quantus 0.6 has a metric, values equal its own to 10⁻⁵, given the same maps, hidden parts, noise and "
         "networks; a test holds that. (Deletion is its `PixelFlipping`, sensitivity-n its `FaithfulnessCorrelation`, "

@@ -1,6 +1,6 @@
 """Methods measured: the values of metrics for the maps of several methods of a batch of pictures."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -78,9 +78,10 @@ def measure(
         if ask.function is None:
             question = replace(question, ask=replace(ask, targets=plain[0].ask_targets))
         raw = _explained(question, explainers, metrics)
+        shared: dict[Hashable, Tensor] = {}
         for name, explainer in explainers.items():
             maps, reach = raw[name]
-            subject = Subject(question, explainer, maps, plain, truth, reach)
+            subject = Subject(question, explainer, maps, plain, truth, reach, shared)
             for label, metric in metrics.items():
                 number += 1
                 columns = entry_of(metric).columns
@@ -123,9 +124,11 @@ def passes(
     metrics: Mapping[str, Metric],
 ) -> Passes | None:
     """Return the passes of `measure` for one picture; None if those of a method are unknown."""
-    counts = [passes_of_metric(metric) for metric in metrics.values()]
-    forwards, again = sum(count[0] for count in counts), sum(count[1] for count in counts)
-    total = Passes(1)
+    counts = [(metric.shares_forwards, *passes_of_metric(metric)) for metric in metrics.values()]
+    shared = sum(forwards for is_shared, forwards, _ in counts if is_shared)
+    forwards = sum(forwards for _, forwards, _ in counts) - shared
+    again = sum(explanations for _, _, explanations in counts)
+    total = Passes(1 + shared)
     for explainer in explainers.values():
         each = passes_of_method(explainer, model, image_shape)
         if each is None:

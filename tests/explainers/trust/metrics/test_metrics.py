@@ -101,7 +101,7 @@ def test_noisy_pictures_are_explained_for_the_same_targets(images):
 @pytest.mark.parametrize("name", OF_PICTURES)
 def test_the_forward_passes_are_those_of_the_catalogue(name, net, images, truth):
     """At most: what an accelerator, or a mask that is the same, saves is not counted."""
-    count = 0
+    count, methods = 0, built("saliency", "edges")
 
     class Counting(nn.Module):
         def __init__(self) -> None:
@@ -115,12 +115,12 @@ def test_the_forward_passes_are_those_of_the_catalogue(name, net, images, truth)
 
     counting = Counting().eval()
     metrics = small([name])
-    measure(counting, images[:1], built("saliency"), metrics, truth=truth[:1])  # which also looks at memory, once
+    measure(counting, images[:1], methods, metrics, truth=truth[:1])  # which also looks at memory, once
     if "mprt" in name:  # the counter is copied too, and counts in its copies
         return
     count = 0
-    measure(counting, images[:1], built("saliency"), metrics, truth=truth[:1])
-    assert count <= passes(counting, (3, 12, 14), built("saliency"), metrics).forwards
+    measure(counting, images[:1], methods, metrics, truth=truth[:1])
+    assert count <= passes(counting, (3, 12, 14), methods, metrics).forwards
 
 
 def test_progress_rises_to_its_end_and_can_be_cancelled(net, images, truth):
