@@ -252,6 +252,7 @@ class MethodValuesAnswer(MethodIdentity):
 
     control: bool = Field(description="Whether it knows nothing of the class, and any other method should beat it.")
     values: dict[str, float | None] = Field(description="By the names of `metrics`; null where undefined.")
+    reasons: dict[str, str] = Field(description="By metric: why it cannot measure the method.")
 
 
 class EvaluateAnswer(BaseModel):
