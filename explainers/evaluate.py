@@ -75,11 +75,12 @@ def evaluate(
         options: of the methods, each gets its own; and of the metrics, as ``**{"road.imputation": "exact"}``.
 
     Returns:
-        A table of methods and metrics, with the value of each picture.
+        A table of methods and metrics, with the value of each picture. Where a metric cannot measure a method, the cell
+        is empty and has the reason.
 
     Raises:
         OptionError: an unknown method, metric or option, or a metric needs what is not given.
-        LayerError, TargetError: a layer or class that the model lacks.
+        LayerError, TargetError: a layer or class that the model lacks; or a method does not suit the model.
         PictureError, OSError: a picture cannot be read, with ``on_error="raise"``.
         UnsupportedModuleError: a bare module, whose preprocessing is unknown.
     """
@@ -187,6 +188,7 @@ class _Series:
         names: of the pictures so far.
         failures: of those that were left out.
         values: by method and column, a tensor for each batch.
+        reasons: by method and metric, why there are no values.
         pool: the pictures and questions that metrics of several pictures wait for.
     """
 
@@ -199,6 +201,7 @@ class _Series:
     names: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     values: dict[tuple[str, str], list[Tensor]] = field(default_factory=dict)
+    reasons: dict[tuple[str, str], str] = field(default_factory=dict)
     pool: list[tuple[Tensor, Ask]] = field(default_factory=list)
 
     def run(self, sources: Sequence[tuple[Any, Any]], batch_size: int, bar: Callable[[int], Progress]) -> None:
@@ -245,6 +248,8 @@ class _Series:
         for method, columns in measurement.values.items():
             for column, values in columns.items():
                 self.values.setdefault((method, column), []).append(values)
+            for metric, reason in measurement.reasons[method].items():
+                self.reasons.setdefault((method, metric), reason)
 
     def evaluation(self, seed: int) -> Evaluation:
         """Return the table."""
@@ -257,6 +262,7 @@ class _Series:
             columns=columns,
             values={key: torch.cat(parts).double().numpy() for key, parts in self.values.items()},
             failures=self.failures,
+            reasons=self.reasons,
             seed=seed,
         )
 

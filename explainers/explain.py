@@ -126,7 +126,7 @@ def explain(
         top: explain so many of the most probable classes, instead of `target`.
         attribute: of a detector's box: ``score``, ``x1``, ``y1``, ``x2``, ``y2``, ``box``, ``objectness`` or ``mask``.
         label: class of a target that is a place, such as ``region:10,20,90,80``.
-        proof: whether to try the map on masked copies of the picture, three or four forward passes more, and to give
+        proof: whether to try the map on masked copies of the picture, two or three forward passes more, and to give
             the result a `proof`; ``full`` to try the map's own turned and mirrored copies too.
         proof_area: share of the model's input that the map marks then, 0.01 to 0.9.
         proof_fill: what hides pixels then: ``blur``, or ``mean`` for the mean colour.

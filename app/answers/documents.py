@@ -107,6 +107,7 @@ def evaluation_document(result: EvaluateResult) -> EvaluateAnswer:
                 column: value if isfinite(value := float(values)) else None
                 for column, values in result.values[name].items()
             },
+            reasons=dict(result.reasons[name]),
         )
         for name, explainer in result.explainers.items()
     ]

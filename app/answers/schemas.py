@@ -254,6 +254,7 @@ class MethodValuesAnswer(MethodIdentity):
         description="Whether it is a control that does not depend on the class, which any useful method should beat."
     )
     values: dict[str, float | None] = Field(description="Values by the names of `metrics`; null if undefined.")
+    reasons: dict[str, str] = Field(description="For metrics that cannot measure the method: the reason.")
 
 
 class EvaluateAnswer(BaseModel):

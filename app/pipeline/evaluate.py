@@ -73,7 +73,9 @@ def evaluate(service: Service, upload: bytes, truth: bytes | None, options: Eval
     service.spend(model, computation, 1, deadline, [method for method, _ in methods], "fewer metrics")
     measurement: Measurement = service.run(Plan(model, computation, (ask,), deadline, "evaluate"), picture, timings)
     (target,) = located(model.task.describe(measurement.outputs[0], [measurement.targets[0]], top=0), picture.geometry)
-    return EvaluateResult(model, timings, target, explainers, columns_of(metrics), measurement.values)
+    return EvaluateResult(
+        model, timings, target, explainers, columns_of(metrics), measurement.values, measurement.reasons
+    )
 
 
 def _check_metrics(metrics: Mapping[str, Metric], truth_is_known: bool) -> None:

@@ -82,8 +82,8 @@ EXPLAIN = {
 
 PROOF = {
     "proof": Option(
-        "Test the heatmap on the model with three or four extra forward passes: on the marked part alone, and without "
-        "it. `full` also tries rotated and mirrored copies of the map, with three more passes.",
+        "Test the heatmap on the model with two or three extra forward passes: on the marked part alone, and without "
+        "it. `full` also tries rotated and mirrored copies of the map, with four more passes.",
         False,
     ),
     "proof_area": Option("Share of the model's input that the heatmap marks for the proof, 0.01 to 0.9.", AREA),

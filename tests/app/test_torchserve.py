@@ -167,6 +167,14 @@ def test_an_answer_has_one_map(client, cat):
     assert response.mimetype == "image/png"
 
 
+@pytest.mark.parametrize("accept", ["application/json", "image/png"])
+def test_a_proof_is_refused_and_not_dropped(client, cat, accept):
+    url = f"/explanations/{MODEL}?method=gradcam&proof=true"
+    assert "no place for a proof" in refused(
+        client.post(url, data=cat, headers={"Accept": accept}), 400, "BadRequestException"
+    )
+
+
 def test_a_large_picture_may_come_as_text(client, cat):
     large = io.BytesIO()
     noise = np.random.default_rng(0).integers(0, 256, (600, 600, 3), dtype=np.uint8)

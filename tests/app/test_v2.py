@@ -230,6 +230,18 @@ def test_drawings_and_documents_for_who_asks(ask, text, pixels):
     assert json.loads(tensors["explanation"]["data"][0])["explanations"][0]["target"]["label"] == "tiger cat"
 
 
+def test_each_map_comes_with_its_proof(ask, text):
+    options = {"parameters": {"proof": "true", "target": ["tabby", "lynx"]}}
+    proofs = outputs(ask(tensor(text) | options, "explain"))["proofs"]
+    assert (proofs["datatype"], proofs["shape"]) == ("BYTES", [1, 2])
+    sentences = [json.loads(part)["sentence"] for part in proofs["data"]]
+    assert ["'tabby'" in sentences[0], "'lynx'" in sentences[1]] == [True, True]
+    for output, status in {"maps": 400, "explanation": 200, "proofs": 200}.items():
+        response = ask(tensor(text) | options | {"outputs": [{"name": output}]}, "explain")
+        assert response.status_code == status
+    assert "needs the parameter proof" in refused(ask(tensor(text) | {"outputs": [{"name": "proofs"}]}, "explain"))
+
+
 def test_pictures_of_several_sizes(ask, text, coffee):
     body = tensor(None, shape=[2], data=[text, base64.b64encode(coffee).decode()])
     assert "differ in size" in refused(ask(body, "explain"))
