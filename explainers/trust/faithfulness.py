@@ -92,7 +92,8 @@ def scores_of(question: Question, objective: Objective, visible: Tensor, fill: F
     parts = []
     for rows in question.chunks(len(masks)):
         numbers = pictures[rows]
-        copies = torch.where(masks[rows], question.images[numbers], hidden[numbers])
+        these = slice(1) if len(question.images) == 1 else numbers  # a single picture is not copied
+        copies = torch.where(masks[rows], question.images[these], hidden[these])
         part = objective.rows(numbers)
         parts.append(part.scores(part.probabilities(question.predict(copies))))
     return torch.cat(parts).view(visible.shape[:2])
@@ -113,11 +114,9 @@ def _marks(question: Question, attribution: Attribution, area: float) -> Tensor:
 
 
 def _copies(marks: Tensor, full: bool) -> Tensor:
-    """Return the pixels (V, N, H, W) that each masked copy shows: keep, drop, turned drop; and the rest of `full`."""
-    copies = [marks, ~marks, ~turned(marks)]
-    if full:
-        copies += [turned(marks), mirrored(marks), ~mirrored(marks)]
-    return torch.stack(copies)
+    """Return the pixels (V, N, H, W) that each masked copy shows: keep and drop, of `full` for the map's copies too."""
+    maps = [marks, turned(marks), mirrored(marks)] if full else [marks]
+    return torch.stack([copy for part in maps for copy in (part, ~part)])
 
 
 def _nothing(objective: Objective, marks: Tensor) -> Tensor:
@@ -152,20 +151,16 @@ def _faithfulness(
     gap: Tensor | None,
 ) -> Faithfulness:
     """Return what the scores of masked copies (V, N), and those of hidden pictures (0 or 1, N), tell of maps."""
-    keep, drop, turned_drop, *rest = scores
-    copies = None
-    if rest:
-        turned_keep, mirrored_keep, mirrored_drop = rest
-        copies = torch.stack([turned_keep - turned_drop, mirrored_keep - mirrored_drop], dim=1)
+    kept, dropped = scores[::2], scores[1::2]
     return Faithfulness(
         area=trial.area,
         fill=trial.fill,
         whole=objective.scores(objective.probabilities(attribution.outputs)),
-        kept=keep,
-        dropped=drop,
-        turned_dropped=turned_drop,
+        kept=kept[0],
+        dropped=dropped[0],
+        turned_dropped=dropped[1] if trial.full else None,
         hidden=hidden[0] if len(hidden) else None,
-        copies=copies,
+        copies=(kept - dropped)[1:].T if trial.full else None,
         stranger=stranger,
         are_probabilities=objective.are_probabilities,
         are_blank=_are_blank(attribution),

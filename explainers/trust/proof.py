@@ -60,7 +60,7 @@ class Measurement:
         value: that score, in its own units; None where it is a probability.
         kept: the probability, or the value, with all hidden but what is marked.
         dropped: with what is marked hidden.
-        turned_dropped: with the same shape hidden, turned by 180 degrees.
+        turned_dropped: with the same shape hidden, turned by 180 degrees; None unless ``proof="full"``.
         hidden: the value with everything hidden; None of probabilities.
         score: kept less dropped, divided by the probability, or by the change from the value to the hidden one.
     """
@@ -71,7 +71,7 @@ class Measurement:
     value: float | None
     kept: float
     dropped: float
-    turned_dropped: float
+    turned_dropped: float | None
     hidden: float | None
     score: float
 
@@ -215,7 +215,7 @@ def measurement_of(faithfulness: Faithfulness) -> Measurement:
         value=None if is_probability else whole,
         kept=float(faithfulness.kept),
         dropped=float(faithfulness.dropped),
-        turned_dropped=float(faithfulness.turned_dropped),
+        turned_dropped=None if faithfulness.turned_dropped is None else float(faithfulness.turned_dropped),
         hidden=hidden,
         score=float(faithfulness.score),
     )

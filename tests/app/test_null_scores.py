@@ -62,12 +62,12 @@ def test_gathering_ends_and_its_passes_with_it(model, monkeypatch):
     monkeypatch.setattr(null_scores, "MOST", 5)
     null = NullScores()
     computation = ExplainComputation((GradCAM(),), Trial(), null)
-    assert computation.passes(model) == Passes(1 + 4 + 2, 1)
+    assert computation.passes(model) == Passes(1 + 3 + 2, 1)
     rows = run(model, null, pictures(8))
-    assert rows[0][0].faithfulness.forwards == 5
+    assert rows[0][0].faithfulness.forwards == 4
     assert count(model, null, rows) == 5
-    assert computation.passes(model) == Passes(1 + 4, 1)
-    assert run(model, null, pictures(8, seed=1))[0][0].faithfulness.forwards == 3
+    assert computation.passes(model) == Passes(1 + 3, 1)
+    assert run(model, null, pictures(8, seed=1))[0][0].faithfulness.forwards == 2
 
 
 def test_scores_of_other_kinds_and_areas_are_not_mixed(model):
@@ -77,7 +77,7 @@ def test_scores_of_other_kinds_and_areas_are_not_mixed(model):
     assert count(model, null, lead) == 2
     half = run(model, null, pictures(2, seed=2), trial=Trial(area=0.5))
     assert null.calibration(model, half[0][0]) is None
-    assert half[0][0].faithfulness.forwards == 3
+    assert half[0][0].faithfulness.forwards == 2
 
 
 def test_equal_computations_share_a_batch_whoever_gathers():

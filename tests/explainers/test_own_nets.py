@@ -234,14 +234,16 @@ def test_attention_is_no_feature_map_even_where_it_has_the_pictures_proportions(
     assert rows["attention"].output_shape == (1, 2, 64, 64)
     assert not rows[path].cam
     assert rows["embedding"].cam
-    with pytest.raises(LayerError, match=f"{path!r} is no layer with a grid over the picture: it returns a tensor of"):
+    with pytest.raises(
+        LayerError, match=f"{path!r} is not a layer with a grid over the picture: it returns a tensor of"
+    ):
         survey(net, (3, 32, 32), (path,))
 
 
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("nowhere", "no module that runs"),
+        ("nowhere", "not a module that runs"),
         ("head", r"it returns a tensor of shape \(1, 5\)"),
         ("attention", "it returns no single tensor"),
     ],

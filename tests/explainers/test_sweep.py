@@ -122,7 +122,7 @@ def test_the_command_writes_the_page(bare, tmp_path, monkeypatch, capsys):
     main(["--write", *bare])
     text = (tmp_path / "sweep.md").read_text(encoding="utf-8")
     assert text.endswith(capsys.readouterr().out)
-    assert ("where 0 seconds were not enough" in text) is ("| – |" in text) is bool(bare)
+    assert ("that 0 seconds were not enough" in text) is ("| – |" in text) is bool(bare)
     assert f"`{' '.join(['python -m tools.sweep --write', *bare])}`" in text
 
 

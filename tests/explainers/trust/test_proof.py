@@ -142,7 +142,8 @@ def test_a_value_reads_in_its_unit():
     assert "'light' goes from 1.5 lux to" in fall.proof.sentence
     measured = result.proof.faithfulness
     assert (measured.probability, measured.value, measured.hidden, measured.score) == (None, 1.5, 0, 1)
-    assert result.proof.cost == Passes(4)
+    assert result.proof.cost == Passes(3)
+    assert measured.turned_dropped is None
 
 
 @pytest.mark.parametrize(
