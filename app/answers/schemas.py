@@ -237,6 +237,7 @@ class PatchMapAnswer(BaseModel):
     signed: bool = Field(description="Whether either picture has places that speak against the likeness.")
     box: InputBox
     map: list[list[float]] = Field(description="Rows of the layer's cells over `box`: what each adds to the score.")
+    proof: Proof | None = Field(None, description="How far the map can be relied on; with `proof`.")
 
 
 class PairAnswer(BaseModel):
