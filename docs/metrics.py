@@ -45,7 +45,8 @@ TABLE
 Metrics are given by name, or with parameters, as `ROAD(imputation="exact")`; methods likewise, or as a mapping from
 names of your own, such as `{"late": GradCAM(layers=("blocks.6",)), "early": GradCAM(layers=("blocks.2",))}`. Pictures
 may be pairs with targets, and `boxes` or `masks` say where these lie. `gridpg` and `difull` make mosaics of the
-pictures, so they need some of several classes. Four pictures are too few for a paper.
+pictures, so they need some of several classes. Four pictures are too few for a paper. Where a metric cannot measure a
+method, as `difull` cannot measure `fullgrad`, the cell is empty and `table[method, metric].reason` says why.
 
 | metric | measures | better | forwards | explanations | needs |
 | --- | --- | --- | --- | --- | --- |"""
@@ -65,9 +66,10 @@ def page(table: str) -> str:
     lines += [
         "",
         "Passes are those of each picture and method: forward passes of altered pictures, and how often the method "
-        "explains anew; `levels` are 7, or `steps` + 1, and `mosaics` 1, or as many as a mosaic has cells where these "
-        "are whole inputs. Metrics read the map over the model's input, resized bilinearly. A blank map counts as one "
-        "that is the same everywhere; where a value is undefined it is NaN (null in JSON), and means leave it out.",
+        "explains anew. Which pixels sensitivity-n and infidelity hide no map decides: their passes serve all methods"
+        " of a table. `levels` are 7, or `steps` + 1, and `mosaics` 1, or as many as a mosaic has cells where these "
+        "are whole inputs. Metrics read the map over the model's input, resized bilinearly. A blank map counts as one"
+        " that is the same everywhere; where a value is undefined it is NaN (null in JSON), and means leave it out.",
         "",
         "Wherever quantus 0.6 has a metric, values equal its own to 10⁻⁵, given the same maps, hidden parts, noise and "
         "networks; a test holds that. (Deletion is its `PixelFlipping`, sensitivity-n its `FaithfulnessCorrelation`, "

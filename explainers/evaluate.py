@@ -75,11 +75,12 @@ def evaluate(
         options: of the methods, each gets its own; and of the metrics, as ``**{"road.imputation": "exact"}``.
 
     Returns:
-        A table of methods and metrics, with the value of each picture.
+        A table of methods and metrics, with the value of each picture. Where a metric cannot measure a method, the cell
+        is empty and has the reason.
 
     Raises:
         OptionError: an unknown method, metric or option, or a metric needs what is not given.
-        LayerError, TargetError: a layer or class that the model lacks.
+        LayerError, TargetError: a layer or class that the model lacks; or a method does not suit the model.
         PictureError, OSError: a picture cannot be read, with ``on_error="raise"``.
         UnsupportedModuleError: a bare module, whose preprocessing is unknown.
     """
@@ -136,7 +137,11 @@ def _explainers(
     """
     entries = {name: get_method(method) for name, method in methods.items() if not isinstance(method, Explainer)}
     if options and not entries:
-        raise OptionError(f"Give {', '.join(options)} to the explainers, which are no names.", next(iter(options)))
+        raise OptionError(
+            f"{', '.join(options)} can only be used with methods given by name; pass options to the "
+            "explainers instead.",
+            next(iter(options)),
+        )
     explainers = explainers_of(list(entries.values()), layer, options, module) if entries else ()
     by_name = dict(zip(entries, explainers, strict=True))
     return {name: method if isinstance(method, Explainer) else by_name[name] for name, method in methods.items()}
@@ -183,6 +188,7 @@ class _Series:
         names: of the pictures so far.
         failures: of those that were left out.
         values: by method and column, a tensor for each batch.
+        reasons: by method and metric, why there are no values.
         pool: the pictures and questions that metrics of several pictures wait for.
     """
 
@@ -195,6 +201,7 @@ class _Series:
     names: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     values: dict[tuple[str, str], list[Tensor]] = field(default_factory=dict)
+    reasons: dict[tuple[str, str], str] = field(default_factory=dict)
     pool: list[tuple[Tensor, Ask]] = field(default_factory=list)
 
     def run(self, sources: Sequence[tuple[Any, Any]], batch_size: int, bar: Callable[[int], Progress]) -> None:
@@ -211,7 +218,7 @@ class _Series:
             if joint:
                 self.pool += [(image, ask) for image, ask, _ in rows]
         if not self.names:
-            raise OptionError("There is no picture to measure methods on.", field="pictures")
+            raise OptionError("There are no pictures to measure methods on.", field="pictures")
         if joint:
             images, asks = zip(*self.pool, strict=True)
             self._measure(torch.stack(images), Ask.stacked(asks), joint, None, bar(0))
@@ -241,6 +248,8 @@ class _Series:
         for method, columns in measurement.values.items():
             for column, values in columns.items():
                 self.values.setdefault((method, column), []).append(values)
+            for metric, reason in measurement.reasons[method].items():
+                self.reasons.setdefault((method, metric), reason)
 
     def evaluation(self, seed: int) -> Evaluation:
         """Return the table."""
@@ -253,6 +262,7 @@ class _Series:
             columns=columns,
             values={key: torch.cat(parts).double().numpy() for key, parts in self.values.items()},
             failures=self.failures,
+            reasons=self.reasons,
             seed=seed,
         )
 
@@ -274,7 +284,7 @@ def _box_mask(boxes: Boxes) -> Callable[[Geometry], Mask] | None:
         return None
     rows: Sequence[Any] = boxes if all(hasattr(row, "__len__") for row in boxes) else [boxes]
     if any(len(row) != 4 for row in rows):
-        raise OptionError(f"A box is left, top, right and bottom, not {boxes!r}.", field="boxes")
+        raise OptionError(f"A box must be left, top, right and bottom, not {boxes!r}.", field="boxes")
 
     def mark(geometry: Geometry) -> Mask:
         mask: Mask = np.zeros((geometry.height, geometry.width), dtype=np.bool_)
@@ -283,8 +293,8 @@ def _box_mask(boxes: Boxes) -> Callable[[Geometry], Mask] | None:
         if not mask.any():
             size = f"{geometry.width}x{geometry.height}"
             raise OptionError(
-                f"No pixel of the picture of {size} lies in {boxes!r}; boxes are left, top, right and "
-                "bottom in its pixels.",
+                f"No pixel of the picture of {size} is in {boxes!r}; boxes are left, top, right and bottom in its "
+                "pixels.",
                 field="boxes",
             )
         return mask

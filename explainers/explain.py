@@ -153,7 +153,7 @@ def explain(
         view = prepare(model, picture)
         names = _best(model, view, target, top)
     if not names:
-        raise TargetError("No target is given; leave `target` out for the most probable class.")
+        raise TargetError("The list of targets is empty; omit `target` to explain the most probable class.")
     asks = [ask_of(model, name, against, attribute, label) for name in names]
     view = view or prepare(model, picture)
     results = _explained(model, entry, explainer, view, _each(model, view, asks), trial, proof_calibration)
@@ -256,7 +256,7 @@ def ask_of(
     if not callable(target):
         return named_ask(model.task, target, against, attribute, label)
     if against is not None:
-        raise TargetError("A function of the outputs has no contrast; subtract the other score in the function.")
+        raise TargetError("A target function has no contrast; subtract the other score in the function.")
     return Ask(function=target)
 
 

@@ -108,6 +108,7 @@ def evaluation_document(result: EvaluateResult) -> EvaluateAnswer:
                 column: value if isfinite(value := float(values)) else None
                 for column, values in result.values[name].items()
             },
+            reasons=dict(result.reasons[name]),
         )
         for name, explainer in result.explainers.items()
     ]
@@ -413,8 +414,8 @@ def take_values(sizes: Sequence[int], limit: int, remedy: str) -> None:
     """
     if sum(sizes) > limit:
         raise AnswerTooLargeError(
-            f"The heatmaps have {sum(sizes):,} values, more than the {limit:,} allowed in one answer; {remedy}, "
-            "or send a smaller picture."
+            f"The heatmaps have {sum(sizes):,} values, more than the {limit:,} allowed in one response; {remedy}, or "
+            "send a smaller picture."
         )
     account().take(4 * (sum(sizes) + _COPIES * max(sizes, default=0)), ANSWER)
 

@@ -51,6 +51,8 @@ def evaluate_pictures(
         **options.metric_options,
     )
     click.echo(table.table())
+    for (method, metric), reason in table.reasons.items():
+        click.echo(f"{metric} cannot measure {method}: {reason}", err=True)
     for picture, fault in table.failures.items():
         click.echo(f"{click.style('Error:', fg='red')} {printable(Path(picture))}: {fault}", err=True)
     if output is not None:

@@ -96,7 +96,7 @@ class _Run:
 
     def start(self) -> None:
         if self.extras.skip_existing and self.items[0].output == DASH:
-            raise click.UsageError("--skip-existing needs files, not the standard output.")
+            raise click.UsageError("--skip-existing needs files, not standard output.")
         check_terminal(self.items, self.form)
         with ExitStack() as files:
             sheet = Sheet(self.extras.sheet, self._title) if self.extras.sheet else None
@@ -123,7 +123,7 @@ class _Run:
                     summary.add({"picture": str(item.picture), "error": message})
 
             if skipped := sum(map(self._skips, self.items)):
-                click.echo(f"{skipped} of {len(self.items)} answers already exist.", err=True)
+                click.echo(f"{skipped} of {len(self.items)} outputs already exist.", err=True)
             if skipped < len(self.items):
                 load_model(self.service, self.options.model)
             for_each(self.items, self._answer, report, report_failure, concurrency(self.service.settings.max_batch))

@@ -73,7 +73,9 @@ def evaluate(service: Service, upload: bytes, truth: bytes | None, options: Eval
     service.spend(model, computation, 1, deadline, [method for method, _ in methods], "fewer metrics")
     measurement: Measurement = service.run(Plan(model, computation, (ask,), deadline, "evaluate"), picture, timings)
     (target,) = located(model.task.describe(measurement.outputs[0], [measurement.targets[0]], top=0), picture.geometry)
-    return EvaluateResult(model, timings, target, explainers, columns_of(metrics), measurement.values)
+    return EvaluateResult(
+        model, timings, target, explainers, columns_of(metrics), measurement.values, measurement.reasons
+    )
 
 
 def _check_metrics(metrics: Mapping[str, Metric], truth_is_known: bool) -> None:
@@ -81,8 +83,8 @@ def _check_metrics(metrics: Mapping[str, Metric], truth_is_known: bool) -> None:
     several = [name for name, metric in metrics.items() if metric.over_pictures]
     if several:
         raise FieldError(
-            f"{', '.join(several)}: mosaics need several pictures; `seewhy evaluate FOLDER` and `seewhy.evaluate` "
-            "measure them.",
+            f"{', '.join(several)}: this metric needs several pictures; use `seewhy evaluate FOLDER` or "
+            "`seewhy.evaluate`.",
             field="metrics",
         )
     with at_fault("truth", OptionError):

@@ -24,7 +24,7 @@ MOST = 480
 MOST_MODELS = 64
 """Maximum number of models and fills; those that were asked for least recently are forgotten first."""
 
-NULL = "maps of other pictures, gathered by this process"
+NULL = "maps of other pictures, collected by this process"
 
 
 @dataclass(eq=False)

@@ -117,11 +117,13 @@ class EvaluateResult(TargetResult):
         explainers: the methods by name, controls among them.
         columns: the values of metrics.
         values: by method and column, (1,).
+        reasons: by method and metric, why there is no value.
     """
 
     explainers: Mapping[str, Explainer]
     columns: tuple[Column, ...]
     values: Mapping[str, Mapping[str, Tensor]]
+    reasons: Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -59,6 +59,7 @@ class Cell:
         count: number of values.
         beats_controls: whether the method is better than each control, picture by picture: zero is beyond the bad end
             of the interval of every mean difference. None for controls, without any, and below two values.
+        reason: why the metric cannot measure the method; None where it can.
     """
 
     mean: float | None
@@ -66,6 +67,7 @@ class Cell:
     high: float | None
     count: int
     beats_controls: bool | None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +84,7 @@ class Evaluation(Result):
         columns: the values of metrics.
         values: by method and column, (N,) float64, one for each picture, or for each mosaic; NaN where undefined.
         failures: why pictures were left out, by name.
+        reasons: by method and metric, why the metric cannot measure the method.
         seed: of the bootstrap.
     """
 
@@ -92,6 +95,7 @@ class Evaluation(Result):
     columns: tuple[Column, ...]
     values: Mapping[tuple[str, str], NDArray[np.float64]]
     failures: Mapping[str, str]
+    reasons: Mapping[tuple[str, str], str] = field(default_factory=dict)
     seed: int = 0
 
     def __getitem__(self, key: tuple[str, str]) -> Cell:
@@ -116,12 +120,14 @@ class Evaluation(Result):
         values = self.values[method, column.name]
         defined = values[np.isfinite(values)]
         low, high = self._interval(values)
+        controls = [name for name in self.controls if (name, column.metric) not in self.reasons]
         beats = None
-        if method not in self.controls and self.controls and low is not None:
+        if method not in self.controls and controls and low is not None:
             sign = 1 if column.better == "higher" else -1
-            ends = [self._interval(sign * (values - self.values[name, column.name]))[0] for name in self.controls]
+            ends = [self._interval(sign * (values - self.values[name, column.name]))[0] for name in controls]
             beats = all(end is not None and end > 0 for end in ends)
-        return Cell(float(defined.mean()) if len(defined) else None, low, high, len(defined), beats)
+        mean, reason = float(defined.mean()) if len(defined) else None, self.reasons.get((method, column.metric))
+        return Cell(mean, low, high, len(defined), beats, reason)
 
     def _interval(self, values: NDArray[np.float64]) -> tuple[float | None, float | None]:
         """Return the ends of the interval of the mean; None for fewer than two values."""
@@ -171,17 +177,25 @@ class Evaluation(Result):
         }
 
     def to_csv(self) -> str:
-        """Return the table: a row for each method, and for each column its mean, interval and number of values."""
+        """Return the table: a row for each method, and for each column its mean, interval and number of values.
+
+        The last column says which cells are empty and why.
+        """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         parts = ("mean", "low", "high", "count")
         names = [f"{column.name} {part}".removesuffix(" mean") for column in self.columns for part in parts]
-        writer.writerow(["method", "control", *names])
+        writer.writerow(["method", "control", *names, "reasons"])
         for method in self.methods:
             cells = [self[method, column.name] for column in self.columns]
             row = [getattr(cell, part) for cell in cells for part in parts]
-            writer.writerow([method, str(method in self.controls).lower(), *row])
+            reasons = " ".join(f"{name}: {reason}" for name, reason in self.reasons_of(method).items())
+            writer.writerow([method, str(method in self.controls).lower(), *row, reasons])
         return text.getvalue()
+
+    def reasons_of(self, method: str) -> dict[str, str]:
+        """Return why metrics cannot measure a method, by metric."""
+        return {metric: reason for (name, metric), reason in self.reasons.items() if name == method}
 
     def plot(self) -> "Figure":
         """Return a figure of matplotlib, made without pyplot: a chart for each column, controls grey."""
@@ -254,7 +268,7 @@ class Evaluation(Result):
         for method in self.methods:
             style = ' style="color: grey"' if method in self.controls else ""
             cells = "".join(
-                f"<td>{_marked(_text(cell), best[column.name] == method)}{_range(cell)}</td>"
+                f"<td{_tip(cell)}>{_marked(_text(cell), best[column.name] == method)}{_range(cell)}</td>"
                 for column, cell in zip(self.columns, self._row(method), strict=True)
             )
             rows.append(f"<tr{style}><th>{escape(method)}</th>{cells}</tr>")
@@ -273,6 +287,10 @@ def _text(cell: Cell) -> str:
 
 def _range(cell: Cell) -> str:
     return "" if cell.low is None else f"<br><small>{cell.low:.3g} to {cell.high:.3g}</small>"
+
+
+def _tip(cell: Cell) -> str:
+    return "" if cell.reason is None else f' title="{escape(cell.reason)}"'
 
 
 def _marked(text: str, is_best: bool) -> str:

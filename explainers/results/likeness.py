@@ -102,13 +102,15 @@ class Likeness(Drawing):
             remarks.append(
                 Diagnostic(
                     "estimated-pairs",
-                    f"The embedding is no average of the cells of {self.layer!r}: the maps are gradient times "
+                    f"The embedding is not an average of the cells of {self.layer!r}: the maps are gradient times "
                     "activation, the pairs are estimated from them, and neither need sum to the score.",
                 )
             )
         if not any(values.any() for values in self.maps):
             remarks.append(
-                Diagnostic("blank-map", "The maps are zero everywhere: nothing at this layer makes the pictures alike.")
+                Diagnostic(
+                    "blank-map", "The maps are zero everywhere: nothing at this layer makes the pictures similar."
+                )
             )
         return tuple(remarks)
 

@@ -9,6 +9,8 @@ import pytest
 from PIL import Image
 
 from seewhy.app.cli.truth import read_boxes
+from seewhy.explainers.errors import UnsupportedModuleError
+from seewhy.explainers.trust.metrics.randomisation import MPRT
 from tests.app.conftest import EXAMPLES
 
 PICTURES = [Path("here/cats/tabby.png"), Path("here/dogs/tabby.png"), Path("cup.jpg")]
@@ -38,6 +40,17 @@ def test_a_table_of_a_folder_is_printed_and_written(run, folder, tmp_path):
     assert [row["method"] for row in rows] == [line.split()[0] for line in lines]
     assert {row["sparseness count"] for row in rows} == {"2"}
     assert all(0.3 < float(row["energy-in-box"]) <= 1 for row in rows)
+
+
+def test_a_metric_that_cannot_measure_a_method_says_why(run, folder, monkeypatch):
+    def score(_, subject):
+        raise UnsupportedModuleError("It cannot be copied.")
+
+    monkeypatch.setattr(MPRT, "score", score)
+    result = run("evaluate", folder / "cat.png", "--metrics", "sparseness,mprt", "--no-controls")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[1].split()[2] == "-"
+    assert result.stderr.splitlines() == ["mprt cannot measure gradcam: It cannot be copied."]
 
 
 def test_options_and_targets_reach_methods_and_metrics(run, folder, tmp_path):
@@ -95,7 +108,7 @@ def test_boxes_of_csv_and_coco_belong_to_the_pictures_that_they_name(tmp_path):
     [
         ("boxes.csv", "file,left\na,1\n", "KeyError: 'picture'"),
         ("boxes.csv", "picture,left,top,right,bottom\ncup.jpg,a,b,c,d\n", "ValueError"),
-        ("boxes.csv", "picture,left,top,right,bottom\nother.jpg,1,2,3,4\n", "names none of the pictures"),
+        ("boxes.csv", "picture,left,top,right,bottom\nother.jpg,1,2,3,4\n", "contains none of the pictures"),
         ("boxes.json", "[]", "TypeError"),
         ("boxes.json", "no json", "JSONDecodeError"),
     ],

@@ -11,6 +11,8 @@ from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.scheduler import Pace
 from seewhy.explainers import evaluate
 from seewhy.explainers.core.costs import Passes
+from seewhy.explainers.errors import UnsupportedModuleError
+from seewhy.explainers.trust.metrics.randomisation import MPRT
 from tests.app.conftest import encoded
 from tests.app.test_errors import problem
 
@@ -70,10 +72,25 @@ def test_a_mask_says_where_the_target_lies(ask, cat):
     assert document["methods"][0]["values"]["energy-in-box"] == pytest.approx(1)
 
 
+def test_a_metric_that_cannot_measure_a_method_says_why(ask, monkeypatch):
+    def score(_, subject):
+        raise UnsupportedModuleError("It cannot be copied.")
+
+    monkeypatch.setattr(MPRT, "score", score)
+    (row,) = ask(metrics="sparseness,mprt", controls="false")["methods"]
+    assert row["values"]["mprt"] is None
+    assert row["values"]["sparseness"] > 0
+    assert row["reasons"] == {"mprt": "It cannot be copied."}
+
+
 @pytest.mark.parametrize(
     ("fields", "field", "message"),
     [
-        ({"metrics": "gridpg,difull"}, "metrics", "gridpg, difull: mosaics need several pictures; `seewhy evaluate"),
+        (
+            {"metrics": "gridpg,difull"},
+            "metrics",
+            "gridpg, difull: this metric needs several pictures; use `seewhy evaluate",
+        ),
         ({"metrics": "pointing-game"}, "truth", "where the targets lie"),
         ({"metrics": "insertoin"}, "metrics", "Near matches: insertion"),
         ({"metrics": "road", "road.imputaton": "exact"}, "road.imputaton", "Near matches: imputation"),
@@ -102,8 +119,8 @@ def test_the_cost_is_counted_and_refused_at_once(post, cat, service, monkeypatch
     monkeypatch.setattr(service.models.engine, "pace", lambda _: pace)
     response = post(cat, "/evaluate", metrics="sensitivity-n", method="layercam", **{"sensitivity-n.masks": "500"})
     detail = problem(response, 422)["detail"]
-    assert "2,006 passes through efficientnet_lite0 (layercam), at least 2006 s" in detail
-    assert "Ask for fewer metrics or a cheaper method" in detail
+    assert "506 passes through efficientnet_lite0 (layercam), at least 506 s" in detail
+    assert "Use fewer metrics or a cheaper method" in detail
 
 
 def test_the_document_of_routes_describes_it(client):

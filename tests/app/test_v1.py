@@ -116,7 +116,7 @@ def test_null_parameters_are_none(ask, text):
         ({"instances": [None]}, "instances[0] must be base64"),
         ({"instances": ["?"]}, "instances[0] is not valid base64"),
         ({"instances": [""]}, "empty"),
-        ({"instances": ["AAAA"]}, "not a picture"),
+        ({"instances": ["AAAA"]}, "not a readable picture"),
         ({"instances": [[[0, 1], [2]]]}, "instances[0] must contain only numbers"),
         ({"instances": [[[[0.5]]]]}, "instances[0] has the shape"),
         ({"instances": ["AAAA"], "parameters": []}, "parameters"),

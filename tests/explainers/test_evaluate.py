@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +24,11 @@ class Brightness(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(3, 4, 1, bias=False)
+        self.conv = nn.Conv2d(3, 4, 1)
         with torch.no_grad():
             rows = [[1, -0.5, -0.5], [-0.5, 1, -0.5], [-0.5, -0.5, 1], [0.1, 0.1, 0.1]]
             self.conv.weight.copy_(20 * torch.tensor(rows)[:, :, None, None])
+            self.conv.bias.zero_()
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.conv(images).mean(dim=(2, 3))
@@ -214,12 +216,32 @@ def test_mosaics_are_made_of_all_pictures(model):
     # Grey is seen with a logit of 2 over 0: less sure than the others.
     options = {"gridpg.sure": 0.8, "difull.sure": 0.8}
     pictures = [*colours, grey]
-    table = evaluate(model, pictures, ["hirescam"], ["gridpg", "difull", "sparseness"], batch_size=2, **options)
+    methods = ["hirescam", "fullgrad"]
+    table = evaluate(model, pictures, methods, ["gridpg", "difull", "sparseness"], batch_size=2, **options)
     assert [column.name for column in table.columns] == ["gridpg", "gridpg-top", "difull", "difull-top", "sparseness"]
     assert table["hirescam", "gridpg"].mean > 0.8
     assert table["centre", "gridpg"].mean == pytest.approx(0.25, abs=0.01)
     assert table["hirescam", "difull"].mean > 0.6
     assert table["hirescam", "gridpg"].count == 4
+    cell = table["fullgrad", "difull"]
+    assert (cell.mean, cell.count) == (None, 0)
+    assert "has 4 rows for 1 pictures" in cell.reason
+    assert table.reasons == {("fullgrad", "difull"): cell.reason}
+    assert table.document()["methods"][1]["metrics"]["difull-top"]["reason"] == cell.reason
+    assert [row["reasons"] for row in csv.DictReader(io.StringIO(table.to_csv()))] == [
+        "",
+        f"difull: {cell.reason}",
+        "",
+        "",
+        "",
+    ]
+    assert "has 4 rows" in table._repr_html_()
+
+
+def test_a_control_that_a_metric_cannot_measure_need_not_be_beaten():
+    table = made_of({"x": [[0.1, 0.5, 0.9], [0.3, 0.1, 0.9], [np.nan] * 3]})
+    assert table["a", "x"].beats_controls is False
+    assert replace(table, reasons={("c", "x"): "It is random."})["a", "x"].beats_controls is None
 
 
 def test_what_cannot_be_read_is_skipped_on_demand(model, tmp_path):
@@ -231,7 +253,7 @@ def test_what_cannot_be_read_is_skipped_on_demand(model, tmp_path):
     table = evaluate(model, [bad, good, str(good)], ["saliency"], ["sparseness"], on_error="skip", progress=True)
     assert table.pictures == (str(good), str(good))
     assert list(table.failures) == [str(bad)]
-    with pytest.raises(OptionError, match="no picture to measure"):
+    with pytest.raises(OptionError, match="no pictures to measure"):
         evaluate(model, [bad], ["saliency"], ["sparseness"], on_error="skip")
 
 
@@ -252,16 +274,16 @@ def test_a_control_that_a_model_does_not_allow_is_left_out():
         ({"metrics": ["pointing-game"]}, OptionError, "where the targets lie"),
         ({"boxes": [(0, 0, 5, 5)]}, OptionError, "2 pictures have 1 boxes"),
         ({"boxes": [(0, 0, 5, 5)] * 2, "masks": [None] * 2}, OptionError, "not both"),
-        ({"boxes": [(0, 0, 5)] * 2}, OptionError, "A box is left, top, right and bottom"),
+        ({"boxes": [(0, 0, 5)] * 2}, OptionError, "A box must be left, top, right and bottom"),
         ({"boxes": [(20, 20, 30, 30)] * 2}, OptionError, "No pixel of the picture of 16x16"),
-        ({"masks": [np.ones((3, 3), dtype=bool)] * 2}, MaskError, "one of the same size"),
+        ({"masks": [np.ones((3, 3), dtype=bool)] * 2}, MaskError, "a mask of the same size"),
         ({"batch_size": 0}, OptionError, "1 or more"),
         ({"on_error": "yield"}, OptionError, "'raise' or 'skip'"),
         ({"pictures": "folder"}, OptionError, "Give several pictures"),
         ({"pictures": []}, OptionError, "no picture"),
         ({"target": "purple"}, TargetError, "no class 'purple'"),
         ({"stepz": 3}, OptionError, "no option 'stepz'"),
-        ({"methods": [Saliency()], "sign": "signed"}, OptionError, "Give sign to the explainers"),
+        ({"methods": [Saliency()], "sign": "signed"}, OptionError, "sign can only be used with methods given by name"),
         ({"methods": {"mine": 3}}, OptionError, "A method is given by its name"),
         ({"metrics": ["gridpg"]}, OptionError, r"needs pictures of 4 classes .* there are \d"),
     ],

@@ -1,7 +1,8 @@
 """Compare methods on networks with real weights: ``python -m tools.trust.table FOLDER --write``, `make trust`.
 
 The folder holds photographs, which do not ship. The tables of docs/trust.md are made of the numbers in docs/trust/, a
-file for each network, so that networks can be measured one by one.
+file for each network and number of pictures, so that networks can be measured one by one, and methods of many passes on
+fewer pictures, beside others on those same pictures.
 """
 
 import argparse
@@ -9,6 +10,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from seewhy.explainers.errors import ExplainerError
 from seewhy.explainers.evaluate import CONTROLS
 from seewhy.explainers.methods.catalogue import METHODS, Method
 from seewhy.explainers.results.evaluation import CONFIDENCE, RESAMPLES
+from seewhy.explainers.tasks.pose import predict
 from seewhy.explainers.view import prepare
 from tools.trust.photographs import photographs
 from tools.trust.sanity import random_head, random_model, sanity_of
@@ -37,7 +40,8 @@ SURE = 0.5
 MOST_PASSES = 64
 """Most passes of a method for a picture; what takes more is not measured unless asked for."""
 
-SANE_PICTURES = 8
+SANE_SHARE = 0.5
+"""How many of the pictures sanity is measured on, as a share."""
 
 COLUMNS = {
     "gridpg": "GridPG",
@@ -58,7 +62,7 @@ PAIR = ("votes-detail", "gradcam")
 """The methods whose difference is told picture by picture."""
 
 
-def methods_of(model: LoadedModel, most: int) -> dict[str, Method]:
+def methods_of(model: LoadedModel, most: float = inf) -> dict[str, Method]:
     """Return the methods that suit a classifier, of at most so many passes."""
     suiting = {}
     for name, method in METHODS.items():
@@ -68,21 +72,34 @@ def methods_of(model: LoadedModel, most: int) -> dict[str, Method]:
     return suiting
 
 
-def measure(name: str, pictures: Sequence[Image.Image], methods: Mapping[str, Method]) -> None:
+def surest(model: LoadedModel, pictures: Sequence[Image.Image], count: int | None) -> list[Image.Image]:
+    """Return the pictures whose class a network is surest of, in their order; all of them without a count."""
+    images = torch.stack([prepare(model, picture).image for picture in pictures])
+    sure = predict(model, images).softmax(dim=1).amax(dim=1)
+    best = sure.argsort(descending=True, stable=True)[:count].sort().values
+    return [pictures[number] for number in best.tolist()]
+
+
+def file_of(name: str, count: int | None) -> Path:
+    """Return the file with the numbers of a network over so many pictures, all without a count."""
+    return NUMBERS / (f"{name}.json" if count is None else f"{name}-{count}.json")
+
+
+def measure(model: LoadedModel, pictures: Sequence[Image.Image], methods: Mapping[str, Method], file: Path) -> None:
     """Measure methods on a network, and keep the numbers beside those of other methods, each as soon as it is there."""
-    file, model = NUMBERS / f"{name}.json", load_model(name)
+    name = model.name
     head = {"model": name, "sha256": model.sha256, "pictures": len(pictures), "sure": SURE}
     old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     numbers = {**head, "methods": old["methods"] if {**old, "methods": {}} == {**head, "methods": {}} else {}}
     models = model, random_head(model), random_model(model)
-    sane = torch.stack([prepare(model, picture).image for picture in pictures[:SANE_PICTURES]])
+    sane = [prepare(model, picture).image for picture in pictures[: round(SANE_SHARE * len(pictures))]]
     for method, entry in methods.items():
         start, explainer = time.perf_counter(), entry.build({})
         try:
             evaluation = evaluate(
                 model, pictures, [method], ["insertion", "deletion", "road", GridPG(sure=SURE)], controls=False
             )
-            sanity = asdict(sanity_of(explainer, models, sane))
+            sanity = asdict(sanity_of(explainer, models, torch.stack(sane)))
         except ExplainerError as error:  # a network that the method does not suit
             print(f"{name} {method}: {type(error).__name__}: {error}", flush=True)
             continue
@@ -112,7 +129,7 @@ def interval(values: Sequence[float | None]) -> tuple[float, float, float]:
 def table(numbers: Mapping[str, Any]) -> Iterator[str]:
     """Yield the rows of a network's methods, the best of mosaics first, controls last."""
     heads = [*COLUMNS.values(), *SANITY.values(), "passes"]
-    yield f"| {numbers['model']} | {' | '.join(heads)} |"
+    yield f"| {numbers['model']}, {numbers['pictures']} pictures | {' | '.join(heads)} |"
     yield f"| --- |{' --- |' * len(heads)}"
     rows = numbers["methods"]
     order = sorted(rows, key=lambda name: (name in CONTROLS, -interval(rows[name]["values"]["gridpg"])[0]))
@@ -141,14 +158,25 @@ def _cell(mean: float, low: float, high: float) -> str:
     return f"{mean:.2f} ±{(high - low) / 2:.2f}"
 
 
+def kept() -> list[dict[str, Any]]:
+    """Return the numbers of all networks, of all pictures before those of fewer."""
+    files = [file for name in NETWORKS for file in (file_of(name, None), *sorted(NUMBERS.glob(f"{name}-*.json")))]
+    numbers = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
+    return sorted(numbers, key=lambda each: -each["pictures"])
+
+
+def tables(numbers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the lines of all tables; differences are those over the most pictures."""
+    yield from differences([network for network in numbers if network["pictures"] == numbers[0]["pictures"]])
+    for network in numbers:
+        yield from ("", *table(network))
+
+
 def write(numbers: Sequence[Mapping[str, Any]]) -> None:
     """Put the tables between the marks of the page."""
-    lines = [*differences(numbers)]
-    for network in numbers:
-        lines += ["", *table(network)]
     begin, end = "<!-- tables: begin -->", "<!-- tables: end -->"
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
-    page = [before + begin, "", *lines, "", end + rest.partition(end)[2]]
+    page = [before + begin, "", *tables(numbers), "", end + rest.partition(end)[2]]
     PAGE.write_text("\n".join(page), encoding="utf-8")
 
 
@@ -157,19 +185,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.trust.table", description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", help="of photographs; none to make the tables only")
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
-    parser.add_argument("--methods", nargs="+", help="the methods to measure; by default all")
-    parser.add_argument("--passes", type=int, default=MOST_PASSES, help="most passes of a method for a picture")
+    parser.add_argument("--methods", nargs="+", choices=sorted(METHODS), metavar="METHOD", help="by default all")
+    parser.add_argument("--passes", type=int, default=MOST_PASSES, help="most that methods take for a picture, of all")
+    parser.add_argument("--pictures", type=int, help="how many to measure, the surest of each network; by default all")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if options.folder is not None:
         pictures = photographs(options.folder)
         NUMBERS.mkdir(exist_ok=True)
-        for name in options.networks:
-            suiting = methods_of(load_model(name), options.passes)
-            measure(name, pictures, {method: suiting[method] for method in options.methods or suiting})
+        for model in map(load_model, options.networks):
+            suiting = methods_of(model) if options.methods else methods_of(model, options.passes)
+            methods = {name: suiting[name] for name in options.methods or suiting if name in suiting}
+            some = surest(model, pictures, options.pictures)
+            measure(model, some, methods, file_of(model.name, options.pictures))
     if options.write:
-        files = [NUMBERS / f"{name}.json" for name in NETWORKS]
-        write([json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()])
+        write(kept())
 
 
 if __name__ == "__main__":

@@ -35,6 +35,9 @@ terms, in single precision. Rounding makes up to 2^-25, the gates of trained and
 COARSE_EXCESS = 2.0**-8
 """The same in half precision."""
 
+CANCELLED = 2.0**-10
+"""Sums of terms below this share of their magnitudes are no measure of what is missing: all has cancelled."""
+
 _units = ModuleCache[tuple[str, ...]]()
 
 
@@ -70,9 +73,12 @@ class FullGradients:
     @property
     def missing(self) -> Tensor:
         """(N,): the scores less the sums of the terms, as a share of the terms."""
-        sums = torch.stack([term.values.double().flatten(1).sum(dim=1) for term in self.terms])
+        terms = [term.values.double().flatten(1) for term in self.terms]
+        sums = torch.stack([values.sum(dim=1) for values in terms])
         difference = self.objective.scores(self.outputs).double() - sums.sum(dim=0)
-        return difference / sums.abs().sum(dim=0).clamp_min(1e-30)
+        # Where all values cancel, what is left of the sums is rounding.
+        least = CANCELLED * torch.stack([values.abs().sum(dim=1) for values in terms]).sum(dim=0)
+        return difference / torch.maximum(sums.abs().sum(dim=0), least).clamp_min(1e-30)
 
 
 def full_gradients(question: Question, units: tuple[str, ...]) -> FullGradients:

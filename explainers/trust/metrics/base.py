@@ -1,9 +1,9 @@
 """What a metric is: frozen parameters, and a score of each picture's map."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass as plain
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -47,6 +47,7 @@ class Subject:
         plain: the explained score of each picture, and the model's outputs (N, ...) of the pictures.
         truth: (N, H, W) bool, where in the model's input the target lies, all false where that is not known.
         reach: of the maps' cells in the model's input, see `Geometry`.
+        shared: what the pictures alone decide, by key: computed once for the maps of all methods, see `once`.
     """
 
     question: Question
@@ -55,6 +56,7 @@ class Subject:
     plain: tuple[Objective, Tensor]
     truth: Tensor | None = None
     reach: Reach = WHOLE
+    shared: dict[Hashable, Tensor] = field(default_factory=dict)
 
     @property
     def images(self) -> Tensor:
@@ -91,9 +93,18 @@ class Subject:
 
     def filled(self, fill: Fill) -> Tensor:
         """Return what hides each picture, (N, C, H, W) in the pictures' dtype; errors are those of `baseline_of`."""
+        return self.once(("filled", fill), lambda: self._filled(fill))
+
+    def _filled(self, fill: Fill) -> Tensor:
         images = widened(self.images)
         hidden = blurred(images) if fill == "blur" else baseline_of(images, fill, self.question.model)
         return hidden.to(self.images.dtype)
+
+    def once(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
+        """Return what a function of the pictures returns, of which this is the key; it must not read the maps."""
+        if key not in self.shared:
+            self.shared[key] = compute()
+        return self.shared[key]
 
     def probe(self, count: int, copies: Copies, score: Callable[[Objective, Tensor], Tensor]) -> Tensor:
         """Run altered copies of the pictures, as many at once as memory allows.
@@ -126,11 +137,14 @@ class Subject:
 class Metric(ABC):
     """Base of all metrics. A metric is its parameters, checked on creation.
 
+    `shares_forwards` says that its forward passes do not depend on the map: they serve all methods.
+
     An unknown argument raises `UnknownOptionError`, in subclasses too. A map that is the same everywhere, as a blank
     one is, ranks its positions row by row; where a value is undefined, it is NaN, and averages leave it out.
     """
 
     needs_truth: ClassVar[bool] = False
+    shares_forwards: ClassVar[bool] = False
     over_pictures: ClassVar[bool] = False
 
     @model_validator(mode="before")

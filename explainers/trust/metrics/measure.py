@@ -1,7 +1,6 @@
 """Methods measured: the values of metrics for the maps of several methods of a batch of pictures."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,6 +21,9 @@ from seewhy.explainers.trust.metrics.base import Metric, Reach, Subject
 from seewhy.explainers.trust.metrics.catalogue import entry_of
 from seewhy.explainers.trust.metrics.catalogue import passes_of as passes_of_metric
 
+_UNMEASURABLE = (LayerError, UnsupportedModuleError, UnsupportedOperationError)
+"""What a method that explains the pictures may raise when a metric asks it about other pictures or another network."""
+
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
@@ -31,11 +33,13 @@ class Measurement:
         values: by method and column: (N,) float32 on the processor, or (M,) of a metric over mosaics.
         targets: the explained target of each picture.
         outputs: (N, ...) float32 on the processor, the model's outputs.
+        reasons: by method and metric: why the metric cannot measure the method, whose values are NaN.
     """
 
     values: dict[str, dict[str, Tensor]]
     targets: Targets
     outputs: Tensor
+    reasons: dict[str, dict[str, str]]
 
 
 def measure(
@@ -59,10 +63,11 @@ def measure(
 
     Raises:
         OptionError: a metric needs what is not given.
-        ExplainerError, ValueError: as `Explainer.explain`.
+        ExplainerError, ValueError: as `Explainer.explain` of the pictures.
     """
     check_truth(metrics, truth is not None)
     values: dict[str, dict[str, Tensor]] = {name: {} for name in explainers}
+    reasons: dict[str, dict[str, str]] = {name: {} for name in explainers}
     number, rounds = 0, len(explainers) * len(metrics) + 1
 
     def report(done: int, total: int) -> None:
@@ -73,16 +78,20 @@ def measure(
         if ask.function is None:
             question = replace(question, ask=replace(ask, targets=plain[0].ask_targets))
         raw = _explained(question, explainers, metrics)
+        shared: dict[Hashable, Tensor] = {}
         for name, explainer in explainers.items():
             maps, reach = raw[name]
-            subject = Subject(question, explainer, maps, plain, truth, reach)
+            subject = Subject(question, explainer, maps, plain, truth, reach, shared)
             for label, metric in metrics.items():
                 number += 1
-                with _named(f"{label} of {name}"):
-                    scores = metric.score(subject).float().cpu()
                 columns = entry_of(metric).columns
+                try:
+                    scores = metric.score(subject).float().cpu()
+                except _UNMEASURABLE as error:
+                    scores = torch.full((len(images), len(columns)), torch.nan)
+                    reasons[name][label] = str(error)
                 values[name].update(zip(columns, scores.view(len(scores), -1).unbind(1), strict=True))
-    return Measurement(values, plain[0].ask_targets, plain[1].float().cpu())
+    return Measurement(values, plain[0].ask_targets, plain[1].float().cpu(), reasons)
 
 
 def _explained(
@@ -91,6 +100,9 @@ def _explained(
     """Return each method's maps (N, h, w), blank ones if no metric reads any, and the reach of their cells."""
     model, images = question.model, question.images
     if all(metric.over_pictures for metric in metrics.values()):
+        # What one picture's explanation raises is a fault of the method, not of a metric.
+        first = question.ask.rows(slice(1))
+        explain_jointly(list(explainers.values()), model, images[:1], first, question.progress.unseen)
         blank = torch.zeros(len(images), 1, 1, device=images.device)
         return dict.fromkeys(explainers, (blank, WHOLE))
     attributions = explain_jointly(list(explainers.values()), model, images, question.ask, question.progress)
@@ -112,25 +124,17 @@ def passes(
     metrics: Mapping[str, Metric],
 ) -> Passes | None:
     """Return the passes of `measure` for one picture; None if those of a method are unknown."""
-    counts = [passes_of_metric(metric) for metric in metrics.values()]
-    forwards, again = sum(count[0] for count in counts), sum(count[1] for count in counts)
-    total = Passes(1)
+    counts = [(metric.shares_forwards, *passes_of_metric(metric)) for metric in metrics.values()]
+    shared = sum(forwards for is_shared, forwards, _ in counts if is_shared)
+    forwards = sum(forwards for _, forwards, _ in counts) - shared
+    again = sum(explanations for _, _, explanations in counts)
+    total = Passes(1 + shared)
     for explainer in explainers.values():
         each = passes_of_method(explainer, model, image_shape)
         if each is None:
             return None
         total = total + each * (1 + again) + Passes(forwards)
     return total
-
-
-@contextmanager
-def _named(part: str) -> Iterator[None]:
-    """Name a metric and a method in what they say about the model."""
-    try:
-        yield
-    except (LayerError, UnsupportedModuleError, UnsupportedOperationError) as error:
-        error.args = (f"{part}: {error.args[0]}", *error.args[1:])
-        raise
 
 
 def check_truth(metrics: Mapping[str, Metric], is_known: bool) -> None:

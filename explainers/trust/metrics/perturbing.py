@@ -1,7 +1,7 @@
 """Sensitivity-n and infidelity: whether what a map assigns to pixels is what the score loses without them."""
 
 from abc import abstractmethod
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -29,6 +29,8 @@ class Removals(Metric):
     fill: FillOption = "zero"
     seed: Seed = 0
 
+    shares_forwards: ClassVar[bool] = True
+
     @abstractmethod
     def drawn(self, height: int, width: int) -> Tensor:
         """Return masks (masks, height, width) bool; true hides a pixel."""
@@ -39,14 +41,17 @@ class Removals(Metric):
         The first is float64, the second float32.
         """
         hidden = self.drawn(*subject.images.shape[2:]).to(subject.images.device)
+        losses = subject.once(self, lambda: self._losses(subject, hidden))
+        masses = subject.maps.flatten(1).double() @ hidden.flatten(1).double().T
+        return masses, losses
+
+    def _losses(self, subject: Subject, hidden: Tensor) -> Tensor:
         other = subject.filled(self.fill)
 
         def copies(pictures: Tensor, numbers: Tensor) -> Tensor:
             return torch.where(hidden[numbers][:, None], other[pictures], subject.images[pictures])
 
-        losses = subject.logits[:, None] - subject.probe(len(hidden), copies, logit)
-        masses = subject.maps.flatten(1).double() @ hidden.flatten(1).double().T
-        return masses, losses
+        return subject.logits[:, None] - subject.probe(len(hidden), copies, logit)
 
 
 @metric(

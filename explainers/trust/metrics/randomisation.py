@@ -115,12 +115,16 @@ class MPRT(Randomisation):
 
     def similarities(self, subject: Subject) -> Tensor:
         """Return Spearman's correlation of each map with that of each stage, (N, stages)."""
-        before, rows = self.drawn(subject, subject.explained), []
+        before, rows = self.before(subject), []
         for number, model in enumerate(self.networks(subject, self.stages)):
             subject.question.progress.at(number, self.stages)
             after = self.drawn(subject, partial(self.again, subject, model))
             rows.append(rank_correlations(before.abs(), after.abs()))
         return torch.stack(rows, dim=1)
+
+    def before(self, subject: Subject) -> Tensor:
+        """Return the maps (N, h, w) of the network as it is."""
+        return subject.raw
 
     def drawn(self, subject: Subject, maps: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the maps (N, h, w) of the pictures, given a function from pictures to maps."""
@@ -159,6 +163,10 @@ class SmoothMPRT(MPRT):
         float,
         Field(ge=0, le=10, description="Standard deviation of the noise, as a share of the picture's range of values."),
     ] = 0.1
+
+    def before(self, subject: Subject) -> Tensor:
+        """Return the mean maps over the noisy copies."""
+        return self.drawn(subject, subject.explained)
 
     def drawn(self, subject: Subject, maps: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the mean maps over the noisy copies."""

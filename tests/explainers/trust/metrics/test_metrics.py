@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from seewhy.explainers.core.ask import Ask
-from seewhy.explainers.errors import LayerError, OptionError, UnknownOptionError
+from seewhy.explainers.errors import OptionError, UnknownOptionError, UnsuitableModelError
 from seewhy.explainers.execution import chunks
 from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.catalogue import METHODS, get_method
@@ -101,7 +101,7 @@ def test_noisy_pictures_are_explained_for_the_same_targets(images):
 @pytest.mark.parametrize("name", OF_PICTURES)
 def test_the_forward_passes_are_those_of_the_catalogue(name, net, images, truth):
     """At most: what an accelerator, or a mask that is the same, saves is not counted."""
-    count = 0
+    count, methods = 0, built("saliency", "edges")
 
     class Counting(nn.Module):
         def __init__(self) -> None:
@@ -115,12 +115,12 @@ def test_the_forward_passes_are_those_of_the_catalogue(name, net, images, truth)
 
     counting = Counting().eval()
     metrics = small([name])
-    measure(counting, images[:1], built("saliency"), metrics, truth=truth[:1])  # which also looks at memory, once
+    measure(counting, images[:1], methods, metrics, truth=truth[:1])  # which also looks at memory, once
     if "mprt" in name:  # the counter is copied too, and counts in its copies
         return
     count = 0
-    measure(counting, images[:1], built("saliency"), metrics, truth=truth[:1])
-    assert count <= passes(counting, (3, 12, 14), built("saliency"), metrics).forwards
+    measure(counting, images[:1], methods, metrics, truth=truth[:1])
+    assert count <= passes(counting, (3, 12, 14), methods, metrics).forwards
 
 
 def test_progress_rises_to_its_end_and_can_be_cancelled(net, images, truth):
@@ -225,12 +225,17 @@ def test_truth_must_be_known(net, images):
     assert caught.value.field == "boxes"
 
 
-def test_what_a_method_cannot_do_names_it_and_the_metric(net, images):
-    several = {"difull": get_metric("difull").build({"sure": 0})}
-    asked = Ask(torch.arange(5))
-    five = torch.cat([images, images[:2]])
-    with pytest.raises(LayerError, match=r"difull of fullgrad: The output of 'network\."):
-        measure(nets.seeded(nets.Net, 5), five, built("fullgrad"), several, asked)
+def test_a_metric_that_cannot_measure_a_method_says_why(images):
+    difull = {"difull": get_metric("difull").build({"sure": 0})}
+    five, asked = torch.cat([images, images[:2]]), Ask(torch.arange(5))
+    net = nets.seeded(nets.Net, 5)
+    measurement = measure(net, five, built("fullgrad", "gradcam"), difull, asked)
+    assert measurement.reasons["fullgrad"]["difull"].startswith("The output of 'network.")
+    assert all(values.isnan().all() for values in measurement.values["fullgrad"].values())
+    assert measurement.reasons["gradcam"] == {}
+    assert measurement.values["gradcam"]["difull"].isfinite().all()
+    with pytest.raises(UnsuitableModelError):  # whatever the metric
+        measure(net, five, built("attention-rollout"), difull, asked)
 
 
 def test_mosaics_need_classes_that_are_sure(net, images):
