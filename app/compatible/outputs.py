@@ -15,9 +15,10 @@ from seewhy.app.errors import FieldError
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.results import ExplainResult, PredictResult
-from seewhy.explainers.results.explanation import Explanation, proof_arrays
+from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.tasks.classification import best, probabilities
 from seewhy.explainers.tasks.heads import Head
+from seewhy.explainers.trust.proof import proof_arrays
 
 _MAPS = ("heatmaps", "maps", "targets", "labels", "methods")
 
@@ -170,7 +171,7 @@ _OF_MAPS: Mapping[str, Callable[[Explanation], Any]] = {
     "labels": lambda explanation: explanation.target.label,
     "methods": lambda explanation: explanation.method,
     "probabilities": lambda explanation: np.float32(explanation.target.probability),
-    PROOFS: lambda explanation: str(proof_arrays([explanation])["proofs"][0]),
+    PROOFS: lambda explanation: str(proof_arrays([explanation.proof])["proofs"][0]),
 }
 
 

@@ -1,7 +1,8 @@
 """Proofs: how far a heatmap can be relied on, for people and programs."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
 from math import floor
 from typing import Literal
 
@@ -11,13 +12,12 @@ from numpy.typing import NDArray
 
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.faithfulness import Faithfulness
-from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.trust.calibration import Calibration, Comparison
 from seewhy.explainers.trust.choices import Fill
 from seewhy.explainers.trust.marking import resized
 from seewhy.explainers.trust.sanity import Sanity
-from seewhy.explainers.trust.sentences import sentence_of
+from seewhy.explainers.trust.sentences import Subject, sentence_of
 
 Grade = Literal["supported", "partly supported", "spread", "not supported", "blank"]
 
@@ -136,12 +136,14 @@ class Proof:
 
     @property
     def summary(self) -> str:
-        """One line of ASCII: ``supported; score=0.50; beats=0.99``."""
+        """One line of ASCII: ``supported; score=0.50; beats=0.99``; of a full proof with the share of ``copies`` beaten."""
         parts: list[str] = [self.grade or "ungraded"]
         if self.faithfulness:
             parts.append(f"score={self.faithfulness.score:.2f}")
         if self.calibration:
             parts.append(f"beats={floor(100 * self.calibration.beats) / 100:.2f}")  # never 1
+        if self.copies:
+            parts.append(f"copies={self.copies.beaten:.2f}")
         return "; ".join(parts)
 
 
@@ -149,8 +151,7 @@ def proof_of(
     faithfulness: Faithfulness,
     values: NDArray[np.float32],
     geometry: Geometry,
-    target: Prediction,
-    against: Prediction | None = None,
+    subject: Subject,
     codes: Collection[str] = (),
     calibration: Calibration | None = None,
     sanity: Sanity | None = None,
@@ -161,8 +162,7 @@ def proof_of(
         faithfulness: of the map (N = 1), on the CPU.
         values: (h, w), the map.
         geometry: of the picture, with the reach of the map's cells.
-        target: what is explained.
-        against: what it is contrasted with.
+        subject: what is explained.
         codes: of the diagnostics of the target.
         calibration: of the model, for scores that are probabilities.
         sanity: of the method on the model.
@@ -175,11 +175,12 @@ def proof_of(
     shape = shape_of(values, geometry)
     warnings = _warnings(shape, sanity, is_blank, codes)
     grade = "blank" if is_blank else grade_of(measurement, comparison, warnings)
+    copies = None if is_blank else _copies(faithfulness)
     return Proof(
         grade=grade,
-        sentence=sentence_of(grade, faithfulness, target, against),
+        sentence=sentence_of(grade, faithfulness, subject, None if copies is None else copies.lead > 0),
         faithfulness=None if is_blank else measurement,
-        copies=None if is_blank else _copies(faithfulness),
+        copies=copies,
         calibration=comparison,
         sanity=sanity,
         shape=shape,
@@ -187,6 +188,12 @@ def proof_of(
         warnings=warnings,
         cost=Passes(faithfulness.forwards),
     )
+
+
+def proof_arrays(proofs: Iterable[Proof | None]) -> dict[str, NDArray[np.str_]]:
+    """Return proofs as an array of JSON texts (T,), for npz files; nothing without proofs."""
+    texts = [json.dumps(asdict(proof)) for proof in proofs if proof]
+    return {"proofs": np.array(texts)} if texts else {}
 
 
 def grade_of(
