@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -206,7 +207,8 @@ def test_answers_under_load_are_those_given_alone():
 
 @pytest.mark.slow
 def test_at_four_times_the_capacity_each_is_answered_in_time_or_refused():
-    result = overload(5)
+    with ThreadPoolExecutor(1) as pool:  # the browser of other tests has an event loop in this thread
+        result = pool.submit(overload, 5).result()
     assert result.is_right, result
     assert result.offered > 2 * result.capacity
     # A refusal costs no more than reading the request; the clients share the processors.
