@@ -117,7 +117,7 @@ class KeysUnavailableError(ServiceError):
 
 
 class DeadlineError(ServiceError):
-    """The answer was not ready in time."""
+    """The deadline was exceeded."""
 
 
 class ClientGoneError(ServiceError):
@@ -151,7 +151,7 @@ KINDS: dict[type[Exception], Kind] = {
     TooCostlyError: Kind(429, "rate-limited", "Too many requests"),
     TooManyPicturesError: Kind(413, "too-many-pictures", "The request has too many pictures"),
     BodyTooLargeError: Kind(413, "upload-too-large", "The request body is too large"),
-    AnswerTooLargeError: Kind(413, "answer-too-large", "The answer would be too large"),
+    AnswerTooLargeError: Kind(413, "answer-too-large", "The response would be too large"),
     OverloadedError: Kind(503, "overloaded", "Too many requests are waiting"),
     NoMoreError: Kind(503, "overloaded", "The service is stopping"),
     OutOfMemoryError: Kind(503, "out-of-memory", "Not enough memory for this request at present"),
@@ -160,7 +160,7 @@ KINDS: dict[type[Exception], Kind] = {
     BrokenError: Kind(503, "broken", "This process is broken and will be replaced"),
     StoppingError: Kind(503, "not-ready", "The service is stopping"),
     KeysUnavailableError: Kind(503, "keys-unavailable", "The API keys cannot be read"),
-    DeadlineError: Kind(504, "deadline-exceeded", "The answer was not ready in time"),
+    DeadlineError: Kind(504, "deadline-exceeded", "The deadline was exceeded"),
     explainer_errors.UnreadablePictureError: Kind(415, "unreadable-picture", "Not a readable picture", "image"),
     explainer_errors.PictureTooLargeError: Kind(413, "picture-too-large", "The picture has too many pixels", "image"),
     explainer_errors.CaptureTooLargeError: Kind(413, "capture-too-large", "The capture would be too large", "layer"),

@@ -37,7 +37,7 @@ def _message(name: str, fault: Mapping[str, Any]) -> str:
     kind, value = fault["type"], str(fault["input"])
     if name == "port" and _SERVICE_ADDRESS.match(value):
         return (
-            f"It must be a whole number, not {value!r}. Kubernetes sets this for a Service named seewhy: add "
+            f"It must be an integer, not {value!r}. Kubernetes sets this for a Service named seewhy: add "
             "`enableServiceLinks: false` to the pod's spec, or set the variable there."
         )
     if kind == "path_not_file":

@@ -49,22 +49,22 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on.")
     workers: Count = Field(1, description="Number of processes; each loads its own models, and they share the cores.")
-    threads: int = Field(40, ge=2, description="Threads per process for reading requests and drawing answers.")
+    threads: int = Field(40, ge=2, description="Threads per process for reading requests and rendering responses.")
     max_in_flight: Count = Field(
         32,
-        description="Requests that a process answers at once, not counting probes, metrics and pages; more are refused "
-        "with 503. Keep it below SEEWHY_THREADS, so that a thread is free for probes.",
+        description="Maximum number of concurrent requests per process, without probes, metrics and web pages; more "
+        "are refused with 503. Keep it below SEEWHY_THREADS, so that a thread is free for probes.",
     )
     memory_bytes: int | None = Field(
         None,
         ge=2**20,
         description="Memory limit for all requests of a process together, in bytes: bodies, pixels, tensors and "
-        "answers; more are refused with 503. The default is the container's limit less the memory of the process and "
-        "its models; a value set by hand does not include models.",
+        "responses; more are refused with 503. The default is the container's limit minus the memory of the process "
+        "and its models; a value that you set does not include models.",
     )
     download_seconds: Seconds = Field(
         60.0,
-        description="Time limit for sending an answer of more than 1 MiB, in seconds; then the connection is closed. "
+        description="Time limit for sending a response of more than 1 MiB, in seconds; then the connection is closed. "
         "SEEWHY_DEADLINE also applies to event streams.",
     )
     device: str = Field(
@@ -73,7 +73,7 @@ class Settings(BaseSettings):
     accelerator: str = Field(
         "auto",
         pattern=rf"^({'|'.join(ACCELERATOR_NAMES)})$",
-        description="Runtime for the parts of a model that need no hooks: auto (onnxruntime on a CPU where it is "
+        description="Runtime for the parts of a model that need no hooks: auto (onnxruntime on a CPU if it is "
         "installed, else eager), onnxruntime, eager (PyTorch) or compile (torch.compile, which needs a C++ compiler; "
         "with CUDA graphs on a GPU).",
     )
@@ -85,42 +85,48 @@ class Settings(BaseSettings):
     default_model: str = Field("efficientnet_lite0", description="Model for requests that do not name one.")
     default_method: str = Field(
         DEFAULT_METHOD,
-        description="Method for requests that do not name one; models of tasks that need another keep theirs: "
+        description="Method for requests that do not name one, except for tasks with their own default: "
         f"{REGION_METHOD} for segmenters, {BOX_METHOD} for detectors.",
     )
-    models: FilePath | None = Field(None, description="TOML file that declares your own models.")
-    methods: str = Field("", description="Comma-separated Python modules that add your own methods.")
+    models: FilePath | None = Field(None, description="TOML file that declares custom models.")
+    methods: str = Field("", description="Comma-separated Python modules that add custom methods.")
     weights_dir: Annotated[DirectoryPath, AfterValidator(_readable)] | None = Field(
         None, description="Folder of weights files (.safetensors, .pth, .pt)."
     )
-    download: bool = Field(False, description="Download weights that are not on this machine.")
-    max_models: Count = Field(4, description="Models kept in memory; the least recently used idle one leaves first.")
+    download: bool = Field(False, description="Download weights that are not installed.")
+    max_models: Count = Field(
+        4, description="Maximum number of models in memory; the least recently used idle model is unloaded first."
+    )
     max_upload_bytes: Count = Field(32 * 2**20, description="Largest request body, in bytes.")
     max_pixels: Count = Field(
         MAX_PIXELS,
         description=f"Largest picture, in pixels (width times height). Decoding takes {PIXEL_BYTES} bytes per pixel.",
     )
-    max_side: int = Field(2048, ge=16, le=16_000, description="Longest side of a drawn answer, in pixels.")
+    max_side: int = Field(2048, ge=16, le=16_000, description="Maximum side length of rendered pictures, in pixels.")
     max_targets: Count = Field(16, description="Maximum number of classes in one request.")
     max_instances: Count = Field(
         16, description="Maximum number of pictures in a request to /v1, /v2 or TorchServe routes."
     )
     max_layers: Count = Field(16, description="Maximum number of layer patterns in one request.")
-    max_values: Count = Field(32_000_000, description="Maximum number of values in an answer with format=npz.")
-    max_json_values: Count = Field(4_000_000, description="Maximum number of values in a JSON answer with values=true.")
+    max_values: Count = Field(32_000_000, description="Maximum number of values in a response with format=npz.")
+    max_json_values: Count = Field(
+        4_000_000, description="Maximum number of values in a JSON response with values=true."
+    )
     max_capture_bytes: Count = Field(256 * 2**20, description="Memory limit for the tensors of one capture, in bytes.")
     max_batch: Count = Field(8, description="Maximum number of pictures in one pass through a model.")
     max_wait_ms: float = Field(
         5.0,
         ge=0,
         le=1000,
-        description="Maximum time that the next batch of a busy model waits to fill, in milliseconds. An idle model "
+        description="Maximum time that a busy model waits for its next batch to fill, in milliseconds. An idle model "
         "never waits.",
     )
-    queue_size: Count = Field(64, description="Pictures that may wait for one model; more are refused with 503.")
-    log_format: Literal["text", "json"] = Field("text", description="Log format: text, or json for machines.")
+    queue_size: Count = Field(
+        64, description="Maximum number of pictures that may wait for a model; more are refused with 503."
+    )
+    log_format: Literal["text", "json"] = Field("text", description="Log format: text or json.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Lowest level that is logged: debug (probes too), info (each request), warning or error."
+        "info", description="Lowest log level: debug (includes probes), info (each request), warning or error."
     )
     metrics_classes: int = Field(
         20,
@@ -140,13 +146,13 @@ class Settings(BaseSettings):
     rate_limit: str = Field(
         "",
         description="Rate limit per client, such as 60/minute or 10/second;1000/day; requests beyond it are refused "
-        "with 429. A client is an API key, or an address where no keys are set. A method of many passes counts as "
+        "with 429. A client is an API key or, without keys, an IP address. A method with many passes counts as "
         "several requests (X-SeeWhy-Cost).",
     )
     rate_storage: str = Field(
         "memory://",
         pattern=r"^(memory://|rediss?://.+)$",
-        description="Where requests are counted: memory:// (per process) or redis://HOST:PORT/DB (shared by all "
+        description="Storage of the request counts: memory:// (per process) or redis://HOST:PORT/DB (shared by all "
         "processes and replicas).",
     )
     cors_origins: Annotated[str, AfterValidator(_origins)] = Field(

@@ -1,4 +1,4 @@
-"""Writes docs/reference/routes.md, a page of the site, from the document that the service gives as /openapi.json."""
+"""Writes docs/reference/routes.md, a page of the site, from the service's /openapi.json."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ BOUNDS = {
     "minItems": "at least {}",
     "maxItems": "at most {}",
 }
-WORDS = {"integer": "whole number", "boolean": "`true` or `false`", "string": "text", "null": "null"}
+WORDS = {"integer": "integer", "boolean": "`true` or `false`", "string": "string", "null": "null"}
 
 
 def page() -> str:
@@ -27,15 +27,15 @@ def page() -> str:
     lines = [
         "# Routes",
         "",
-        "Made from the document that the service gives as `GET /openapi.json`. [HTTP](../http.md) says what a schema "
-        "cannot, and has every [error code](../http.md#errors).",
+        "Generated from `GET /openapi.json`. See [HTTP API](../http.md) for what a schema cannot express, and for all "
+        "[error codes](../http.md#errors).",
         "",
     ]
     for path, operations in described["paths"].items():
         for verb, operation in operations.items():
             lines += _operation(verb, path, operation)
     lines += _headers(described["paths"])
-    lines += ["## Objects", "", "What JSON requests and answers consist of.", ""]
+    lines += ["## Objects", "", "The objects in JSON requests and responses.", ""]
     for name, schema in sorted(described["components"]["schemas"].items()):
         lines += _object(name, schema)
     return "\n".join(lines).rstrip() + "\n"
@@ -53,28 +53,28 @@ def _operation(verb: str, path: str, operation: dict[str, Any]) -> Iterator[str]
             yield _row(parameter["name"], schema, parameter.get("description", ""))
         yield ""
     if names := [f"`{parameter['name']}`" for parameter in parameters if parameter not in own]:
-        yield from (f"Options of methods, which [their page](../methods.md) describes: {', '.join(names)}.", "")
+        yield from (f"Options of [methods](../methods.md): {', '.join(names)}.", "")
     if body := operation.get("requestBody"):
-        yield from ("Bodies: " + ", ".join(f"`{media}`" for media in body["content"]) + ".", "")
+        yield from ("Request bodies: " + ", ".join(f"`{media}`" for media in body["content"]) + ".", "")
     errors: dict[str, list[str]] = {}
     for status, answer in operation["responses"].items():
         if int(status) >= 400:
             (form,) = answer["content"].values()
             errors.setdefault(_kind(form["schema"]), []).append(status)
         elif "content" in answer:
-            yield from (f"Answers: {_content(answer['content'])}.", "")
+            yield from (f"Responses: {_content(answer['content'])}.", "")
         else:
             yield from (f"{status}: {answer['description']}", "")
     for kind, statuses in errors.items():
-        yield from (f"Errors, each a {kind}: {', '.join(statuses)}.", "")
+        yield from (f"Errors ({kind}): {', '.join(statuses)}.", "")
     if headers := operation["responses"].get("200", {}).get("headers"):
-        yield from ("Headers: " + ", ".join(f"`{name}`" for name in headers) + ".", "")
+        yield from ("Response headers: " + ", ".join(f"`{name}`" for name in headers) + ".", "")
 
 
 def _headers(paths: dict[str, Any]) -> Iterator[str]:
     answers = [route["responses"].get("200", {}) for operations in paths.values() for route in operations.values()]
     headers = {name: header for answer in answers for name, header in answer.get("headers", {}).items()}
-    yield from ("## Headers", "", "| header | tells |", "| --- | --- |")
+    yield from ("## Headers", "", "| header | meaning |", "| --- | --- |")
     yield from (f"| `{name}` | {header['description']} |" for name, header in headers.items())
     yield ""
 
@@ -104,7 +104,7 @@ def _row(name: str, schema: dict[str, Any], meaning: str) -> str:
 
 
 def _kind(schema: dict[str, Any]) -> str:
-    """Return in words what values a schema allows."""
+    """Describe the values that a schema allows."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"

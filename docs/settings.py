@@ -1,4 +1,4 @@
-"""Writes the table of settings into docs/deployment.md from the settings themselves. A test holds it to them."""
+"""Writes the table of settings into docs/deployment.md from the settings. A test checks that it is current."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ PAGE = Path(__file__).parent / "deployment.md"
 
 
 def filled(text: str) -> str:
-    """Return the text of the page with the table of today."""
+    """Return the text of the page with the current table."""
     lines = ["| variable | default | meaning |", "| --- | --- | --- |"]
     for name, _, default, meaning in Settings.model_construct().rows():
         lines.append(f"| `{name}` | {f'`{default}`' if default else ''} | {meaning} |")

@@ -19,7 +19,7 @@ from seewhy.explainers.trust.strangers import Strangers
 from seewhy.explainers.trust.trial import Trial
 from seewhy.explainers.view import ViewSource, prepare
 
-NULL = "turned, mirrored and other pictures' maps"
+NULL = "rotated maps, mirrored maps and maps of other pictures"
 
 
 def calibrate(
@@ -57,8 +57,8 @@ def calibrate(
     scores = sorted(score for group in groups for score in group)
     if len(scores) < ENOUGH:
         raise OptionError(
-            f"{len(groups)} pictures give {len(scores)} scores to compare with, and {ENOUGH} are needed; give more "
-            "pictures, about three scores each.",
+            f"{len(groups)} pictures give {len(scores)} scores to compare with, but {ENOUGH} are needed; pass more "
+            "pictures, which give about three scores each.",
             "pictures",
         )
     return Calibration(

@@ -53,7 +53,7 @@ def must_detect(model: Model) -> None:
     """Raise `UnsuitableModelError` unless a model is a detector."""
     if not isinstance(model.task, Detection):
         raise UnsuitableModelError(
-            "This model detects no boxes; use a detector, such as fasterrcnn_resnet50_fpn, or wrap your own with "
+            "This model is not a detector; use one, such as fasterrcnn_resnet50_fpn, or wrap your own with "
             "head=BoxHead(...)."
         )
 

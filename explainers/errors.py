@@ -123,15 +123,15 @@ class NonFiniteError(ModelOutputError):
 
 
 _PLAIN = {
-    "missing": "It is missing; it must be given.",
+    "missing": "It is required.",
     "tuple_type": "It must be a list.",
     "list_type": "It must be a list.",
     "dict_type": "It must be an object.",
     "model_attributes_type": "It must be an object.",
     "string_type": "It must be text.",
-    "int_type": "It must be a whole number.",
-    "int_parsing": "It must be a whole number.",
-    "int_from_float": "It must be a whole number.",
+    "int_type": "It must be an integer.",
+    "int_parsing": "It must be an integer.",
+    "int_from_float": "It must be an integer.",
     "float_type": "It must be a number.",
     "float_parsing": "It must be a number.",
     "finite_number": "It must be a finite number.",
@@ -151,11 +151,11 @@ def plain_fault(fault: Mapping[str, Any]) -> str:
         return _PLAIN[kind]
     if kind == "too_short":
         least = context["min_length"]
-        return f"It has {context['actual_length']} items; it must have {least} or more."
+        return f"It has {context['actual_length']} items; it must have at least {least}."
     if kind == "too_long":
-        return f"It has too many items; it may have {context['max_length']}."
+        return f"It has too many items; at most {context['max_length']} are allowed."
     if kind == "string_too_long":
-        return f"It is too long; it may have {context['max_length']} characters."
+        return f"It is too long; at most {context['max_length']} characters are allowed."
     text = str(fault["msg"]).removeprefix("Value error, ").replace("Input should be", "It must be").rstrip(".")
     return f"{text[:1].upper()}{text[1:]}."
 

@@ -137,7 +137,11 @@ def _explainers(
     """
     entries = {name: get_method(method) for name, method in methods.items() if not isinstance(method, Explainer)}
     if options and not entries:
-        raise OptionError(f"Give {', '.join(options)} to the explainers, which are no names.", next(iter(options)))
+        raise OptionError(
+            f"{', '.join(options)} can only be used with methods given by name; pass options to the "
+            "explainers instead.",
+            next(iter(options)),
+        )
     explainers = explainers_of(list(entries.values()), layer, options, module) if entries else ()
     by_name = dict(zip(entries, explainers, strict=True))
     return {name: method if isinstance(method, Explainer) else by_name[name] for name, method in methods.items()}
@@ -214,7 +218,7 @@ class _Series:
             if joint:
                 self.pool += [(image, ask) for image, ask, _ in rows]
         if not self.names:
-            raise OptionError("There is no picture to measure methods on.", field="pictures")
+            raise OptionError("There are no pictures to measure methods on.", field="pictures")
         if joint:
             images, asks = zip(*self.pool, strict=True)
             self._measure(torch.stack(images), Ask.stacked(asks), joint, None, bar(0))
@@ -280,7 +284,7 @@ def _box_mask(boxes: Boxes) -> Callable[[Geometry], Mask] | None:
         return None
     rows: Sequence[Any] = boxes if all(hasattr(row, "__len__") for row in boxes) else [boxes]
     if any(len(row) != 4 for row in rows):
-        raise OptionError(f"A box is left, top, right and bottom, not {boxes!r}.", field="boxes")
+        raise OptionError(f"A box must be left, top, right and bottom, not {boxes!r}.", field="boxes")
 
     def mark(geometry: Geometry) -> Mask:
         mask: Mask = np.zeros((geometry.height, geometry.width), dtype=np.bool_)
@@ -289,8 +293,8 @@ def _box_mask(boxes: Boxes) -> Callable[[Geometry], Mask] | None:
         if not mask.any():
             size = f"{geometry.width}x{geometry.height}"
             raise OptionError(
-                f"No pixel of the picture of {size} lies in {boxes!r}; boxes are left, top, right and "
-                "bottom in its pixels.",
+                f"No pixel of the picture of {size} is in {boxes!r}; boxes are left, top, right and bottom in its "
+                "pixels.",
                 field="boxes",
             )
         return mask

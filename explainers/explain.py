@@ -126,7 +126,7 @@ def explain(
         top: explain so many of the most probable classes, instead of `target`.
         attribute: of a detector's box: ``score``, ``x1``, ``y1``, ``x2``, ``y2``, ``box``, ``objectness`` or ``mask``.
         label: class of a target that is a place, such as ``region:10,20,90,80``.
-        proof: whether to try the map on masked copies of the picture, three or four forward passes more, and to give
+        proof: whether to try the map on masked copies of the picture, two or three forward passes more, and to give
             the result a `proof`; ``full`` to try the map's own turned and mirrored copies too.
         proof_area: share of the model's input that the map marks then, 0.01 to 0.9.
         proof_fill: what hides pixels then: ``blur``, or ``mean`` for the mean colour.
@@ -153,7 +153,7 @@ def explain(
         view = prepare(model, picture)
         names = _best(model, view, target, top)
     if not names:
-        raise TargetError("No target is given; leave `target` out for the most probable class.")
+        raise TargetError("The list of targets is empty; omit `target` to explain the most probable class.")
     asks = [ask_of(model, name, against, attribute, label) for name in names]
     view = view or prepare(model, picture)
     results = _explained(model, entry, explainer, view, _each(model, view, asks), trial, proof_calibration)
@@ -256,7 +256,7 @@ def ask_of(
     if not callable(target):
         return named_ask(model.task, target, against, attribute, label)
     if against is not None:
-        raise TargetError("A function of the outputs has no contrast; subtract the other score in the function.")
+        raise TargetError("A target function has no contrast; subtract the other score in the function.")
     return Ask(function=target)
 
 

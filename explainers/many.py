@@ -57,7 +57,9 @@ class _Series:
         ask = self.ask
         if target is not None:
             if ask.function is not None:
-                raise TargetError("A function is asked of all pictures; give pictures alone, not pairs with targets.")
+                raise TargetError(
+                    "A target function applies to all pictures; pass only pictures, not pairs with targets."
+                )
             ask = replace(ask, targets=named_ask(self.model.task, target).targets)
         view = prepare(self.model, picture)
         return view, ask.placed(view.geometry)

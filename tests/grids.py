@@ -1,6 +1,6 @@
-"""Grids of cases: `make test` runs a few of each, which tell apart what can break, `make test-all` all."""
+"""Grids of cases: `make test` runs a few of each, which tell apart what can break, `make test-slow` the others."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -18,7 +18,19 @@ CONVOLUTIONAL = tuple(name for name in CLASSIFYING if "attention" not in METHODS
 ONE_A_FAMILY = tuple({METHODS[name].family: name for name in CLASSIFYING}.values())
 """A method of each family, for what their bases do."""
 
+KINDS = (
+    *("alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "efficientnet_v2_s", "googlenet", "inception_v3"),
+    *("maxvit_t", "mnasnet0_5", "mobilenet_v2", "mobilenet_v3_small", "regnet_x_400mf", "regnet_y_400mf", "resnet18"),
+    *("resnext50_32x4d", "shufflenet_v2_x0_5", "squeezenet1_1", "swin_t", "swin_v2_t", "vgg11", "vgg11_bn", "vit_b_32"),
+)
+"""The smallest of each kind of torchvision's classifiers."""
+
 
 def few(values: Iterable[Any], short: Collection[Any]) -> list[Any]:
     """Return parameters of a test; those that are not in the short run are marked as slow."""
     return [pytest.param(value, marks=[] if value in short else [pytest.mark.slow]) for value in values]
+
+
+def diagonal(rows: Sequence[Any], columns: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Return pairs in which each row and each column stands at least once, instead of all pairs."""
+    return [(rows[place % len(rows)], columns[place % len(columns)]) for place in range(max(len(rows), len(columns)))]

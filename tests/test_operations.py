@@ -22,7 +22,7 @@ SUFFIXES = {"counter": "_total", "info": "_info"}
 
 @pytest.fixture(scope="module")
 def families():
-    """The metrics: name to type, labels and question."""
+    """The metrics: name to type, labels and help."""
     results = {}
     for collector in Metrics(Settings())._registry._collector_to_names:
         for family in collector.collect():
@@ -111,7 +111,7 @@ def test_alerts_say_what_to_do():
 def test_whatever_breaks_here_stands_in_the_table_of_failures():
     from seewhy.app.errors import CLIENT_GONE, HTTP_KINDS, INTERNAL, KINDS
 
-    table = PAGE.partition("## What breaks")[2]
+    table = PAGE.partition("## Troubleshooting")[2]
     kinds = {*KINDS.values(), *HTTP_KINDS.values(), INTERNAL}
     codes = {kind.code for kind in kinds if kind.status >= 500} | {CLIENT_GONE}
     assert {code for code in codes if f"`{code}`" not in table} == set()

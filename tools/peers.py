@@ -344,7 +344,7 @@ def _xrai(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -
     return torch.stack(maps)
 
 
-_IN_PLACE = {"densenet121": "it lets the in-place ReLU after `features` overwrite the activations that it weighs"}
+_IN_PLACE = {"densenet121": "the in-place ReLU after `features` overwrites its activations"}
 _FINE = {
     "resnet18": "layer1",
     "vgg11": "features.4",
@@ -352,7 +352,7 @@ _FINE = {
     "densenet121": "features.denseblock1",
 }
 _MODULES = {
-    "mobilenet_v2": "it knows no rule for ReLU6, which then keeps its own derivative",
+    "mobilenet_v2": "it has no rule for ReLU6, which then keeps its own derivative",
     "densenet121": "it does not see the functional ReLU after `features`",
 }
 _ONCE = {
@@ -361,13 +361,13 @@ _ONCE = {
     "densenet121": _MODULES["densenet121"],
 }
 _RECTIFIED = {
-    "mobilenet_v2": "it ablates with a large negative number where a layer has negative values",
-    "densenet121": "it ablates with a large negative number where a layer has negative values",
+    "mobilenet_v2": "it ablates with a large negative number if a layer has negative values",
+    "densenet121": "it ablates with a large negative number if a layer has negative values",
 }
 _RELEVANCE = {
-    "resnet18": "it knows no rule for an addition that is no module, whose relevance it doubles",
-    "mobilenet_v2": "it knows no rule for ReLU6, nor for an addition that is no module",
-    "densenet121": "it knows no rule for a ReLU or a pooling that is no module",
+    "resnet18": "it has no rule for additions that are not modules, and doubles their relevance",
+    "mobilenet_v2": "it has no rule for ReLU6 or for additions that are not modules",
+    "densenet121": "it has no rule for ReLUs and poolings that are not modules",
 }
 _SIGNED = {"sign": "signed"}
 
@@ -433,35 +433,47 @@ PEERS: tuple[Peer, ...] = (
 
 
 DIFFERENT = (
-    ("gradcam++", "grad-cam", "adds 1e-6 to denominators that are squared gradients; compared where that vanishes"),
-    ("gradcam++", "torchcam", "divides a copy, so that its weights are not the paper's"),
-    ("xgradcam", "grad-cam", "adds 1e-7 to sums of features; compared where that vanishes"),
-    ("eigencam, eigengradcam", "grad-cam", "centres the features, and leaves the sign to chance"),
-    ("fem", "grad-cam", "multiplies features by the share of outstanding positions, not the mean by the positions"),
+    ("gradcam++", "grad-cam", "adds 1e-6 to denominators of squared gradients; compared where this is negligible"),
+    ("gradcam++", "torchcam", "divides a copy, so its weights differ from the paper's"),
+    ("xgradcam", "grad-cam", "adds 1e-7 to sums of features; compared where this is negligible"),
+    ("eigencam, eigengradcam", "grad-cam", "centres the features, and leaves the sign undetermined"),
+    (
+        "fem",
+        "grad-cam",
+        "multiplies features by the share of strong positions, instead of multiplying the mean by the positions",
+    ),
     (
         "finercam",
         "grad-cam",
-        "weighs several classes by probabilities and differentiates these; compared with one",
+        "weights several classes by probabilities and differentiates these; compared with one class",
     ),
-    ("refinecam", "grad-cam", "subtracts each map's least value first, and works on the picture's grid"),
-    ("fullgrad", "grad-cam", "stretches each channel by itself and ignores biases of normalisation; not complete"),
+    ("refinecam", "grad-cam", "subtracts each map's minimum first, and works on the picture's grid"),
+    (
+        "fullgrad",
+        "grad-cam",
+        "rescales each channel separately and ignores normalisation biases, so it is not complete",
+    ),
     (
         "scorecam",
         "grad-cam",
-        "aligns corners when it resizes, and weighs constant maps; compared without",
+        "aligns corners when it resizes, and weights constant maps; compared without these",
     ),
-    ("scorecam, sscam", "torchcam", "normalises before it resizes; equal where cells' centres are pixels"),
-    ("iscam", "torchcam", "sums the steps from 1 to i, where the paper has 0 to i - 1"),
-    ("deeplift", "captum", "fails on ReLUs that run twice or in place; its sums are wrong next to a max pooling"),
-    ("lrp", "captum", "supposes pictures without negative values; compared there (epsilon and gamma on SqueezeNet)"),
+    ("scorecam, sscam", "torchcam", "normalises before it resizes; equal where the centres of cells are pixels"),
+    ("iscam", "torchcam", "sums the steps from 1 to i instead of 0 to i - 1 as in the paper"),
+    ("deeplift", "captum", "fails for ReLUs that run twice or in place; its sums are wrong next to max pooling"),
+    ("lrp", "captum", "assumes pictures without negative values; compared on those (epsilon and gamma on SqueezeNet)"),
     (
         "xrai",
         "saliency",
-        "sums both ends of the path, and takes the largest channel; its ranking is compared",
+        "sums both ends of the path, and takes the largest channel; the ranking is compared",
     ),
-    ("guided-ig", "saliency", "sums along the path from the left, where we take the trapezoid; equal paths"),
+    (
+        "guided-ig",
+        "saliency",
+        "uses the left Riemann sum along the path instead of the trapezoidal rule; the paths are equal",
+    ),
     ("blur-ig", "saliency", "pads with zeros when it blurs; equal in the limit with mirrored borders"),
-    ("dff", "grad-cam", "subtracts each channel's minimum and adds it to the concepts, whose product then differs"),
+    ("dff", "grad-cam", "subtracts each channel's minimum and adds it to the concepts, so the product differs"),
 )
 """Methods whose peers differ, and how; the tests of these methods hold ours to the equation."""
 
@@ -470,13 +482,14 @@ def page() -> str:
     """Return the page with the table; runs everything."""
     libraries = sorted({peer.library for peer in PEERS})
     lines = [
-        "# Peers",
+        "# Comparison with other libraries",
         "",
-        "Made by `make peers`. Largest difference between the maps of another library and ours, over the largest value "
-        "of theirs: four random pictures of 64 by 64, networks of torchvision with fixed random weights, "
+        "Made by `make peers`. The table shows the largest difference between the maps of another library and ours, "
+        "divided by the maximum of theirs, for four random pictures of 64 by 64 and torchvision networks with fixed "
+        "random weights, "
         f"{', '.join(f'{name} {version(name)}' for name in [*libraries, 'torch', 'torchvision'])}, on a processor.",
         "",
-        f"| method | peer | {' | '.join(NETS)} |",
+        f"| method | library | {' | '.join(NETS)} |",
         f"| --- | --- | {' | '.join('---' for _ in NETS)} |",
     ]
     notes: list[str] = []
@@ -495,11 +508,11 @@ def page() -> str:
     lines += ["", *(f"[{number}] Not compared: {note}." for number, note in enumerate(notes, start=1))]
     lines += [
         "",
-        "## Where a peer differs",
+        "## Known differences",
         "",
-        "There the tests hold our maps to the equation instead.",
+        "For these methods, the tests check our maps against the equation instead.",
         "",
-        "| method | peer | it |",
+        "| method | library | difference |",
         "| --- | --- | --- |",
         *(
             f"| {', '.join(f'`{method}`' for method in names.split(', '))} | {peer} | {how} |"

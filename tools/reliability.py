@@ -37,23 +37,23 @@ def load(wrong: list[str], count: int) -> Iterator[str]:
     tally = soak(count, THREADS)
     first, last = tally.states[len(tally.states) // 4], tally.states[-1]
     hooks = max(state.hooks for state in tally.states)
-    yield "| load held | |"
+    yield "| load | |"
     yield "| --- | --- |"
     kinds = len(questions())
     yield f"| requests, of {kinds} kinds, from {THREADS} threads | {tally.count:,} in {tally.seconds:.0f} s |"
-    yield f"| models, of which {MAX_MODELS} have room | {len(MODELS)}, loaded {tally.loads:,} times |"
-    yield f"| answers by status | {_counts(tally.codes)} |"
-    yield f"| refused with 503 while no model could make room, and sent again after `Retry-After` | {tally.refused:,} |"
-    yield f"| answers unlike those given alone | {len(tally.wrong)}; largest difference {tally.worst:.1g} |"
+    yield f"| models, of which {MAX_MODELS} fit in memory | {len(MODELS)}, loaded {tally.loads:,} times |"
+    yield f"| responses by status | {_counts(tally.codes)} |"
+    yield f"| refused with 503 because no model could be unloaded, and later retried | {tally.refused:,} |"
+    yield f"| responses unlike those without load | {len(tally.wrong)}; largest difference {tally.worst:.1g} |"
     methods = ", ".join(f"`{method}`" for method in sorted(set(tally.rounded)))
     yield (
-        "| answers that say that rounding can decide them or shows in them (`rounding-decides`, `faint-map`), and were "
-        f"decided otherwise | {len(tally.rounded)}{f' (of {methods})' if methods else ''} |"
+        "| responses with the diagnostic `rounding-decides` or `faint-map` that differ because of rounding | "
+        f"{len(tally.rounded)}{f' (of {methods})' if methods else ''} |"
     )
-    yield f"| errors that do not say why | {len(tally.failed)} |"
+    yield f"| errors without a reason | {len(tally.failed)} |"
     early, late = first.resident / 1e6, last.resident / 1e6
-    yield f"| resident memory, at rest, after a quarter of the run | {early:,.0f} MB, at the end {late:,.0f} MB |"
-    yield f"| growth of its lowest value from the second quarter of the run to the last | {tally.growth:+.1%} |"
+    yield f"| resident memory, idle, after a quarter of the run | {early:,.0f} MB, at the end {late:,.0f} MB |"
+    yield f"| growth of its minimum from the second quarter of the run to the last | {tally.growth:+.1%} |"
     yield f"| open files | {first.files}, at the end {last.files} |"
     yield f"| threads | {first.threads}, at the end {last.threads} |"
     yield f"| hooks left on models | {hooks} |"
@@ -69,11 +69,11 @@ def crowd(wrong: list[str], seconds: float) -> Iterator[str]:
     report = overload(seconds)
     yield f"| {FACTOR} times the capacity | |"
     yield "| --- | --- |"
-    yield f"| requests a second | {report.offered:.0f}, where {report.capacity:.0f} can be answered |"
-    yield f"| answers by status | {_counts(report.codes)} |"
-    yield f"| answered in | {report.late(report.answered)}, of {DEADLINE:.0f} s allowed |"
+    yield f"| requests per second | {report.offered:.0f}, with a capacity of {report.capacity:.0f} |"
+    yield f"| responses by status | {_counts(report.codes)} |"
+    yield f"| response time | {report.late(report.answered)}, of {DEADLINE:.0f} s allowed |"
     if report.refused:
-        yield f"| refused in | {report.late(report.refused)}; without `Retry-After`: {report.bare} |"
+        yield f"| time of refusals | {report.late(report.refused)}; without `Retry-After`: {report.bare} |"
     if not report.is_right:
         wrong.append(f"overload: {dict(report.codes)}, {report.bare} without Retry-After")
 

@@ -335,26 +335,26 @@ def page(lines: list[str], command: str, bare: float | None) -> str:
     about_bare = ""
     if bare is not None:
         about_bare = f"""
-*Bare hook raises*: on how many modules `register_full_backward_hook`, tried on one after the other, makes a plain
-forward and backward pass raise; a dash where {bare:g} seconds were not enough to try all of them.
+*Bare hook raises* is the number of modules for which `register_full_backward_hook`, tried one module at a time, makes a
+plain forward and backward pass raise. A dash means that {bare:g} seconds were not enough to try all of them.
 """
-    return f"""# The sweep
+    return f"""# Hook coverage
 
-Every module of every torchvision classifier, containers and the model itself included, recorded by one `HookSession`:
-the inputs and outputs of all its calls, and the gradients of both. The models are frozen and in evaluation mode, with
-fixed random weights (and batch-norm statistics that fit them); each gets one picture of the first side that it takes of
-{", ".join(map(str, SIDES))}.
+This table compares what `HookSession` records with autograd, for every module of every torchvision classifier,
+including containers and the model itself: the inputs and outputs of all calls, and their gradients. The models are
+frozen and in evaluation mode, with fixed random weights (and matching batch-norm statistics). Each gets one picture,
+with the first side that works out of {", ".join(map(str, SIDES))}.
 
-The reference uses neither sessions nor taps. PyTorch's own forward hooks replace each tensor that a module gets or
-hands on by a clone and note the clone's gradient edge, and one `torch.autograd.grad` gives the gradients at all edges;
-its logits must be those of the model without hooks. A module is *equal* if all calls have all four kinds in the same
-structure, None where the reference has None, and no number is further off than {TOLERANCE:g} of the tensor's largest
+The reference uses neither sessions nor taps. PyTorch's own forward hooks replace each tensor that a module receives or
+returns by a clone and store the clone's gradient edge; one `torch.autograd.grad` then computes the gradients at all
+edges. Its logits must equal those of the model without hooks. A module is *equal* if all calls have all four kinds in
+the same structure, None where the reference has None, and all numbers agree to {TOLERANCE:g} of the tensor's largest
 magnitude.
 
 Some modules do not *run* in evaluation mode (auxiliary classifiers, linear layers whose weights attention uses
-directly, stochastic depth without a shortcut, empty branches, module lists): they have no calls in the reference, and
-must have none in the records. *With a gradient* are the modules whose outputs have one that is not all zero. *Change of
-the logits* is the largest difference between those with the session and those without any hook.
+directly, stochastic depth without a shortcut, empty branches, module lists). They have no calls in the reference, and
+must have none in the records. *With a gradient* counts modules whose outputs have a nonzero gradient. *Change of the
+logits* is the largest difference between the logits with the session and without any hook.
 {about_bare}
 Printed by `{command}` with torch {versions[0]} and torchvision {versions[1]}.
 

@@ -25,7 +25,7 @@ class ModelAnswer(BaseModel):
     input_size: tuple[int, int] = Field(description="Height and width.")
     classes: int
     head: HeadName
-    default_layers: list[str] | None = Field(description="Null in the list of models for those not loaded.")
+    default_layers: list[str] | None = Field(description="Null in the list of models if the model is not loaded.")
     weights: WeightsAnswer
     loaded: bool
 
@@ -48,7 +48,7 @@ class TokensAnswer(BaseModel):
 
     rows: int
     columns: int
-    before: int = Field(description="Tokens in front of these, such as class and register tokens.")
+    before: int = Field(description="Number of tokens before these, such as class and register tokens.")
     after: int = Field(description="Tokens behind them.")
 
 
@@ -61,10 +61,12 @@ class LayerAnswer(BaseModel):
     output_shape: list[int] | None
     parameters: int
     calls: int = Field(description="Number of calls in one forward pass.")
-    hooks: list[str] = Field(description="What hooks can record.")
+    hooks: list[str] = Field(description="Tensors that hooks can record.")
     cam: bool = Field(description="Whether a CAM can use the module.")
     default: bool
-    tokens: TokensAnswer | None = Field(description="Where the output (1, T, C) is tokens of the picture, their grid.")
+    tokens: TokensAnswer | None = Field(
+        description="Grid of the tokens, if the output (1, T, C) is tokens of the picture."
+    )
 
 
 class LayersAnswer(BaseModel):
@@ -90,12 +92,12 @@ class MethodAnswer(BaseModel):
     equation: str = Field(description="In LaTeX.")
     discriminates: bool = Field(description="Whether maps of two classes in one picture can be expected to differ.")
     fine: bool = Field(
-        description="Whether the map has a value for each pixel of the model's input, unless options say otherwise; "
-        "`scale=robust` keeps a few extreme pixels from making the others pale."
+        description="Whether the map has a value for each pixel of the model's input, with default options. "
+        "`scale=robust` prevents a few extreme pixels from making all others pale."
     )
     rounding: str = Field(
-        description="What rounding can decide, so that maps may differ between processors, threads and batches; empty "
-        "if they differ only by rounding."
+        description="Step whose result can change with rounding, so that maps may differ between processors, threads "
+        "and batches; empty if there is none."
     )
     options: dict[str, dict[str, Any]] = Field(description="JSON schema of each option: type, default, bounds.")
 
@@ -104,15 +106,15 @@ class MethodsAnswer(BaseModel):
     """Answer of GET /methods."""
 
     methods: list[MethodAnswer]
-    default: str = Field(description="The method that explains the model if a request names none.")
-    recommended: str = Field(description="The method that the page starts with for the model.")
+    default: str = Field(description="Method for requests that do not name one.")
+    recommended: str = Field(description="Method that the web page starts with.")
 
 
 class ColormapAnswer(BaseModel):
     """One colour map: perceptually uniform, and safe for colour-blind eyes."""
 
     name: str
-    diverging: bool = Field(description="Whether it is for signed maps, with zero in the middle.")
+    diverging: bool = Field(description="Whether the colour map is for signed maps, with zero in the middle.")
     colors: list[str] = Field(description="256 colours from the lowest value to the highest, as #rrggbb.")
 
 

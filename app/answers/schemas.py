@@ -21,9 +21,7 @@ from seewhy.explainers.trust.proof import Proof
 
 HeadName = Annotated[
     Head,
-    Field(
-        description="Logits under a `softmax`, or under a `sigmoid` each, a `value` each, or what else its outputs are."
-    ),
+    Field(description="How outputs are interpreted: `softmax` or `sigmoid` of the logits, `value`, or another task."),
 ]
 
 InputBox = Annotated[
@@ -81,7 +79,7 @@ class SegmentAnswer(BaseModel):
 class BoxAnswer(PredictionAnswer):
     """One box of a detector."""
 
-    number: int | None = Field(description="Its place among the boxes that are shown; null if it is not shown.")
+    number: int | None = Field(description="Index among the detector's boxes; null if it is not one of them.")
     box: Box
 
 
@@ -109,7 +107,7 @@ class DetectAnswer(BaseModel):
     """Answer of POST /detect."""
 
     model: ModelIdentity
-    boxes: list[DetectedBox] = Field(description="The boxes that the detector shows, the surest first.")
+    boxes: list[DetectedBox] = Field(description="The boxes that the detector finds, in order of score.")
 
 
 class MethodIdentity(BaseModel):
@@ -128,7 +126,7 @@ class TargetAnswer(PredictionAnswer):
 class ValueTargetAnswer(ValueAnswer):
     """The explained value."""
 
-    direction: Direction = Field(description="Whether what makes the value larger is explained, or smaller.")
+    direction: Direction = Field(description="Whether the map explains what raises the value, or what lowers it.")
 
 
 class SegmentTargetAnswer(SegmentAnswer):
@@ -141,8 +139,8 @@ class BoxTargetAnswer(BoxAnswer):
     """The explained box."""
 
     logit: float = Field(description="Raw, of the class.")
-    attribute: Attribute = Field(description="What of the box is explained.")
-    value: float = Field(description="Of the attribute: the logit, pixels of the upload, or a raw logit.")
+    attribute: Attribute = Field(description="Property of the box that is explained.")
+    value: float = Field(description="Value of the attribute: the logit, pixels of the upload, or a raw logit.")
 
 
 AnyTarget = TargetAnswer | ValueTargetAnswer | SegmentTargetAnswer | BoxTargetAnswer
@@ -173,7 +171,7 @@ class ExplainedHeatmapAnswer(HeatmapAnswer):
 class DrawnAnswer(BaseModel):
     """The mapping from the values of a map to colours."""
 
-    colormap: str = Field(description="A name of GET /colormaps.")
+    colormap: str = Field(description="A name from GET /colormaps.")
     low: float = Field(description="The value of the first colour, and of all values below.")
     high: float = Field(description="The value of the last colour, and of all values above.")
 
@@ -193,21 +191,21 @@ class ExplanationAnswer(BaseModel):
     against: AnyTarget | None = Field(None, description="The class that the target is contrasted with.")
     heatmap: ExplainedHeatmapAnswer
     drawn: DrawnAnswer
-    overlay: str = Field(description="The drawn answer as a data URL (PNG).")
+    overlay: str = Field(description="The drawing as a data URL (PNG).")
     diagnostics: list[Diagnostic]
     regions: list[RegionAnswer] = Field(
         description="Regions of a method that divides the picture, the largest gain first; empty for other methods."
     )
     outside: float | None = Field(
-        None, description="Of a segmenter: the share of the map's magnitude outside the explained region, 0 to 1."
+        None, description="For a segmenter: the share of the map's magnitude outside the explained region, 0 to 1."
     )
-    proof: Proof | None = Field(None, description="How far the heatmap can be relied on; with `proof`.")
+    proof: Proof | None = Field(None, description="Test of the heatmap on the model; with `proof`.")
 
 
 class AgreementAnswer(BaseModel):
     """The agreement of two methods' maps."""
 
-    target: int | str = Field(description="Index of the explained class, `output:INDEX` of a value, or `box:N`.")
+    target: int | str = Field(description="Index of the explained class, `output:INDEX` for a value, or `box:N`.")
     methods: tuple[str, str]
     rank_correlation: float | None = Field(
         description="Spearman's correlation over the finer of the two grids, in [-1, 1]; null if a map is constant."
@@ -234,9 +232,12 @@ class PatchMapAnswer(BaseModel):
     shape: tuple[int, int] = Field(description="Height and width of the upload.")
     min: float = Field(description="Smallest value of the map, laid onto the upload.")
     max: float = Field(description="Largest value of the map, laid onto the upload.")
-    signed: bool = Field(description="Whether either picture has places that speak against the likeness.")
+    signed: bool = Field(description="Whether either picture has places that reduce the similarity.")
     box: InputBox
-    map: list[list[float]] = Field(description="Rows of the layer's cells over `box`: what each adds to the score.")
+    map: list[list[float]] = Field(
+        description="Rows of the layer's cells over `box`: the contribution of each to the score."
+    )
+    proof: Proof | None = Field(None, description="How far the map can be relied on; with `proof`.")
 
 
 class PairAnswer(BaseModel):
@@ -244,15 +245,17 @@ class PairAnswer(BaseModel):
 
     image: Box = Field(description="Left, top, right, bottom in pixels of the picture.")
     reference: Box = Field(description="Left, top, right, bottom in pixels of the reference.")
-    contribution: float = Field(description="What the pair adds to the score.")
+    contribution: float = Field(description="Contribution of the pair to the score.")
 
 
 class MethodValuesAnswer(MethodIdentity):
     """What metrics tell of a method's map."""
 
-    control: bool = Field(description="Whether it knows nothing of the class, and any other method should beat it.")
-    values: dict[str, float | None] = Field(description="By the names of `metrics`; null where undefined.")
-    reasons: dict[str, str] = Field(description="By metric: why it cannot measure the method.")
+    control: bool = Field(
+        description="Whether it is a control that does not depend on the class, which any useful method should beat."
+    )
+    values: dict[str, float | None] = Field(description="Values by the names of `metrics`; null if undefined.")
+    reasons: dict[str, str] = Field(description="For metrics that cannot measure the method: the reason.")
 
 
 class EvaluateAnswer(BaseModel):
@@ -260,7 +263,7 @@ class EvaluateAnswer(BaseModel):
 
     model: ModelIdentity
     target: AnyTarget
-    metrics: list[Column] = Field(description="What is measured, and which values are better.")
+    metrics: list[Column] = Field(description="The metrics, and which values are better.")
     methods: list[MethodValuesAnswer]
     timings_ms: dict[str, float]
     versions: dict[str, str]
@@ -278,7 +281,9 @@ class SimilarAnswer(BaseModel):
     )
     image: PatchMapAnswer
     reference: PatchMapAnswer
-    pairs: list[PairAnswer] = Field(description="The pairs of patches that add most, the largest first.")
+    pairs: list[PairAnswer] = Field(
+        description="The pairs of patches with the largest contributions, the largest first."
+    )
     diagnostics: list[Diagnostic]
     drawing: str = Field(description="Both pictures with maps and pairs, as a data URL (PNG).")
     timings_ms: dict[str, float]
@@ -289,7 +294,7 @@ class SegmentsAnswer(BaseModel):
     """Answer of POST /segment with format=json."""
 
     model: ModelIdentity
-    classes: list[SegmentAnswer] = Field(description="Those that the model gives any position, the largest first.")
+    classes: list[SegmentAnswer] = Field(description="The predicted classes, the largest first.")
     shape: tuple[int, int] = Field(description="Height and width of the upload, and of the mask.")
     box: Box = Field(description="Left, top, right, bottom of the part that the model saw, in the upload's pixels.")
     void: int = Field(description="The value of the mask where the model saw nothing: 255, or 65535.")
@@ -305,11 +310,11 @@ class ProgressAnswer(BaseModel):
     """The progress of an explanation in an event stream."""
 
     done: int = Field(description="Work done, out of `total`.")
-    total: int = Field(description="1000 once the model is working; 0 while the request waits.")
+    total: int = Field(description="1000 once the model is running; 0 while the request is queued.")
     elapsed_ms: float = Field(description="Milliseconds since the stream began.")
     preview: str | None = Field(
         None,
-        description="Preview of the first class's map, drawn like the answer, at most 512 pixels, as a data URL.",
+        description="Preview of the first class's map, drawn like the final one, at most 512 pixels, as a data URL.",
     )
 
 
@@ -357,8 +362,8 @@ class SideAnswer(BaseModel):
 class DifferenceAnswer(BaseModel):
     """The values with the edits minus those without."""
 
-    score: float = Field(description="Of the target's logit, or of its value.")
-    probability: float | None = Field(description="Of its probability; null for a value.")
+    score: float = Field(description="Change of the target's logit or value.")
+    probability: float | None = Field(description="Change of its probability; null for a value.")
     heatmap: HeatmapAnswer
 
 
@@ -368,7 +373,7 @@ class InterveneAnswer(BaseModel):
     model: ModelIdentity
     method: MethodIdentity
     layers: list[str]
-    target: AnyTarget = Field(description="The target, as it is before the edits.")
+    target: AnyTarget = Field(description="The target before the edits.")
     edits: list[AnyEdit]
     before: SideAnswer
     after: SideAnswer
@@ -385,7 +390,7 @@ class SweepAnswer(BaseModel):
     model: ModelIdentity
     layer: str
     edit: AnyEdit
-    target: AnyTarget = Field(description="The target, as it is without any edit.")
+    target: AnyTarget = Field(description="The target without any edit.")
     predictions: list[AnyPrediction]
     channels: list[ChannelEffect] = Field(description="The channel whose edit lowers the score most comes first.")
     timings_ms: dict[str, float]

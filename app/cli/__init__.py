@@ -41,7 +41,7 @@ class _Group(click.Group):
 @click.version_option(package_name="seewhy")
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """SeeWhy: see where a pretrained CNN looked."""
+    """SeeWhy: explain the predictions of vision models."""
     if os.environ.get("NO_COLOR"):
         ctx.color = False
     if ctx.invoked_subcommand != "serve":  # which divides them among processes
@@ -81,9 +81,10 @@ def settings() -> None:
 @main.command()
 @click.argument("name")
 def key(name: str) -> None:
-    """Create an API key for NAME: the key goes to the standard error, its line for SEEWHY_API_KEYS to the output.
+    """Create an API key for NAME and print its line for the file of SEEWHY_API_KEYS.
 
-    `seewhy key alice >> keys.toml` adds the line to a file and shows the key, which is not stored, only once.
+    `seewhy key alice >> keys.toml` adds the line to a file. The key itself is shown once, on standard error, and is
+    not stored.
     """
     try:
         secret, line = new_key(name)

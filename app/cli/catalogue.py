@@ -14,7 +14,7 @@ from seewhy.models.sources import SOURCES
 
 @click.command()
 @option("source", SOURCE, type=click.Choice(SOURCES))
-@click.option("--available", is_flag=True, help="List only the models whose weights are on this machine.")
+@click.option("--available", is_flag=True, help="List only the models that are ready to use, with installed weights.")
 def models(source: str | None, available: bool) -> None:
     """List the models and whether their weights are available."""
     from seewhy.app.cli.run import open_service

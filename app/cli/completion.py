@@ -8,7 +8,7 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that lets Tab complete in SHELL.
+    """Print the completion script for SHELL.
 
     It completes commands, options, models, methods and layers.
 

@@ -80,7 +80,7 @@ def plan(
     sources = list(dict.fromkeys(source for argument in arguments for source in _expanded(argument, sheet)))
     place = Path(output or "")
     if place == DASH and len(sources) > 1:
-        raise click.UsageError(f"The standard output takes the answer for one picture; there are {len(sources)}.")
+        raise click.UsageError(f"Standard output takes the result of one picture; there are {len(sources)}.")
     if place == DASH:
         return form or forms[0], [Item(sources[0].picture, DASH)]
     single = len(arguments) == 1 and sources[0].picture == arguments[0]
@@ -132,7 +132,7 @@ def write(path: Path, body: bytes) -> None:
 def _expanded(argument: Path, sheet: Path | None) -> Iterator[_PlacedPicture]:
     if argument == DASH:
         if sys.stdin.isatty():
-            raise click.UsageError("The standard input is a terminal: pipe a picture into it, or name a file.")
+            raise click.UsageError("Standard input is a terminal: pipe a picture into it, or name a file.")
         yield _PlacedPicture(DASH, Path("stdin"))
     elif argument.is_dir():
         yield from _below(argument, sheet)

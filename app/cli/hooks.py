@@ -96,16 +96,24 @@ def capture(
 @click.command()
 @picture_options
 @output_option
-@click.option("--edit", "edits", multiple=True, metavar="JSON", help=f"Such as '{_EXAMPLE}'; repeatable, in order.")
-@click.option("--edits", "file", type=_Edits(), metavar="FILE", help="A JSON file with a list of edits, or the list.")
-@picture_file("--other", "The picture whose activations the op `swap` uses.")
+@click.option(
+    "--edit",
+    "edits",
+    multiple=True,
+    metavar="JSON",
+    help=f"An edit such as '{_EXAMPLE}'; repeatable, applied in order.",
+)
+@click.option(
+    "--edits", "file", type=_Edits(), metavar="FILE", help="A JSON file with a list of edits, or the list itself."
+)
+@picture_file("--other", "Picture whose activations the op `swap` uses.")
 @option(
     "each_channel",
     INTERVENE["each_channel"],
     is_flag=True,
     help=f"{INTERVENE['each_channel'].text} It can also be written as csv.",
 )
-@method_option(help=f"A name of `seewhy methods`. {METHOD}")
+@method_option(help=f"A name from `seewhy methods`. {METHOD}")
 @option("target", INTERVENE["target"])
 @layer_option(HEATMAP["layer"])
 @format_option(_SWEEP_FORMATS)
@@ -136,7 +144,7 @@ def intervene(
         content = _json(file.read(), "--edits")
         all_edits = [*(content if isinstance(content, list) else [content]), *all_edits]
     if not all_edits:
-        raise click.UsageError(f"Say what to edit: --edit '{_EXAMPLE}', or --edits FILE.")
+        raise click.UsageError(f"Give an edit: --edit '{_EXAMPLE}', or --edits FILE.")
     request = {**fields(options, extra), "edits": all_edits}
 
     from seewhy.app.cli.hook_answers import write_interventions

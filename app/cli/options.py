@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 import click
 
 from seewhy.app.cli.names import complete_colormap, complete_layer, complete_method, complete_model
-from seewhy.app.pipeline.option_table import DRAWING, HEATMAP, SIMILAR, Option
+from seewhy.app.pipeline.option_table import DRAWING, HEATMAP, PROOF, SIMILAR, Option
 from seewhy.explainers.imaging.choices import VIEWS
+from seewhy.explainers.trust.choices import FILLS
 
 Command = Callable[..., Any]
 Form = TypeVar("Form", bound=str)
@@ -18,7 +19,7 @@ device_option = click.option("--device", help="auto, cpu, cuda or cuda:N.")
 
 def model_options(command: Command) -> Command:
     """Add the options --model and --device."""
-    command = click.option("--model", shell_complete=complete_model, help="A name of `seewhy models`.")(command)
+    command = click.option("--model", shell_complete=complete_model, help="A name from `seewhy models`.")(command)
     return device_option(command)
 
 
@@ -40,13 +41,13 @@ def picture_file(name: str, text: str) -> Callable[[Command], Command]:
 
 def output_option(command: Command) -> Command:
     """Add the option -o."""
-    text = "File, or folder for several pictures; `-` for the standard output."
+    text = "Output file, or folder for several pictures; `-` for standard output."
     return click.option("-o", "--output", type=click.Path(allow_dash=True), help=text)(command)
 
 
 def format_option(forms: tuple[str, ...]) -> Callable[[Command], Command]:
     """Return a decorator that adds the option --format."""
-    text = f"By default the format of the output's suffix, or else {forms[0]}."
+    text = f"The default is the format of the output's suffix, or {forms[0]}."
     return click.option("--format", "form", type=click.Choice(forms), help=text)
 
 
@@ -85,6 +86,13 @@ _DRAWING: dict[str, dict[str, Any]] = {
 
 drawing_options = table_options(DRAWING, **_DRAWING)
 
+proof_options = table_options(
+    PROOF,
+    proof={"is_flag": False, "flag_value": "true", "type": click.Choice(["false", "true", "full"])},
+    proof_area={"type": float},
+    proof_fill={"type": click.Choice(FILLS)},
+)
+
 pair_options = table_options({**DRAWING, **SIMILAR}, **_DRAWING)
 """The options of drawings of two pictures."""
 
@@ -96,7 +104,7 @@ def extra_option(text: str) -> Callable[[Command], Command]:
 
 def heatmap_options(command: Command) -> Command:
     """Add the options of commands that explain: drawing options, --values and --option."""
-    command = extra_option("An option of the method, as `seewhy methods` lists them")(command)
+    command = extra_option("An option of the method (see `seewhy methods`)")(command)
     return drawing_options(option("values", HEATMAP["values"], is_flag=True)(command))
 
 

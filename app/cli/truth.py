@@ -41,7 +41,7 @@ def read_boxes(path: Path, pictures: Sequence[Path]) -> list[list[Box] | None]:
         ) from error
     result = [next((boxes[name] for name in _names(picture) if name in boxes), None) for picture in pictures]
     if not any(result):
-        raise click.BadParameter(f"{printable(path)} names none of the pictures.", param_hint="--boxes")
+        raise click.BadParameter(f"{printable(path)} contains none of the pictures.", param_hint="--boxes")
     return result
 
 

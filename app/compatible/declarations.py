@@ -24,7 +24,7 @@ _ERRORS = {
     413: "Too many bytes, pixels, pictures or values",
     500: "Internal server error",
     503: "Busy, still starting, or the weights are not available",
-    504: "The answer was not ready in time",
+    504: "The deadline was exceeded",
 }
 _protocol = partial(
     Protocol,
@@ -32,7 +32,7 @@ _protocol = partial(
     reading=(404, 500, 503),
     asking=tuple(_ERRORS),
     parts={
-        "name": "A name of GET /models.",
+        "name": "A name from GET /models.",
         "version": f"Each model has version {VERSION}; TorchServe's routes also accept {VERSION}.0.",
     },
 )

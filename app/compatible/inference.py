@@ -99,7 +99,8 @@ def read_request(body: bytes, header_length: str | None) -> InferRequest:
         length = int(header_length) if re.fullmatch(r"[0-9]{1,15}", header_length) else -1
         if not 0 < length <= len(body):
             raise MalformedRequestError(
-                f"{HEADER} is {header_length[:50]!r}; it must be how many of the body's {len(body)} bytes are JSON."
+                f"{HEADER} is {header_length[:50]!r}; it must be the number of JSON bytes in the body, at most "
+                f"{len(body)}."
             )
     try:
         request = V2Request.model_validate(parse_object(body[:length]))

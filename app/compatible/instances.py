@@ -69,9 +69,7 @@ class PictureReader:
             raise FieldError(f"{place} must be base64, an object with it, or a nested list of numbers.", field=place)
         member, *extras = sorted(value, key=lambda name: name not in MEMBERS) or [""]
         if member not in MEMBERS:
-            raise FieldError(
-                f"{place} has no picture; give it one of the members {', '.join(MEMBERS)}.", field=f"{place}"
-            )
+            raise FieldError(f"{place} has no picture; add one of the members {', '.join(MEMBERS)}.", field=f"{place}")
         if extras:
             raise FieldError(
                 f"{place} has an unknown member, {extras[0]!r}; a picture has one of {', '.join(MEMBERS)}, and options "
@@ -140,14 +138,16 @@ class PictureReader:
         if not np.abs(levels - 0.5).max() <= 0.5 * _BEYOND:  # NaN neither
             raise FieldError(
                 f"{place} has numbers outside the range of a normalised input of this model: its black is {black:.2f}, "
-                f"its white {white:.2f}. Set range=byte for levels of 0 to 255, range=unit for levels of 0 to 1.",
+                f"its white {white:.2f}. Set range=byte for levels from 0 to 255, or range=unit for levels from 0 to "
+                "1.",
                 field=place,
             )
         if self.range is None and (black < 0 or white > 1) and are_unit_levels(array):
             raise FieldError(
-                f"{place} has only numbers of 0 to 1, like levels that are not normalised; in a normalised input "
-                f"of this model black is {black:.2f} and white {white:.2f}. Send whole numbers of 0 to 255, or set "
-                "range=unit for levels of 0 to 1; normalised values are (level - mean) / std with the mean "
+                f"{place} has only numbers from 0 to 1, which look like levels that are not normalised; in a "
+                "normalised input "
+                f"of this model black is {black:.2f} and white {white:.2f}. Send integers from 0 to 255, or set "
+                "range=unit for levels from 0 to 1; normalised values are (level - mean) / std with the mean "
                 f"{list(self.preprocess.mean)} and the std {list(self.preprocess.std)}. Set range=normalized if the "
                 "numbers are normalised.",
                 field=place,

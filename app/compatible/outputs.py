@@ -18,11 +18,15 @@ from seewhy.app.pipeline.results import ExplainResult, PredictResult
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.tasks.classification import best, probabilities
 from seewhy.explainers.tasks.heads import Head
+from seewhy.explainers.trust.proof import proof_arrays
 
 _MAPS = ("heatmaps", "maps", "targets", "labels", "methods")
 
 DRAWN = ("overlays", "explanation")
-"""Further outputs of explain."""
+"""Further outputs of explain, which need a drawing."""
+
+PROOFS = "proofs"
+"""A further output of explain, which `proof` adds to the default ones: JSON texts."""
 
 
 _NUMBERS: dict[str, tuple[str, ...]] = {"value": ("values",), "segmentation": (), "detection": ()}
@@ -36,9 +40,23 @@ def predicted_names(head: Head) -> tuple[str, ...]:
     return (*_NUMBERS.get(head, ("logits", "probabilities")), "indices", "classes")
 
 
-def explained_names(head: Head) -> tuple[str, ...]:
+def explained_names(head: Head, has_proofs: bool = False) -> tuple[str, ...]:
     """Return the default outputs of explain."""
-    return (*_MAPS, *_NUMBERS.get(head, ("probabilities", "logits")))
+    return (*_MAPS, *_NUMBERS.get(head, ("probabilities", "logits")), *((PROOFS,) if has_proofs else ()))
+
+
+def check_proofs(outputs: Sequence[V2RequestedOutput], has_proofs: bool) -> None:
+    """Check that outputs hold proofs if they are asked for, and only then.
+
+    Raises:
+        FieldError: they do not.
+    """
+    names = {output.name for output in outputs}
+    if has_proofs and names.isdisjoint({PROOFS, "explanation"}):
+        message = "No output holds the proof: request proofs or explanation too, or leave proof out."
+        raise FieldError(message, field="outputs")
+    if PROOFS in names and not has_proofs:
+        raise FieldError("The output `proofs` needs the parameter `proof`: true or full.", field="outputs")
 
 
 def numbers(results: Sequence[PredictResult], name: str) -> Numbers:
@@ -117,7 +135,7 @@ def explained_tensors(
 
     Args:
         results: one per picture.
-        outputs: of `explained_names` and `DRAWN`.
+        outputs: of `explained_names`, `DRAWN` and `PROOFS`.
         values: whether documents include the values of heatmaps; see `document`.
         limits: maximum number of values in each output.
 
@@ -152,6 +170,7 @@ _OF_MAPS: Mapping[str, Callable[[Explanation], Any]] = {
     "labels": lambda explanation: explanation.target.label,
     "methods": lambda explanation: explanation.method,
     "probabilities": lambda explanation: np.float32(explanation.target.probability),
+    PROOFS: lambda explanation: str(proof_arrays([explanation.proof])["proofs"][0]),
 }
 
 

@@ -13,8 +13,8 @@ from seewhy.app.pipeline.options import ExplainOptions, Name, PredictOptions
 
 RANGE = Field(
     None,
-    description="Meaning of an array's numbers: `byte`, levels of 0 to 255; `unit`, levels of 0 to 1; `normalized`, "
-    "the model's input. By default whole numbers are `byte`, others `normalized`.",
+    description="Meaning of an array's numbers: `byte`, levels from 0 to 255; `unit`, levels from 0 to 1; "
+    "`normalized`, the model's input. By default integers are `byte` and floating-point numbers `normalized`.",
 )
 
 
@@ -73,15 +73,15 @@ class V1Predictions(BaseModel):
     """Answer of POST /v1/models/NAME:predict."""
 
     predictions: list[list[AnyPrediction]] | list[list[float]] = Field(
-        description="For each instance the best predictions, as those of POST /predict, or with `output` a number for "
-        "each class."
+        description="For each instance, the best predictions as in POST /predict, or with `output` one number per "
+        "class."
     )
 
 
 class V1Explanations(BaseModel):
     """Answer of POST /v1/models/NAME:explain."""
 
-    explanations: list[ExplainAnswer] = Field(description="One per instance, each as POST /explain answers.")
+    explanations: list[ExplainAnswer] = Field(description="One per instance, as in POST /explain.")
 
 
 class ProtocolError(BaseModel):
@@ -115,7 +115,7 @@ class V2TensorMetadata(BaseModel):
 
     name: str
     datatype: str
-    shape: list[int] = Field(description="-1 if the request decides.")
+    shape: list[int] = Field(description="-1 if the request determines it.")
     parameters: dict[str, Any] = {}
 
 
@@ -125,7 +125,7 @@ class V2Model(BaseModel):
     name: str
     versions: list[str]
     platform: str
-    inputs: list[V2TensorMetadata] = Field(description="Alternatives; a request has one of them.")
+    inputs: list[V2TensorMetadata] = Field(description="Alternatives; a request contains one of them.")
     outputs: list[V2TensorMetadata]
 
 

@@ -98,7 +98,7 @@ def _of_json(tensor: V2Input, datatype: str) -> Numbers | list[bytes]:
     if datatype.startswith("FP"):
         return array.astype(np.float64).reshape(tensor.shape)
     if array.dtype.kind == "f":
-        raise FieldError(f"data of {datatype} must be whole numbers.", field="inputs[0].data")
+        raise FieldError(f"data of {datatype} must be integers.", field="inputs[0].data")
     return array.reshape(tensor.shape)
 
 

@@ -134,8 +134,8 @@ def predict(name: str, version: str | None = None) -> Response:
 @blueprint.route("/explanations/<path:name>", methods=["POST", "PUT"])
 @TorchServe(
     "Explain a prediction",
-    f"{_WHERE} {EXPLAIN} The default is integrated gradients of 15 steps, [C, H, W]; with another method the answer is "
-    "[1, H, W]. If Accept asks for a picture, it is one.",
+    f"{_WHERE} {EXPLAIN} The default is integrated gradients of 15 steps, [C, H, W]; other methods return [1, H, W]. "
+    "If Accept asks for a picture, the response is a picture.",
     options=ExplainParameters,
     option_names=("method", "target", "layer", "range"),
     body=partial(_body, more=True),
@@ -148,6 +148,8 @@ def explain(name: str, version: str | None = None) -> Response:
     data, fields = _read()
     form: Literal["json"] | Drawing = format_of(None)
     options = parse(ExplainParameters, options_of(fields if "method" in fields else METHOD | fields, spec.name))
+    if options.proof:
+        raise FieldError("This answer has no place for a proof; leave it out, or ask POST /explain.", field="proof")
     picture = _picture(data, spec, options.range)
     if form == "json":
         parts = json_parts(_numbers(picture, spec, options))
@@ -164,7 +166,8 @@ def _numbers(picture: Source, spec: ModelSpec, options: ExplainParameters) -> Nu
     """Return (C, H, W) of integrated gradients or (1, H, W) of other methods, in coordinates of the model's input."""
     if max(options.top or 1, len(options.target), len(options.method)) > 1:
         raise FieldError(
-            "This answer has one map; name one class and one method, or ask for a picture by Accept: image/png.",
+            "This response has a single map; name one class and one method, or request a picture with Accept: "
+            "image/png.",
             field="target",
         )
     ((_, explainer),) = build_explainers(options.method, options, service().settings)

@@ -11,7 +11,15 @@ from seewhy.app.answers.stream import respond
 from seewhy.app.compatible.declarations import BYTES, EXPLAIN, VERSION, KServe, json_request
 from seewhy.app.compatible.inference import InferRequest, read_request, write_answer
 from seewhy.app.compatible.instances import Range
-from seewhy.app.compatible.outputs import DRAWN, explained_names, explained_tensors, predicted_names, predicted_tensors
+from seewhy.app.compatible.outputs import (
+    DRAWN,
+    PROOFS,
+    check_proofs,
+    explained_names,
+    explained_tensors,
+    predicted_names,
+    predicted_tensors,
+)
 from seewhy.app.compatible.routes import (
     answer,
     available_names,
@@ -134,7 +142,9 @@ def explain(name: str, version: str = VERSION) -> Response:
     """Explain pictures."""
     spec, inference = _spec(name, version), _read()
     options = parse(ExplainParameters, _options(inference, name))
-    outputs, settings = inference.outputs_of(explained_names(spec.head), DRAWN), service().settings
+    has_proofs, settings = bool(options.proof), service().settings
+    outputs = inference.outputs_of(explained_names(spec.head, has_proofs), (*DRAWN, PROOFS))
+    check_proofs(outputs, has_proofs)
     limits = [settings.max_values if inference.is_binary(output) else settings.max_json_values for output in outputs]
     has_drawing = any(output.name in DRAWN for output in outputs)
     pictures = _pictures(inference, spec, options.range)

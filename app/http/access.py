@@ -115,8 +115,10 @@ def _identify(keys: KeyFile) -> None:
     try:
         owner = keys.owner(credentials.token)
     except (OSError, ValueError) as error:
-        _log.error("The key file cannot be used, so nobody is let in: %s", error)
-        raise KeysUnavailableError("The service cannot read its API keys at present; its log says why.") from error
+        _log.error("The key file cannot be used, so all requests are refused: %s", error)
+        raise KeysUnavailableError(
+            "The service cannot read its API keys at present; its log has the reason."
+        ) from error
     if owner is None:
         raise KeyRefusedError("The API key is unknown or revoked. Ask the operator of the service for another.")
     g.client = owner

@@ -69,7 +69,10 @@ def _against(facts: Facts) -> str:
 
 
 def _proofs(facts: Facts) -> str:
-    return ", ".join(explanation.proof.summary for explanation in facts.explanations if explanation.proof)
+    proofs = [explanation.proof for explanation in facts.explanations]
+    if facts.likeness and facts.likeness.proof:
+        proofs += facts.likeness.proof
+    return ", ".join(proof.summary for proof in proofs if proof)
 
 
 def _diagnostics(facts: Facts) -> str:
@@ -87,7 +90,7 @@ HEADERS = (
     ),
     Header(
         "X-SeeWhy-Target",
-        "Comma-separated indices of the explained classes, `output:INDEX` of values, or `box:N` of boxes.",
+        "Comma-separated indices of the explained classes, `output:INDEX` for values, or `box:N` for boxes.",
         lambda facts: ", ".join(_text(str(target.name)) for target in facts.targets),
     ),
     Header("X-SeeWhy-Against", "Label of the class that the explained classes are contrasted with.", _against),
@@ -98,7 +101,7 @@ HEADERS = (
     ),
     Header(
         "X-SeeWhy-Probability",
-        "Probabilities of the explained classes; absent where the model gives values.",
+        "Probabilities of the explained classes; absent for regression.",
         lambda facts: ", ".join(
             f"{target.probability:.6f}" for target in facts.targets if target.probability is not None
         ),
@@ -115,24 +118,24 @@ HEADERS = (
     ),
     Header(
         "X-SeeWhy-Proof",
-        "Of each map with a proof its grade (or `ungraded`), its score, and the share of maps by chance that it beats: "
+        "For each map with a proof, its grade (or `ungraded`), its score, and the share of chance maps that it beats: "
         "`supported; score=0.50; beats=0.99`.",
         _proofs,
     ),
     Header(
         COST,
-        "Cost of the request in rate limits: 1 for Grad-CAM with a model of 224×224 pixels, more for methods of many "
-        "passes.",
+        "Cost of the request for rate limits: 1 for Grad-CAM with a model input of 224×224 pixels, more for methods "
+        "with many passes.",
     ),
     Header(
         "Server-Timing",
-        "Milliseconds of each stage: decode, queue, explain (or another), render, encode.",
+        "Milliseconds per stage: decode, queue, explain (or another), render, encode.",
         lambda facts: facts.timings.header,
     ),
     Header(REQUEST_ID, "Id of the request, from the client or generated; the log has it too."),
 )
 
-ETAG = Header("ETag", "Digest of everything the answer depends on.")
+ETAG = Header("ETag", "Digest of everything that the response depends on.")
 
 EXPOSED = [*(header.name for header in HEADERS), ETAG.name, "RateLimit", "RateLimit-Policy", "Retry-After"]
 """Headers that pages of other origins may read."""

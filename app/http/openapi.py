@@ -21,8 +21,7 @@ _EXAMPLES = {"layer": "blocks.6", "edits": [{"layer": "blocks.6", "op": "zero", 
 _KEY = "Required if the operator has set SEEWHY_API_KEYS."
 _PICTURE = "JPEG, PNG, WebP, GIF, BMP or TIFF."
 _OPTIONS = (
-    "Options go in the query string, or beside the picture as form fields or members of the JSON object; a repeated "
-    "option is a list."
+    "Options go in the query string, in form fields or in members of the JSON object; repeat an option to pass a list."
 )
 _TOO_LONG = "The path and query string exceed 4 kB; options can go in the body."
 _CLOSED = (401, 429, 503)
@@ -37,7 +36,7 @@ def document(app: Flask) -> str:
             "info": {
                 "title": "SeeWhy",
                 "version": version("seewhy"),
-                "summary": "Post a picture, get the heatmap that shows where a pretrained CNN looked.",
+                "summary": "Post a picture and get a heatmap of where the model looked.",
                 "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             },
             "servers": [{"url": "/"}],
@@ -120,7 +119,9 @@ def _responses(statuses: Iterable[int], takes_picture: bool, declaration: Declar
         header.name: {"description": header.description, "schema": {"type": "string"}} for header in (*HEADERS, *tag)
     }
     success = {"description": "OK", "content": _content(declaration)} | ({"headers": headers} if takes_picture else {})
-    not_modified = {"304": {"description": "If-None-Match has this answer's ETag."}} if declaration.has_tag else {}
+    not_modified = (
+        {"304": {"description": "If-None-Match matches the ETag of this response."}} if declaration.has_tag else {}
+    )
     protocol = declaration.protocol
     error: dict[str, Any] = {protocol.media_type: {"schema": PydanticSchema(schema_class=protocol.error)}}
     errors = {str(status): {"description": protocol.title(status), "content": error} for status in sorted(statuses)}
@@ -141,7 +142,7 @@ def _picture_body(schema: Schema, declaration: Declaration) -> dict[str, Any]:
     needed = ["image", *([second.name] if second and second.is_required else [])]
     binary = {name: {**BINARY, "minLength": 1, "description": text} for name, text in pictures.items()}
     base64 = {
-        name: {"type": "string", "contentEncoding": "base64", "description": f"{text} As base64, or a data URL."}
+        name: {"type": "string", "contentEncoding": "base64", "description": f"{text} Base64, or a data URL."}
         for name, text in pictures.items()
     }
     body = {"type": "object", "required": needed}

@@ -145,8 +145,8 @@ def _charge(limiter: Limiter, before: int, now: int, counts: bool) -> None:
             if more > 0 and not judge(limit.limit, *limit.request_args, cost=more):
                 limit.breached = True
                 raise TooCostlyError(
-                    f"This request costs {now:,} for its passes, more than what is left of {limit.limit}; try again "
-                    "after the seconds in Retry-After, or ask for a cheaper method or fewer samples or steps."
+                    f"This request costs {now:,} for its passes, more than the remainder of {limit.limit}; try again "
+                    "after the seconds in Retry-After, or use a cheaper method or fewer samples or steps."
                 )
 
 

@@ -63,8 +63,8 @@ def read_pair(request: Request, second: SecondPicture) -> tuple[Upload, bytes]:
     if upload.other is None:
         raise MalformedRequestError(
             f"There is no second picture. Send both as multipart file fields (curl -F image=@cat.png -F "
-            f"{second.name}=@dog.png), or as base64 in the members 'image' and '{second.name}' of JSON; a body with an "
-            "image/* content type holds one picture alone.",
+            f"{second.name}=@dog.png), or as base64 in the members 'image' and '{second.name}' of JSON; a body with "
+            "an image/* content type contains only one picture.",
             field=second.name,
         )
     return upload, upload.other
@@ -149,8 +149,8 @@ def _read_form(request: Request, other: str | None) -> Upload:
         )
     if not (request.files or request.form) and (request.content_length or request.content_length is None):
         raise MalformedRequestError(
-            "The form has no readable fields: it is truncated, compressed, or has another boundary than its "
-            f"Content-Type says. {_HOW}"
+            "The form has no readable fields: it is truncated, compressed, or its boundary differs from that in "
+            f"Content-Type. {_HOW}"
         )
     if "image" not in request.files:
         hint = "The field 'image' is text, not a file. " if "image" in request.form else ""

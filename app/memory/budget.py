@@ -44,8 +44,8 @@ class Purpose:
 BODY = Purpose("The body", BodyTooLargeError, "send a smaller one")
 PIXELS = Purpose("The picture", PictureTooLargeError, "send a smaller one")
 CAPTURE = Purpose("The capture", CaptureTooLargeError, "name fewer layers or kinds")
-OUTPUTS = Purpose("What the model returns", AnswerTooLargeError, "ask for fewer classes or pictures")
-ANSWER = Purpose("The answer", AnswerTooLargeError, "ask for fewer classes or numbers, or send a smaller picture")
+OUTPUTS = Purpose("What the model returns", AnswerTooLargeError, "use fewer classes or pictures")
+ANSWER = Purpose("The answer", AnswerTooLargeError, "use fewer classes or values, or send a smaller picture")
 
 
 class MemoryBudget:
@@ -118,7 +118,7 @@ class MemoryBudget:
                     break
                 raise OutOfMemoryError(
                     "The models in memory and the requests in progress leave too little memory for another model; try "
-                    "again in a few seconds, or ask for a model that is in memory."
+                    "again in a few seconds, or use a model that is already loaded."
                 )
         self._changed(self.occupancy, self.size)
 
@@ -238,6 +238,6 @@ class MemoryBudget:
     def _must_fit(self, size: int, holdings: int, purpose: Purpose) -> None:
         if holdings + size > self.most:
             raise purpose.error(
-                f"{purpose.subject} would take {holdings + size:,} bytes of memory, more than the {self.most:,} of all "
-                f"requests together (SEEWHY_MEMORY_BYTES); {purpose.advice}."
+                f"{purpose.subject} would take {holdings + size:,} bytes of memory, more than the {self.most:,} "
+                f"allowed for all requests together (SEEWHY_MEMORY_BYTES); {purpose.advice}."
             )

@@ -77,7 +77,7 @@ class Logs(Observer):
 
     def unloaded(self, model: "LoadedModel") -> None:
         """Log a model that was dropped."""
-        _log.info("Dropped the model %s to make room", model.name)
+        _log.info("Unloaded the model %s to free memory", model.name)
 
 
 def fields(record: Record) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The metrics of GET /metrics. The help of each is the question it answers; docs/operations.md lists them.
+"""The metrics of GET /metrics. docs/operations.md lists them.
 
 All labels have a bounded set of values: routes are templates, models and methods are names of the catalogues, reasons
 are codes of `seewhy.app.errors`, and only some classes are named (`SEEWHY_METRICS_CLASSES`).
@@ -54,12 +54,12 @@ _ENTROPIES = (0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99, 1.0
 _TENTHS = tuple(tenth / 10 for tenth in range(1, 11))
 
 _PROCESS: dict[str, tuple[type[GaugeMetricFamily | CounterMetricFamily], str]] = {
-    "process_resident_memory_bytes": (GaugeMetricFamily, "How much memory does each process hold?"),
-    "process_cpu_seconds": (CounterMetricFamily, "How much processor time has each process used?"),
-    "process_threads": (GaugeMetricFamily, "How many threads does each process have?"),
-    "process_open_fds": (GaugeMetricFamily, "How many files and connections has each process open?"),
-    "process_max_fds": (GaugeMetricFamily, "How many may it have open?"),
-    "process_start_time_seconds": (GaugeMetricFamily, "When did each process start, in seconds since 1970?"),
+    "process_resident_memory_bytes": (GaugeMetricFamily, "Resident memory of each process."),
+    "process_cpu_seconds": (CounterMetricFamily, "Processor time used by each process."),
+    "process_threads": (GaugeMetricFamily, "Number of threads of each process."),
+    "process_open_fds": (GaugeMetricFamily, "Open files and connections of each process."),
+    "process_max_fds": (GaugeMetricFamily, "Limit of open files of each process."),
+    "process_start_time_seconds": (GaugeMetricFamily, "Start time of each process, in seconds since 1970."),
 }
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each metric, which is not used
@@ -81,99 +81,93 @@ class Metrics(Observer):
         gauge = partial(Gauge, multiprocess_mode="livesum", registry=registry)
         self._requests = counter(
             "seewhy_requests",
-            "How many requests were there, by route, model, method of explanation and status?",
+            "Requests, by route, model, method and status.",
             _REQUEST,
         )
         self._seconds = histogram(
             "seewhy_request_duration_seconds",
-            "How long did requests take, from their head to the end of the answer, by class of status (2xx)?",
+            "Duration of requests, from their headers to the end of the response, by class of status (2xx).",
             _REQUEST,
             buckets=_SECONDS,
         )
         self._stages = histogram(
             "seewhy_stage_duration_seconds",
-            "Where did the time go: decode, queue, explain (or predict, trace and so on), render, encode?",
+            "Duration of each stage: decode, queue, explain (or predict, trace and so on), render, encode.",
             ("stage", "model"),
             buckets=_STAGE_SECONDS,
         )
-        self._open = gauge("seewhy_requests_in_progress", "How many requests are being answered?")
+        self._open = gauge("seewhy_requests_in_progress", "Requests in progress.")
         self._rejections = counter(
             "seewhy_rejections",
-            "How many requests were refused or failed, by code of the problem; client-gone: nobody waited?",
+            "Requests that were refused or failed, by problem code; client-gone if the client disconnected.",
             ("reason",),
         )
         for reason in CODES:  # from the start: Prometheus sees no increase in a series that begins with 1
             self._rejections.labels(reason)
-        self._cache = counter(
-            "seewhy_cache", "How many answers did the client have already (unchanged, 304)?", ("result",)
-        )
-        self._waiting = gauge("seewhy_jobs_waiting", "How many pictures wait for a model?", _MODEL)
-        self._running = gauge("seewhy_jobs_running", "How many pictures is a model at work on?", _MODEL)
+        self._cache = counter("seewhy_cache", "Responses that the client had cached (unchanged, 304).", ("result",))
+        self._waiting = gauge("seewhy_jobs_waiting", "Pictures that wait for a model.", _MODEL)
+        self._running = gauge("seewhy_jobs_running", "Pictures that a model is processing.", _MODEL)
         self._underway = gauge(
             "seewhy_batches_underway",
-            "How many batches of short, medium and long work has a model begun and not finished?",
+            "Unfinished batches of a model, by length: short, medium or long.",
             ("model", "tier"),
         )
         self._yields = counter(
             "seewhy_yields",
-            "How often did a batch let other work run between two of its passes?",
+            "Times that a batch let other work run between two of its passes.",
             ("model", "tier"),
         )
         self._cost = counter(
             "seewhy_cost",
-            "How much was asked of a model? 1 is a Grad-CAM of a model of 224×224 pixels.",
+            "Cost of the requests for a model; 1 is a Grad-CAM by a model with an input of 224×224 pixels.",
             ("model", "method"),
         )
-        self._batches = histogram(
-            "seewhy_batch_size", "How many pictures share a pass through a model?", _MODEL, buckets=_BATCHES
-        )
+        self._batches = histogram("seewhy_batch_size", "Pictures per pass through a model.", _MODEL, buckets=_BATCHES)
         self._memory = gauge(
-            "seewhy_memory_used_bytes", "How much memory do requests hold: bodies, pixels, tensors, answers?"
+            "seewhy_memory_used_bytes", "Memory used by requests: bodies, pixels, tensors and responses."
         )
         self._memory_limit = gauge(
-            "seewhy_memory_limit_bytes", "How much may they hold together? More are refused with 503."
+            "seewhy_memory_limit_bytes", "Memory limit for all requests together; more are refused with 503."
         )
         self._loads = histogram(
             "seewhy_model_load_duration_seconds",
-            "How often was a model loaded, and how long did it take, compiling included?",
+            "Time to load a model, including compilation.",
             _MODEL,
             buckets=_LOAD_SECONDS,
         )
-        self._failures = counter("seewhy_model_load_failures", "How often could a model not be loaded?", _MODEL)
-        self._hooks = gauge(
-            "seewhy_hooks", "How many hooks are on a model while it rests? Other than none is a leak.", _MODEL
-        )
+        self._failures = counter("seewhy_model_load_failures", "Failures to load a model.", _MODEL)
+        self._hooks = gauge("seewhy_hooks", "Hooks on an idle model; any value other than 0 is a leak.", _MODEL)
         self._loaded = gauge(
             "seewhy_model_info",
-            "Which models are in memory, in how many processes, and of which weights and settings (fingerprint)?",
+            "Number of processes that have a model in memory, by fingerprint of its weights and settings.",
             ("model", "fingerprint", "device"),
         )
         self._diagnostics = counter(
             "seewhy_diagnostics",
-            "How many maps were blank, how many classes improbable or certain, by the codes of diagnostics?",
+            "Heatmaps with a diagnostic, such as blank maps and improbable classes, by code.",
             ("model", "code"),
         )
         self._proofs = counter(
             "seewhy_proofs",
-            "How many maps were borne out, by the grades of their proofs?",
+            "Heatmaps with a proof, by grade.",
             ("model", "method", "grade"),
         )
         self._statistics = [
-            histogram(name, question, ("model", "method"), buckets=buckets)
-            for name, question, buckets in (
-                ("seewhy_heatmap_entropy", "How spread out are heatmaps: 0 a point, 1 no preference?", _ENTROPIES),
-                ("seewhy_heatmap_centre_x", "Where is their centre, as a share of the picture's width?", _TENTHS),
-                ("seewhy_heatmap_centre_y", "Where is their centre, as a share of the picture's height?", _TENTHS),
-                ("seewhy_explained_probability", "How probable are the classes that are explained?", _TENTHS),
+            histogram(name, text, ("model", "method"), buckets=buckets)
+            for name, text, buckets in (
+                ("seewhy_heatmap_entropy", "Entropy of heatmaps: 0 is a single point, 1 is uniform.", _ENTROPIES),
+                ("seewhy_heatmap_centre_x", "Centre of mass of heatmaps, as a share of the picture's width.", _TENTHS),
+                ("seewhy_heatmap_centre_y", "Centre of mass of heatmaps, as a share of the picture's height.", _TENTHS),
+                ("seewhy_explained_probability", "Probability of the explained classes.", _TENTHS),
             )
         ]
         self._class_statistics = [
-            Summary(name, question, ("model", "class", "label"), registry=registry)
-            for name, question in (
-                ("seewhy_class_heatmap_entropy", "How spread out are the heatmaps of a class, in the mean?"),
-                ("seewhy_class_heatmap_centre_x", "Where is the centre of a class's heatmaps across, in the mean?"),
-                ("seewhy_class_heatmap_centre_y", "Where is the centre of a class's heatmaps down, in the mean?"),
-                ("seewhy_class_explained_probability", "How probable is a class that is explained, in the mean?"),
+            Summary(name, text, ("model", "class", "label"), registry=registry)
+            for name, text in (
+                ("seewhy_class_heatmap_entropy", "Mean entropy of the heatmaps of a class."),
+                ("seewhy_class_heatmap_centre_x", "Mean horizontal centre of mass of the heatmaps of a class."),
+                ("seewhy_class_heatmap_centre_y", "Mean vertical centre of mass of the heatmaps of a class."),
+                ("seewhy_class_explained_probability", "Mean probability of an explained class."),
             )
         ]
         registry.register(Processes(settings))
@@ -301,13 +295,13 @@ class Processes(Collector):
     def collect(self) -> Iterable[Metric]:
         """Yield the metrics."""
         software = {name: version(package) for name, package in (("version", "seewhy"), ("torch", "torch"))}
-        yield InfoMetricFamily("seewhy_build", "Which software runs?", value=software)
+        yield InfoMetricFamily("seewhy_build", "Installed software.", value=software)
         yield GaugeMetricFamily(
             "seewhy_queue_limit",
-            "How many pictures may wait for a model, in all processes together?",
+            "Maximum number of pictures that may wait for a model, in all processes together.",
             value=self._settings.queue_size * self._settings.workers,
         )
-        families = {name: family(name, question, labels=("pid",)) for name, (family, question) in _PROCESS.items()}
+        families = {name: family(name, text, labels=("pid",)) for name, (family, text) in _PROCESS.items()}
         for pid in live_processes():
             for name, value in _usage(pid).items():
                 families[name].add_metric([str(pid)], value)

@@ -52,7 +52,10 @@ def share_figures(workers: int) -> Callable[[], None]:
             return remove
         shutil.rmtree(folder, ignore_errors=True)
     if workers > 1:
-        _log.warning("There is no space for the metrics of all processes: /metrics has those of the one that answers.")
+        _log.warning(
+            "There is no space for the metrics of all processes: /metrics shows only those of the process "
+            "that responds."
+        )
     return lambda: None
 
 

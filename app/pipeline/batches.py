@@ -30,8 +30,8 @@ _FRAME = 0.5
 """Seconds between two previews of a map."""
 
 _NO_MEMORY = (
-    "There is not enough memory for this request, even with one picture in a pass. Ask for a layer of fewer channels "
-    "or a cheaper method, or try again when the server is less busy."
+    "There is not enough memory for this request, even with one picture per pass. Use a layer with fewer channels or "
+    "a cheaper method, or try again when the server is less busy."
 )
 
 

@@ -135,7 +135,7 @@ def require_time(
     fewer = f"fewer {' or '.join(options)}, " if options else ""
     raise TooMuchWorkError(
         f"This takes {passes.total:,} passes through {model} ({names}), at least {ceil(least)} s here, but a request "
-        f"has {deadline.remaining:.0f} s (SEEWHY_DEADLINE). Ask for {fewer}{less} or a cheaper method: GET "
-        "/methods lists their costs.",
+        f"has {deadline.remaining:.0f} s (SEEWHY_DEADLINE). Use {fewer}{less} or a cheaper method: GET /methods lists "
+        "their costs.",
         options[0] if options else "method",
     )

@@ -83,8 +83,8 @@ def _check_metrics(metrics: Mapping[str, Metric], truth_is_known: bool) -> None:
     several = [name for name, metric in metrics.items() if metric.over_pictures]
     if several:
         raise FieldError(
-            f"{', '.join(several)}: mosaics need several pictures; `seewhy evaluate FOLDER` and `seewhy.evaluate` "
-            "measure them.",
+            f"{', '.join(several)}: this metric needs several pictures; use `seewhy evaluate FOLDER` or "
+            "`seewhy.evaluate`.",
             field="metrics",
         )
     with at_fault("truth", OptionError):

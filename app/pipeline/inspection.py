@@ -137,7 +137,7 @@ def sweep(service: Service, upload: bytes, other: bytes | None, options: Interve
     style = drawing_style(options, service.settings)
     for field in ("method", "layer", "values", *options.method_options):
         if field in options.model_fields_set | set(options.method_options):
-            raise FieldError(f"A sweep makes no heatmap; leave {field!r} out.", field=field)
+            raise FieldError(f"A sweep produces no heatmap; omit {field!r}.", field=field)
     timings, deadline, model, ask = _start(service, options.model, options.target)
     edit: Edit = options.edits[0]
     must_swap((edit,), other is not None)

@@ -25,9 +25,8 @@ _GLANCE = 0.25
 
 _GONE = "The client closed its connection."
 _TOO_LATE = (
-    "The answer was not ready in time. Ask for fewer classes, samples or steps, for a layer of fewer channels or for a "
-    "cheaper method (`seewhy methods` or GET /methods lists the costs), or try again later; SEEWHY_DEADLINE is the "
-    "limit."
+    "The result was not ready within SEEWHY_DEADLINE. Use fewer classes, samples or steps, a layer with fewer "
+    "channels or a cheaper method (`seewhy methods` or GET /methods lists the costs), or try again later."
 )
 
 

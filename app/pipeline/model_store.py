@@ -141,7 +141,7 @@ class ModelStore:
             try:
                 self.model(spec.name, Deadline.after(0))
             except DeadlineError:  # it is loading, possibly after a failure, which is reported until it is loaded
-                loading = f"The model {spec.name!r} is still loading; ask again in a few seconds."
+                loading = f"The model {spec.name!r} is still loading; try again in a few seconds."
                 raise failure or NotReadyError(loading) from None
 
     def stop(self, timeout: float = 0.0) -> None:

@@ -383,8 +383,8 @@ class ModelThreads:
         left = jobs[0].job.deadline.remaining
         if ahead and seconds > CLEARLY * left:
             raise OverloadedError(
-                f"Similar work is waiting for this model: with it, this takes about {ceil(seconds)} s, but the "
-                f"request has {left:.0f} s (SEEWHY_DEADLINE). Try again later, or use a method of fewer passes.",
+                f"Similar work is waiting for this model: including it, this request takes about {ceil(seconds)} s, "
+                f"but it has {left:.0f} s (SEEWHY_DEADLINE). Try again later, or use a method with fewer passes.",
                 self._retry(seconds - left),
             )
 

@@ -24,38 +24,45 @@ class Option(NamedTuple):
 
 
 METHOD = (
-    f"By default that of SEEWHY_DEFAULT_METHOD, {DEFAULT_METHOD} unless it is set; {REGION_METHOD} of a segmenter, and "
-    f"{BOX_METHOD} of a detector."
+    f"The default is that of SEEWHY_DEFAULT_METHOD ({DEFAULT_METHOD} unless set), {REGION_METHOD} for segmenters and "
+    f"{BOX_METHOD} for detectors."
 )
 """Help on the default method, which the model's task names."""
 
-MASK = "For a segmenter: a picture as large as the upright one, not a JPEG, that is nonzero in the region to explain."
+MASK = "For a segmenter: a picture of the size of the upright one, not a JPEG, that is nonzero in the region to "
+"explain."
 
 SOURCE = Option("List only the models of one source.")
 
 DRAWING = {
-    "view": Option("Draw the map over the picture, alone, or beside it.", "overlay"),
+    "view": Option(
+        "Draw the map over the picture (overlay), alone (heatmap), or next to it (side-by-side).", "overlay"
+    ),
     "colormap": Option(f"One of {', '.join(SEQUENTIAL + DIVERGING)}; by default inferno, or icefire for signed maps."),
     "alpha": Option("Opacity of the overlay, 0 to 1.", 0.5),
     "scale": Option(
-        "`image` divides each map by its own maximum; `robust` by its 99th percentile, for fine maps with a few "
-        "extreme pixels; `lo,hi` is a fixed range, so that pictures are comparable.",
+        "`image` divides each map by its own maximum; `robust` by its 99th percentile, for pixel-level maps with a "
+        "few extreme pixels; `lo,hi` is a fixed range, to compare pictures.",
         "image",
     ),
 }
 
 HEATMAP = {
-    "layer": Option("Dotted module path or glob, repeatable (maps are fused); by default the model's own.", []),
-    "values": Option("Include the heatmap's values in a JSON answer.", False),
+    "layer": Option(
+        "Dotted module path or glob, repeatable to fuse the maps of several layers; by default the "
+        "model's default layer.",
+        [],
+    ),
+    "values": Option("Include the heatmap's values in JSON.", False),
 }
 
 _TARGET = (
-    "Class index or label; of values `output:INDEX`, or `output:INDEX:down` for what lowers it; of a detector `box:N`, "
-    "`box:X1,Y1,X2,Y2`, `label:NAME` for each of its boxes, or `region:X1,Y1,X2,Y2` for why there is none; of a "
-    "segmenter also `pixel:X,Y`, the region there"
+    "Class index or label; for regression `output:INDEX`, or `output:INDEX:down` for what lowers the value; for a "
+    "detector `box:N`, `box:X1,Y1,X2,Y2`, `label:NAME` for each box of a class, or `region:X1,Y1,X2,Y2` for why there "
+    "is no box; for a segmenter also `pixel:X,Y`, the region there"
 )
 
-_DEFAULT = "by default the most probable class, the first value, the surest box, or the largest region"
+_DEFAULT = "by default the most probable class, the first value, the box with the highest score, or the largest region"
 
 EXPLAIN = {
     "against": Option("A second target to contrast the target with: why this class rather than that one."),
@@ -66,7 +73,8 @@ EXPLAIN = {
     ),
     "top": Option("Explain the N most probable classes instead of `target`."),
     "attribute": Option(
-        "What of a detector's box is explained: `score`, an edge (`x1`, `y1`, `x2`, `y2`), `box` (width plus height), "
+        "Property of a detector's box to explain: `score`, an edge (`x1`, `y1`, `x2`, `y2`), `box` (width plus "
+        "height), "
         "`objectness` or `mask`; by default `score`."
     ),
     "label": Option("Class of a box that `target` names by its place, such as `region:10,20,90,80`."),
@@ -74,21 +82,22 @@ EXPLAIN = {
 
 PROOF = {
     "proof": Option(
-        "How far the heatmap can be relied on, by three or four forward passes more: what the model says with the "
-        "marked part alone, and without it. `full` tries the map's own turned and mirrored copies too, three passes "
-        "more.",
+        "Test the heatmap on the model with two or three extra forward passes: on the marked part alone, and without "
+        "it. `full` also tries rotated and mirrored copies of the map, with four more passes.",
         False,
     ),
     "proof_area": Option("Share of the model's input that the heatmap marks for the proof, 0.01 to 0.9.", AREA),
-    "proof_fill": Option("What hides pixels for the proof: `blur`, or `mean`, the mean colour.", FILLS[0]),
+    "proof_fill": Option(
+        "Replacement of hidden pixels for the proof: `blur`, or `mean` for the mean colour.", FILLS[0]
+    ),
 }
 
 PREDICT = {"top": Option("Number of most probable classes to return.", 5)}
 
 SEGMENT = {
     "view": Option(
-        "Draw the classes over the picture, above a legend; beside it too; or only the `mask`, a grey picture of class "
-        "indices.",
+        "Draw the classes over the picture with a legend (overlay), also next to it (side-by-side), or only the "
+        "`mask`, a grayscale picture of class indices.",
         "overlay",
     ),
     "alpha": Option("Opacity of the colours, 0 to 1.", 0.5),
@@ -96,21 +105,21 @@ SEGMENT = {
 
 SIMILAR = {
     "scale": Option(
-        "`image` divides both maps by the larger of their maxima; `robust` by that of their 99th percentiles; `lo,hi` "
-        "is a fixed range.",
+        "`image` divides both maps by the larger of their maxima; `robust` by the larger of their 99th percentiles; "
+        "`lo,hi` is a fixed range.",
         "image",
     ),
-    "top": Option("Number of the strongest pairs of patches.", 5),
+    "top": Option("Number of pairs of patches, the strongest first.", 5),
 }
 
 EVALUATE = {
     "target": Option(f"{_TARGET}; {_DEFAULT}."),
-    "controls": Option(f"Measure the controls, which know nothing of the class: {', '.join(CONTROLS)}.", True),
+    "controls": Option(f"Also measure the controls, which do not depend on the class: {', '.join(CONTROLS)}.", True),
 }
 
-METRICS = Option("What is measured, repeated or separated by commas.", list(DEFAULT_METRICS))
+METRICS = Option("Names of metrics, repeated or separated by commas.", list(DEFAULT_METRICS))
 
-TRUTH = "A picture as large as the upright one, not a JPEG, that is nonzero where the target lies."
+TRUTH = "A picture of the size of the upright one, not a JPEG, that is nonzero where the target is."
 
 TRACE = {
     "target": Option(f"{_TARGET}; {_DEFAULT}."),
@@ -120,7 +129,7 @@ TRACE = {
 CAPTURE = {
     "layer": Option("Dotted module path or glob, repeatable."),
     "kind": Option("What to capture, repeatable.", ["output"]),
-    "target": Option(f"What the gradients are of. {_TARGET}; {_DEFAULT}."),
+    "target": Option(f"Target of the gradients. {_TARGET}; {_DEFAULT}."),
     "top": Option("Number of feature maps on a contact sheet.", 16),
     "rank": Option(
         "Rank the maps of a contact sheet by mean magnitude, or by the magnitude of the sum of output times "
@@ -131,7 +140,7 @@ CAPTURE = {
 
 INTERVENE = {
     "each_channel": Option(
-        "Sweep: apply the only edit, of one layer's input or output, to each channel by itself, and rank the "
+        "Sweep: apply a single edit, of one layer's input or output, to each channel separately, and rank the "
         "channels by its effect on the target.",
         False,
     ),

@@ -143,13 +143,13 @@ def _field(option: Option, **settings: Any) -> Any:
 
 
 def _format(forms: tuple[str, ...]) -> Any:
-    return Field(None, description=f"By default the format in Accept, or else {forms[0]}.")
+    return Field(None, description=f"The default is the format in Accept, or {forms[0]}.")
 
 
 class Options(BaseModel):
     """Options of all routes that take a picture. Unlisted ones belong to the method."""
 
-    model: Name | None = Field(None, description="A name of GET /models; by default the service's default model.")
+    model: Name | None = Field(None, description="A name from GET /models; by default the service's default model.")
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -169,7 +169,7 @@ class ModelsOptions(NoOptions):
 class MethodsOptions(NoOptions):
     """Options of GET /methods."""
 
-    model: Name | None = Field(None, description="A model, whose default and recommended methods are told.")
+    model: Name | None = Field(None, description="A model, to get its default and recommended methods.")
 
 
 class PredictOptions(Options):
@@ -211,32 +211,37 @@ class MethodOptions(Options):
 class HeatmapOptions(DrawingOptions, MethodOptions):
     """Options of routes that explain."""
 
-    method: Name | None = Field(None, description=f"A name of GET /methods. {METHOD}")
+    method: Name | None = Field(None, description=f"A name from GET /methods. {METHOD}")
     values: bool = _field(HEATMAP["values"])
 
 
-class ExplainOptions(HeatmapOptions):
+class ProofOptions(Options):
+    """Options of routes that prove maps."""
+
+    proof: Annotated[Extent, BeforeValidator(_extent)] = _field(PROOF["proof"])
+    proof_area: float = _field(PROOF["proof_area"], ge=AREAS[0], le=AREAS[1])
+    proof_fill: Fill = _field(PROOF["proof_fill"])
+
+
+class ExplainOptions(ProofOptions, HeatmapOptions):
     """Options of POST /explain."""
 
     method: Annotated[list[StrictName], BeforeValidator(_names)] = Field(  # type: ignore[assignment]
         default=[],
         min_length=1,
-        description="A name of GET /methods, or several, repeated or separated by commas: methods that need the same "
-        f"forward and backward pass share it. {METHOD}",
+        description="A name from GET /methods, or several, repeated or separated by commas; methods that need the "
+        f"same forward and backward pass share it. {METHOD}",
     )
     against: Target = _field(EXPLAIN["against"])
     target: Annotated[list[StrictInt | StrictName], BeforeValidator(_listed)] = _field(EXPLAIN["target"])
     values: bool | Literal["map"] = Field(  # type: ignore[assignment]
         False,
-        description="Include the heatmap's values in a JSON answer; `map` for those of the method's own, coarser grid.",
+        description="Include the heatmap's values in JSON; `map` for those of the method's own, coarser grid.",
     )
     region: Part | None = _field(EXPLAIN["region"])
     top: int | None = _field(EXPLAIN["top"], ge=1)
     attribute: Name | None = _field(EXPLAIN["attribute"])
     label: Target = _field(EXPLAIN["label"])
-    proof: Annotated[Extent, BeforeValidator(_extent)] = _field(PROOF["proof"])
-    proof_area: float = _field(PROOF["proof_area"], ge=AREAS[0], le=AREAS[1])
-    proof_fill: Fill = _field(PROOF["proof_fill"])
     format: ExplainFormat | None = _format(EXPLAIN_FORMATS)
 
 
@@ -246,7 +251,7 @@ class EvaluateOptions(MethodOptions):
     method: Annotated[list[StrictName], BeforeValidator(_names)] = Field(
         default=[],
         min_length=1,
-        description=f"A name of GET /methods, or several, repeated or separated by commas. {METHOD}",
+        description=f"A name from GET /methods, or several, repeated or separated by commas. {METHOD}",
     )
     metrics: Annotated[list[StrictName], BeforeValidator(_names)] = _field(METRICS, min_length=1)
     target: Target = _field(EVALUATE["target"])
@@ -271,7 +276,7 @@ class SegmentOptions(Options):
     format: Format | None = _format(FORMATS)
 
 
-class SimilarOptions(DrawingOptions):
+class SimilarOptions(ProofOptions, DrawingOptions):
     """Options of POST /similar."""
 
     scale: Ends = _field(SIMILAR["scale"], validate_default=True)
@@ -302,7 +307,7 @@ class InterveneOptions(HeatmapOptions):
     """Options of POST /hooks/intervene."""
 
     edits: Annotated[AnyEdits, BeforeValidator(_json)] = Field(
-        description="Edits, applied in this order; in a form or a query string as JSON text."
+        description="Edits, applied in this order; as JSON text in a form or a query string."
     )
     each_channel: bool = _field(INTERVENE["each_channel"])
     target: Target = _field(INTERVENE["target"])

@@ -6,7 +6,7 @@ from seewhy.app.errors import RETRY_AFTER, NotReadyError
 from seewhy.app.http.problems import problem_of
 from seewhy.app.http.routes.health import alive
 
-_NOTHING = "The server cannot start: a file that it needs is broken, and its log says which. Try again later."
+_NOTHING = "The server cannot start because a file that it needs is invalid; its log has the details. Try again later."
 
 
 def unavailable() -> Flask:

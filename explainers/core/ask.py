@@ -93,7 +93,7 @@ class Ask:
             TargetError: they lie in the pictures.
         """
         if isinstance(self.targets, tuple):
-            raise TargetError("The model has no regions to ask about; name a class or a value.")
+            raise TargetError("The model has no regions; name a class or a value.")
         return self.targets
 
     def in_pictures(self, count: int, of_class: Callable[[int], SpatialTarget]) -> tuple[SpatialTarget | None, ...]:

@@ -14,7 +14,7 @@ from seewhy.explainers.execution.deferred_checks import require
 FAINT = 2.0**-6
 """Where the score changes by less than this share of it, rounding, about 10^-6 of the score, is 10^-4 of the change."""
 
-_BAD_MAP = "The map holds NaN or infinity; use a float32 model, or another layer or method."
+_BAD_MAP = "The map contains NaN or infinity; use a float32 model, or another layer or method."
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ class Faithfulness:
         whole: (N,) the score of the picture.
         kept: (N,) with all hidden but what is marked.
         dropped: (N,) with what is marked hidden.
-        turned_dropped: (N,) with the same shape hidden, turned by 180 degrees.
+        turned_dropped: (N,) with the same shape hidden, turned by 180 degrees; None if copies were not tried.
         hidden: (N,) with everything hidden; None if all scores are probabilities, which do not need it.
         copies: (N, 2) what the map's own turned and mirrored copies keep, less what is left without them; None if they
             were not tried.
@@ -39,7 +39,7 @@ class Faithfulness:
     whole: Tensor
     kept: Tensor
     dropped: Tensor
-    turned_dropped: Tensor
+    turned_dropped: Tensor | None
     hidden: Tensor | None
     copies: Tensor | None
     stranger: Tensor | None

@@ -92,11 +92,13 @@ def must_know_pictures(model: object) -> None:
     """
     if isinstance(model, nn.Module):
         raise UnsupportedModuleError(
-            f"{type(model).__name__} is a bare module: how it sees pictures, and what its classes are called, is not "
-            "known. Give `seewhy.wrap_model(module, labels=..., input_size=...)`; or have a method explain tensors, as "
-            "`GradCAM().explain(module, images)` does."
+            f"{type(model).__name__} is a bare module without preprocessing and labels. Pass "
+            "`seewhy.wrap_model(module, labels=..., input_size=...)`, or explain tensors with a method, as in "
+            "`GradCAM().explain(module, images)`."
         )
     if isinstance(model, str):
-        raise UnsupportedModuleError(f"{model!r} is the name of a model; give `seewhy.load_model({model!r})`.")
+        raise UnsupportedModuleError(f"{model!r} is the name of a model; pass `seewhy.load_model({model!r})`.")
     if not hasattr(model, "preprocess"):
-        raise UnsupportedModuleError(f"A model is needed, as `seewhy.load_model` returns, not {type(model).__name__}.")
+        raise UnsupportedModuleError(
+            f"Expected a model, as returned by `seewhy.load_model`, got {type(model).__name__}."
+        )

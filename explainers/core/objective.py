@@ -11,9 +11,7 @@ from torch import Tensor
 from seewhy.explainers.core.ask import NO_CONTRAST, Ask, SpatialTarget, Targets
 from seewhy.explainers.errors import TargetError
 
-_NO_CLASSES = (
-    "The method compares probabilities of classes, which values and functions of the outputs do not have; use gradcam."
-)
+_NO_CLASSES = "The method compares class probabilities, which values and custom scores do not have; use gradcam."
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +77,7 @@ class Objective(ABC):
         Raises:
             TargetError: the model detects no boxes.
         """
-        raise TargetError("The method looks for a box, and this model detects none; use rise.")
+        raise TargetError("The method needs a detector; use rise.")
 
     @property
     def region(self) -> Tensor:
@@ -88,7 +86,7 @@ class Objective(ABC):
         Raises:
             TargetError: the targets are no regions.
         """
-        raise TargetError("The method asks what keeps a region, and only a segmenter has regions; use rise.")
+        raise TargetError("The method needs a segmenter, because only segmenters have regions; use rise.")
 
     def loss(self, outputs: Tensor, before: Tensor) -> Tensor:
         """Return (N,) float32: how much less probable than before the targets are, averaged over their regions.
@@ -100,7 +98,7 @@ class Objective(ABC):
         Raises:
             TargetError: the targets are no regions.
         """
-        raise TargetError("The method asks what keeps a region, and only a segmenter has regions; use rise.")
+        raise TargetError("The method needs a segmenter, because only segmenters have regions; use rise.")
 
     @property
     def ask_targets(self) -> Targets:

@@ -51,7 +51,7 @@ def first_component(values: Tensor) -> tuple[Tensor, Tensor]:
         NonFiniteError: they hold NaN or infinity.
     """
     if not bool(torch.isfinite(values).all()):  # read at once: eigh waits for the device anyway
-        raise NonFiniteError("The contributions hold NaN or infinity; use a float32 model, or another layer.")
+        raise NonFiniteError("The contributions contain NaN or infinity; use a float32 model, or another layer.")
     count, channels, rows, columns = values.shape
     matrix = values.double().reshape(count, channels, rows * columns)
     # Both Gram matrices give the same projection; the smaller one costs less.

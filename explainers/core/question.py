@@ -26,7 +26,7 @@ from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.hooks.evaluation import CHECKPOINTED, evaluation_mode, is_checkpointed
 from seewhy.explainers.hooks.selection import as_module
 
-_BAD_OUTPUTS = "The model's logits hold NaN or infinity; check its weights and its precision."
+_BAD_OUTPUTS = "The model's logits contain NaN or infinity; check its weights and its precision."
 
 
 class Host(NamedTuple):

@@ -177,7 +177,7 @@ def must_have_boxes(task: Task, attribute: str | None, label: int | str | None) 
     """Raise OptionError for what only boxes can be asked, of a task without any."""
     for field, value in (("label", label), ("attribute", attribute)):
         if value is not None and not isinstance(task, BoxTask):
-            raise OptionError(f"Only a detector's boxes have {field}s to ask about; leave {field} out.", field)
+            raise OptionError(f"Only a detector's boxes have {field}s; omit {field}.", field)
 
 
 def named_ask(
@@ -200,7 +200,7 @@ def named_ask(
     if contrast is not None and not isinstance(contrast, int):
         contrast = contrast.label
         if contrast is None:
-            raise TargetError(f"{against!r} names no class to contrast with; give an index or a label.")
+            raise TargetError(f"{against!r} is not a class to contrast with; give an index or a label.")
     return Ask.single(named_target(task, target, attribute, label), contrast)
 
 

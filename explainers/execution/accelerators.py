@@ -199,7 +199,7 @@ def choose(name: str, device: torch.device) -> str:
     if name not in ACCELERATORS:
         raise OptionError(f"No accelerator {name!r}; choose from {', '.join(ACCELERATOR_NAMES)}.", "accelerator")
     if name == "onnxruntime" and device.type != "cpu":
-        raise OptionError("onnxruntime runs on the processor here; choose eager or auto.", "accelerator")
+        raise OptionError("onnxruntime only runs on the CPU here; choose eager or auto.", "accelerator")
     if name == "onnxruntime" and not installed:
         raise OptionError(f"onnxruntime needs the packages {', '.join(PACKAGES)}; install them.", "accelerator")
     return name

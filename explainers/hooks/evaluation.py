@@ -100,8 +100,8 @@ def _switched_off(module: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
 
 CHECKPOINTED = (
     "The model checkpoints gradients (`torch.utils.checkpoint`) in its own code: parts of it run again in the backward "
-    "pass, or only there. Turn gradient checkpointing off, as `model.set_grad_checkpointing(False)` does for models of "
-    "timm; or use another method or layer."
+    "pass, or only there. Turn gradient checkpointing off (`model.set_grad_checkpointing(False)` in timm), or use "
+    "another method or layer."
 )
 
 

@@ -98,6 +98,8 @@ class Leaves:
         self.ends.clear()
         if self._grad_mode is not None:
             if self._thread != threading.get_ident():
-                raise RuntimeError("Close a session in the thread that opened it: gradient mode belongs to a thread.")
+                raise RuntimeError(
+                    "Close a session in the thread that opened it, because gradient mode belongs to a thread."
+                )
             torch.set_grad_enabled(self._grad_mode)
             self._grad_mode = None

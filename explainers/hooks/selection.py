@@ -132,7 +132,7 @@ def match_modules(modules: Mapping[str, nn.Module], where: Iterable[ModuleSelect
     """
     where = tuple(where)
     if not where:
-        raise LayerError("No layer is given; name one, or give '*' for all of them.")
+        raise LayerError("No layers were given; name one, or use '*' for all.")
     matching: set[str] = set()
     for selector in where:
         if isinstance(selector, str):
@@ -149,7 +149,7 @@ def match_modules(modules: Mapping[str, nn.Module], where: Iterable[ModuleSelect
             absence = "no module that the predicate accepts"
         else:
             raise TypeError(
-                f"Layers are given as paths, globs, types, modules or predicates, each by itself, not as "
+                "Name layers by paths, globs, types, modules or predicates as separate arguments, not by "
                 f"{type(selector).__name__}."
             )
         if not matches:

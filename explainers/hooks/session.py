@@ -80,7 +80,7 @@ class HookSession:
 
     def __enter__(self) -> Self:
         if self._registry.is_open:
-            raise RuntimeError("The session is open already; make another one.")
+            raise RuntimeError("The session is already open; create another one.")
         self._registry.open()
         self._start_afresh()
         self._unchecked = without_checkpointing(self._module)
@@ -328,7 +328,8 @@ class HookSession:
         if cut and not score.requires_grad:
             raise UnsuitableModelError(
                 "No gradient flows from the logits to the layer: gradients are off (`torch.no_grad()`), or the model "
-                "switches them off, as gradient checkpointing with use_reentrant=True does, or detaches, after it. "
+                "disables them after the layer (as gradient checkpointing with use_reentrant=True does) or detaches "
+                "its output. "
                 "Freeze the parameters (`module.requires_grad_(False)`), turn gradient checkpointing off "
                 "(`model.set_grad_checkpointing(False)` in timm), or choose a layer nearer the output."
             )

@@ -128,7 +128,7 @@ class Probe:
         del self._image
         if image.format in ("JPEG", "MPO"):
             raise UnreadablePictureError(
-                "A JPEG blurs the edges of a mask, so that zeros are not zero any more; send the mask as a PNG."
+                "A JPEG blurs the edges of a mask, so zeros do not stay zero; send the mask as a PNG."
             )
         with _faults(self._max_pixels):
             image = _loaded(image)
@@ -167,16 +167,17 @@ def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.I
     if isinstance(source, io.IOBase) or hasattr(source, "read"):
         source = source.read()
         if not isinstance(source, bytes):
-            raise UnreadablePictureError("The file is open for text; open it for bytes, with mode 'rb'.")
+            raise UnreadablePictureError("The file is open in text mode; open it in binary mode ('rb').")
     if isinstance(source, bytes):
         return Probe(source, max_pixels).decode()
     if not isinstance(source, str | os.PathLike):
         hint = "; `explain_many` takes several" if isinstance(source, Sequence) else ""
         raise UnreadablePictureError(
-            f"A picture is a path, bytes, an open file, a PIL image or an array, not {type(source).__name__}{hint}."
+            "A picture must be a path, bytes, an open file, a PIL image or an array, not "
+            f"{type(source).__name__}{hint}."
         )
     if isinstance(source, str) and re.match(r"https?://", source):
-        raise UnreadablePictureError("Pictures are not fetched from the web; give a path or the bytes.")
+        raise UnreadablePictureError("Pictures are not downloaded from the web; pass a path or the bytes.")
     return Probe(Path(source).read_bytes(), max_pixels).decode()
 
 
@@ -191,14 +192,14 @@ def _faults(max_pixels: int) -> Iterator[None]:
         ) from error
     except UnidentifiedImageError as error:
         raise UnreadablePictureError(
-            "The bytes are not a picture that can be read; send a JPEG, PNG, WebP, GIF, BMP or TIFF file."
+            "The bytes are not a readable picture; send a JPEG, PNG, WebP, GIF, BMP or TIFF file."
         ) from error
     except (MemoryError, UnreadablePictureError, PictureTooLargeError):
         raise
     except Exception as error:
         # Pillow's decoders may raise anything on damaged data.
         raise UnreadablePictureError(
-            "The picture is damaged or cut short and cannot be decoded; check the file and send it whole."
+            "The picture is damaged or truncated and cannot be decoded; check the file and send it completely."
         ) from error
 
 

@@ -47,7 +47,7 @@ def check_size(image: Image.Image, max_pixels: int) -> int:
             "that max_pixels allows; send a smaller one."
         )
     if min(image.size) < 1:
-        raise UnreadablePictureError("The picture has no pixels; send one that has.")
+        raise UnreadablePictureError("The picture has no pixels; send another one.")
     return width * height
 
 
@@ -67,13 +67,13 @@ def check_directory(content: bytes) -> None:
     (place,) = struct.unpack_from(order + ("Q" if is_big else "I"), content, 8 if is_big else 4)
     (tags,) = count.unpack_from(content, place)
     if tags > 0xFFFF:
-        raise UnreadablePictureError(f"The TIFF file claims {tags:,} tags, which is damage; send it whole.")
+        raise UnreadablePictureError(f"The TIFF file claims {tags:,} tags and must be damaged; send the complete file.")
     first = place + count.size
     entries = content[first : first + tags * entry.size]
     whole = entries[: len(entries) // entry.size * entry.size]
     layout = [(tag, kind) for tag, kind, _ in entry.iter_unpack(whole) if tag in _LAYOUT]
     if len({tag for tag, _ in layout}) < len(layout) or not {kind for _, kind in layout} <= _INTEGERS:
-        raise UnreadablePictureError("The TIFF file may be read in two ways, which is damage; save it anew.")
+        raise UnreadablePictureError("The TIFF file is ambiguous and must be damaged; save it again.")
 
 
 def check_whole(image: Image.Image, content: bytes) -> None:
@@ -89,15 +89,15 @@ def check_whole(image: Image.Image, content: bytes) -> None:
     if image.format == "PNG":
         Image.open(io.BytesIO(content), formats=("PNG",)).verify()
     elif image.format in ("JPEG", "MPO") and content.find(_END, _scan_start(image)) < 0:
-        raise UnreadablePictureError("The JPEG has no end: it is cut short or damaged; send it whole.")
+        raise UnreadablePictureError("The JPEG has no end: it is truncated or damaged; send the complete file.")
 
 
 def check_compression(image: Image.Image) -> None:
     """Refuse a TIFF of compression 6: libtiff silently fills missing parts of such a file with grey."""
     if image.format == "TIFF" and image.info.get("compression") == "tiff_jpeg":
         raise UnreadablePictureError(
-            "The TIFF file holds old-style JPEG (compression 6), which no decoder can check for completeness; "
-            "send the picture as a JPEG or PNG, or save the TIFF anew with another compression."
+            "The TIFF file contains old-style JPEG (compression 6), which no decoder can check for completeness; "
+            "send the picture as a JPEG or PNG, or save the TIFF again with another compression."
         )
 
 
@@ -112,7 +112,7 @@ def check_scans(image: Image.Image, content: bytes, max_pixels: int) -> None:
         if scans * pixels > MAX_SCANS * max_pixels:
             raise PictureTooLargeError(
                 f"The picture is {image.width}×{image.height} pixels in {scans:,} scans, which would take too long to "
-                "decode; save it anew, as a baseline JPEG or as a PNG."
+                "decode; save it again, as a baseline JPEG or as a PNG."
             )
 
 

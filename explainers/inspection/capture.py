@@ -326,7 +326,7 @@ def _check_layers(
     parameters = [value for path in paths for value in modules[path].parameters(recurse=False)]
     if set(kinds) == {"parameter_grad"} and not any(is_differentiable(value) for value in parameters):
         named = ", ".join(path or "the model" for path in paths[:5])
-        raise LayerError(f"{named} has no parameters of its own; name a layer that has, or capture another kind.")
+        raise LayerError(f"{named} has no parameters of its own; name a layer that does, or capture another kind.")
     for path in paths if set(kinds) != {"parameter_grad"} else ():
         if path not in ran and ((path or ".") in layers or path in layers or not ran):
             raise LayerError(never_runs(path))

@@ -103,7 +103,7 @@ def part_of(
         mask = mask & _along(channels, channel, values)
     if region is not None:
         if len(spatial) != 2:
-            raise MisfitError("region", f"A tensor of shape {tuple(values.shape)} is no feature map; leave region out.")
+            raise MisfitError("region", f"A tensor of shape {tuple(values.shape)} is not a feature map; omit region.")
         rows, columns = (values.shape[axis] for axis in spatial)
         top, left, bottom, right = region
         if not (top < bottom <= rows and left < right <= columns):

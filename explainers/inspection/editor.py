@@ -65,7 +65,7 @@ def check_layers(module: nn.Module, edits: tuple[Edit, ...], has_other: bool) ->
                 field=f"edits[{index}].{'parameter' if names else 'layer'}",
             )
         if isinstance(edit, Swap) and not has_other:
-            raise EditError("A swap needs another picture; give it as `other`.", field=f"edits[{index}].op")
+            raise EditError("The op `swap` needs another picture; give it as `other`.", field=f"edits[{index}].op")
 
 
 def must_swap(edits: tuple[Edit, ...], has_other: bool) -> None:
@@ -75,7 +75,7 @@ def must_swap(edits: tuple[Edit, ...], has_other: bool) -> None:
         EditError: there is one, and no swap.
     """
     if has_other and not any(isinstance(edit, Swap) for edit in edits):
-        raise EditError("Only a swap uses another picture, and no edit is one; leave it out.", field="other")
+        raise EditError("Only the op `swap` uses another picture, and no edit has it; omit it.", field="other")
 
 
 class Editor:

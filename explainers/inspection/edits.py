@@ -56,7 +56,7 @@ class Edit(BaseModel, ABC):
     model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_require_op)
 
     layer: Annotated[StrictStr, Field(max_length=200, description="Dotted path or glob of the layer.")]
-    at: Kind = Field("output", description="Which tensors of the layer: values, or gradients of the target's logit.")
+    at: Kind = Field("output", description="Tensors of the layer to edit: values, or gradients of the target's logit.")
     channels: tuple[Index, ...] | None = Field(
         None, min_length=1, max_length=65536, fail_fast=True, description="Indices of channels; by default all."
     )
@@ -69,10 +69,10 @@ class Edit(BaseModel, ABC):
         min_length=1,
         max_length=1024,
         fail_fast=True,
-        description="Which calls of the layer, from 0; by default all.",
+        description="Calls of the layer, from 0; by default all.",
     )
     parameter: Annotated[StrictStr, Field(max_length=200)] | None = Field(
-        None, description="One of the layer's own parameters, with at=parameter_grad; by default all."
+        None, description="Name of one of the layer's parameters, with at=parameter_grad; by default all."
     )
 
     @field_validator("parameter")
@@ -86,7 +86,7 @@ class Edit(BaseModel, ABC):
     @classmethod
     def _is_for_calls(cls, calls: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
         if calls is not None and info.data.get("at") == "parameter_grad":
-            raise ValueError("leave it out: the gradient of a parameter is that of all calls together")
+            raise ValueError("omit it: the gradient of a parameter is that of all calls together")
         return calls
 
     @abstractmethod
@@ -216,7 +216,7 @@ class PermuteChannels(Edit):
         count = values.shape[part.channel]
         indices = torch.tensor(sorted(set(self.channels if self.channels is not None else range(count))))
         if len(indices) < 2:
-            raise MisfitError("channels", "One channel alone cannot be permuted; give two or more.")
+            raise MisfitError("channels", "A single channel cannot be permuted; give two or more.")
         generator = torch.Generator().manual_seed(self.seed)
         indices = indices[torch.randperm(len(indices), generator=generator)]
         order = torch.arange(count)
@@ -228,7 +228,7 @@ class Mean(Edit):
     """Replace by the mean over positions, channel by channel, or over channels, position by position."""
 
     op: Literal["mean"] = "mean"
-    over: Literal["spatial", "channel"] = Field("spatial", description="Over positions, or over channels.")
+    over: Literal["spatial", "channel"] = Field("spatial", description="Average over positions, or over channels.")
 
     def changed(self, values: Tensor, part: Part) -> Tensor:
         """Return the mean of the part, with the averaged axes kept at size one."""
@@ -245,7 +245,7 @@ class Normalize(Edit):
     """Divide by the sum, the Euclidean norm or the largest magnitude of the part, which becomes one."""
 
     op: Literal["normalize"] = "normalize"
-    to: Literal["sum", "norm", "maximum"] = Field("norm", description="What is one afterwards.")
+    to: Literal["sum", "norm", "maximum"] = Field("norm", description="Quantity that becomes 1.")
 
     def changed(self, values: Tensor, part: Part) -> Tensor:
         """Return the quotient, picture by picture."""
@@ -353,16 +353,16 @@ def _fault_message(fault: Any) -> str:
     if kind == "model_attributes_type":
         return 'It must be an object such as {"op": "zero", "layer": "bn2"}.'
     if "region" in place:
-        return "It must be a list of four whole numbers from 0: top, left, bottom, right."
+        return "It must be a list of four nonnegative integers: top, left, bottom, right."
     if kind == "too_short":
-        return "It is empty; leave it out to mean all."
+        return "It is empty; omit it to select all."
     if kind == "missing" and place[-1] == "layer":
         return f"{plain_fault(fault)} See the list of the model's layers."
     return plain_fault(fault)
 
 
 def _no_list(value: Any) -> str:
-    hint = "; put the one edit in [ ]" if isinstance(value, Mapping | Edit) else ""
+    hint = "; put the single edit in [ ]" if isinstance(value, Mapping | Edit) else ""
     return f"It must be a list of 1 to {MAX_EDITS} edits{hint}."
 
 
@@ -372,9 +372,9 @@ def not_finite(subject: str, index: int, edit: Edit) -> EditError:
         name: abs(number) for name in ("value", "min", "max") if (number := getattr(edit, name, None)) is not None
     }
     if not numbers:
-        return EditError(f"{subject} hold NaN or infinity; choose another layer or op.", field=f"edits[{index}]")
+        return EditError(f"{subject} contain NaN or infinity; choose another layer or op.", field=f"edits[{index}]")
     largest = max(numbers, key=lambda name: numbers[name])
-    return EditError(f"{subject} hold NaN or infinity; use a smaller value.", field=f"edits[{index}].{largest}")
+    return EditError(f"{subject} contain NaN or infinity; use a smaller value.", field=f"edits[{index}].{largest}")
 
 
 def _as(value: float, values: Tensor) -> Tensor:

@@ -266,12 +266,12 @@ def _swept_layer(module: nn.Module, edit: Edit) -> str:
     if edit.at not in ("input", "output"):
         raise EditError("A sweep edits inputs or outputs: gradients do not change logits.", field="edits[0].at")
     if isinstance(edit, PermuteChannels | Normalize) or (isinstance(edit, Mean) and edit.over == "channel"):
-        raise EditError("One channel alone cannot be edited so; choose another op.", field="edits[0].op")
+        raise EditError("This op does not work on a single channel; choose another op.", field="edits[0].op")
     modules = dict(module.named_modules(remove_duplicate=False))
     paths = first_names(modules, match_modules(modules, [edit.layer]))
     if len(paths) > 1:
         raise EditError(
-            f"{edit.layer!r} means {len(paths)} layers, {', '.join(paths[:5])} and so on; name one.",
+            f"{edit.layer!r} matches {len(paths)} layers, {', '.join(paths[:5])} and so on; name one.",
             field="edits[0].layer",
         )
     return paths[0]

@@ -76,7 +76,7 @@ class Trace(Answered):
         forms: dict[str, Literal["svg", "png"]] = {".svg": "svg", ".png": "png"}
         form = forms.get(path.suffix.lower())
         if form is None:
-            raise OptionError(f"{path.suffix!r} is no format of a drawn trace; use .svg or .png.", field="path")
+            raise OptionError(f"{path.suffix!r} is not a format for traces; use .svg or .png.", field="path")
         path.write_bytes(self.drawn(form, title))
         return path
 

@@ -151,15 +151,15 @@ def survey_module(
 
 def _check_declared(path: str, call: LayerCall | None, count: int) -> None:
     if call is None:
-        fault = "no module that runs in a forward pass"
+        fault = "not a module that runs in a forward pass"
     elif count > 1:
         fault = f"a module that runs {count} times in a forward pass"
     elif call.grid is None and call.tokens is None:
         output = f"a tensor of shape {call.output_shape}" if call.output_shape else "no single tensor"
-        fault = f"no layer with a grid over the picture: it returns {output}"
+        fault = f"not a layer with a grid over the picture: it returns {output}"
     else:
         return
-    raise LayerError(f"The declared default layer {path!r} is {fault}; choose one of the list of the model's layers.")
+    raise LayerError(f"The declared default layer {path!r} is {fault}; choose one from the list of the model's layers.")
 
 
 def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | None]:
@@ -168,7 +168,7 @@ def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | N
         return _end_of_encoder(run, counts)
     weighted = [call for call in run.calls if call.is_weighted]
     if not weighted:
-        return None, "The model has no parameters, so no layer of features."
+        return None, "The model has no parameters and therefore no feature layer."
     # A gate, or a convolution that scores positions, has parameters or a grid too, but information flows past it.
     on_the_way = _waypoints(None if run.provenance is None else run.provenance.last)
     head = _head([call for call in weighted if id(call) in on_the_way] or weighted, run)
@@ -184,8 +184,7 @@ def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | N
     ]
     if not candidates:
         reason = (
-            "No layer before the head keeps a grid over the picture, so there is nothing for a CAM to weigh. Use "
-            "method=saliency."
+            "No layer before the head has a grid over the picture, so there is no layer for a CAM. Use method=saliency."
         )
         return _last_tokens(run, counts, reason)
     waypoints = [call for call in candidates if id(call) in on_the_way]
@@ -238,7 +237,7 @@ def _end_of_encoder(run: Pass, counts: Counter[str]) -> tuple[str | None, str | 
     grids = [call for call in run.calls if call.cells > 1 and counts[call.path] == 1 and not call.pooled and call.path]
     grids = [call for call in grids if not isinstance(call.module, PASSING)]
     if not grids:
-        return None, "No layer keeps a grid over the picture, so there is nothing for a CAM to weigh."
+        return None, "No layer has a grid over the picture, so there is no layer for a CAM."
     fewest = min(call.cells for call in grids)
     coarsest = [call for call in grids if call.cells == fewest]
     widest = max(_channels(call) for call in coarsest)

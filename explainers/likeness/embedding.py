@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from seewhy.explainers.core.model import Model
-from seewhy.explainers.core.question import Host, Question
+from seewhy.explainers.core.question import Host, Question, checked_rows
 from seewhy.explainers.errors import LayerError, UnsuitableModelError
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.layers.survey import Layer, Survey
@@ -72,7 +72,9 @@ def anatomy_of(model: Model) -> Anatomy:
     head = _head(model)
     whole = model.survey.layers[0].output_shape if model.survey.layers else None
     if head is None and whole is not None and not _length(whole):
-        raise LayerError(f"The model has no embedding: it has no linear head, and its outputs are {whole}, no vector.")
+        raise LayerError(
+            f"The model has no embedding: it has no linear head, and its outputs are {whole} instead of a vector."
+        )
     size = len(model.labels) if head is None or head.input_shape is None else head.input_shape[1]
     layers = [layer for layer in model.survey.layers if layer.calls == 1 and layer.path]
     grids = [layer for layer in layers if layer.cam and size in _sizes(layer)]
@@ -84,7 +86,7 @@ def anatomy_of(model: Model) -> Anatomy:
         sources = tokens[-_TOKEN_LAYERS:] or grids[-1:]
     if not sources:
         raise LayerError(
-            f"No layer has cells of the picture that the embedding could be made of. {model.no_default_layer}"
+            f"No layer has cells of the picture that the embedding could be computed from. {model.no_default_layer}"
         )
     return Anatomy(None if head is None else head.path, tuple(layer.path for layer in sources))
 
@@ -147,6 +149,20 @@ def read(question: Question, model: Model, anatomy: Anatomy, pictures: Pictures)
     return Reading((_exact(first), _exact(second)), question.is_precise, cells)
 
 
+def embed(question: Question, anatomy: Anatomy, pictures: Tensor) -> Tensor:
+    """Return the embeddings (R, F) of pictures (R, C, H, W) as large as those of the question, without a graph.
+
+    Raises:
+        ModelOutputError: the model returns no outputs, or not as many as pictures, or NaN.
+    """
+    host, embeddings = question.host(anatomy.layers), list[Tensor]()
+    with torch.no_grad(), HookSession(host.module) as hooks:
+        if anatomy.head is not None:
+            hooks.before_forward(partial(_keep_input, embeddings), anatomy.head, with_kwargs=True)
+        outputs = question.outputs(host.run(pictures))
+    return checked_rows((embeddings or [outputs])[0], pictures).flatten(1)
+
+
 def _keep_input(inputs: list[Tensor], _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Keep a module's only tensor; a copy, for the model may modify it in place."""
     inputs += [leaf.clone() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -181,7 +197,7 @@ def _survey(question: Question, model: Model, picture: Tensor) -> Survey:
 def _cells(path: str, surveys: list[Survey], tensors: list[Any], gradients: list[Any]) -> Cells:
     """Return the cells of a layer, given its outputs and their gradients of both pictures."""
     if len(tensors) != len(surveys) or not all(isinstance(tensor, Tensor) for tensor in tensors):
-        raise LayerError(f"Layer {path!r} did not run once for each picture, or returned no single tensor.")
+        raise LayerError(f"Layer {path!r} did not run once for each picture, or did not return a single tensor.")
     layers = [next((layer for layer in survey.layers if layer.path == path), None) for survey in surveys]
     pairs = list(zip(layers, tensors, gradients, strict=True))
     first, second = (_grid(path, layer, tensor) for layer, tensor, _ in pairs)

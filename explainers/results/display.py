@@ -28,7 +28,7 @@ def picture_of(canvas: Canvas | None) -> Canvas:
         PictureError: there is none.
     """
     if canvas is None:
-        raise PictureError("There is no picture to draw over, only a tensor; start from a picture instead.")
+        raise PictureError("There is no picture to draw over, only a tensor; explain a picture instead.")
     return canvas
 
 
@@ -70,7 +70,7 @@ class Result(ABC):
         suffix = path.suffix.lower()
         if suffix in numbers:
             for name in drawing:
-                raise OptionError(f"A {path.suffix} file holds no picture; leave {name!r} out.", field=name)
+                raise OptionError(f"A {path.suffix} file contains no picture; leave {name!r} out.", field=name)
             pieces = numbers[suffix]()
             with path.open("wb") as file:
                 file.writelines(pieces)
@@ -78,8 +78,8 @@ class Result(ABC):
             self._file_picture(**drawing).save(path)
         else:
             raise OptionError(
-                f"The suffix {path.suffix!r} names no format for this; use {', '.join((*numbers, '.png'))} or that of "
-                "another picture.",
+                f"The suffix {path.suffix!r} is not a supported format; use {', '.join((*numbers, '.png'))} or "
+                "another picture suffix.",
                 field="path",
             )
         return path

@@ -67,7 +67,7 @@ class BoxTarget:
         box = (x1 - left) / across, (y1 - top) / down, (x2 - left) / across, (y2 - top) / down
         if box[0] >= 1 or box[1] >= 1 or box[2] <= 0 or box[3] <= 0:
             raise TargetError(
-                f"The model sees nothing of {self.name}: it sees x from {max(left, 0):.0f} to "
+                f"{self.name} lies outside of what the model sees: x from {max(left, 0):.0f} to "
                 f"{min(right, geometry.width):.0f} and y from {max(top, 0):.0f} to {min(bottom, geometry.height):.0f} "
                 "of this picture."
             )
@@ -120,7 +120,7 @@ def parse_target(target: int | str, labels: Sequence[str], attributes: Sequence[
         return replace(target_of_box, kind="box", number=int(place), name=name)
     edges = re.fullmatch(rf"({_NUMBER}),({_NUMBER}),({_NUMBER}),({_NUMBER})", place)
     if edges is None:
-        raise TargetError(f"{name!r} names no place; give {_FORMS}, with four numbers in pixels of the picture.")
+        raise TargetError(f"{name!r} is not a place; give {_FORMS}, with four numbers in pixels of the picture.")
     x1, y1, x2, y2 = map(float, edges.groups())
     if x1 >= x2 or y1 >= y2:
         raise TargetError(f"{name!r} has no area; give left, top, right, bottom, each edge before its opposite.")
@@ -136,7 +136,7 @@ def _of_class(label: str, name: str, labels: Sequence[str], attributes: Sequence
     try:
         return BoxTarget("label", class_index(label, labels), name=name)
     except TargetError as error:
-        raise TargetError(f"{error} A detector is asked about {_FORMS}.") from None
+        raise TargetError(f"{error} Targets of a detector are {_FORMS}.") from None
 
 
 def _suffix(suffix: str, labels: Sequence[str], attributes: Sequence[str]) -> BoxTarget:
@@ -146,15 +146,15 @@ def _suffix(suffix: str, labels: Sequence[str], attributes: Sequence[str]) -> Bo
     if suffix in ATTRIBUTES:
         if _is_label(suffix, labels):
             raise TargetError(
-                f"{suffix!r} is an attribute of boxes and a class of this detector; end the target in "
-                f"{suffix}:score for the score of the class, or give attribute={suffix} apart from the target."
+                f"{suffix!r} is both an attribute of boxes and a class of this detector; end the target in "
+                f"{suffix}:score for the score of the class, or pass attribute={suffix} separately."
             )
         return BoxTarget(attribute=checked(suffix, attributes))
     try:
         return _of_class(suffix, suffix, labels, attributes)
     except TargetError as error:
         hint = near_matches(suffix, attributes)
-        raise TargetError(f"{suffix!r} is no attribute of a box{f' ({hint})' if hint else ''}. {error}") from None
+        raise TargetError(f"{suffix!r} is not an attribute of a box{f' ({hint})' if hint else ''}. {error}") from None
 
 
 def _is_label(text: str, labels: Sequence[str]) -> bool:

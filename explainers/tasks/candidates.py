@@ -112,7 +112,7 @@ class Detector(Protocol):
 
     @property
     def threshold(self) -> float:
-        """The score from which on a candidate is shown."""
+        """Minimum score of a shown candidate."""
 
     @property
     def background(self) -> int | None:

@@ -58,7 +58,7 @@ class Classification:
         """
         logits = logits_of(raw)
         if logits.shape[1] < 1:
-            raise ModelOutputError("The model returned logits for no class.")
+            raise ModelOutputError("The model returned no logits.")
         return logits
 
     def objective(self, outputs: Tensor, ask: Ask) -> "ClassObjective":
@@ -88,8 +88,8 @@ class Classification:
             if not isinstance(target, str) or not target.strip().startswith(_PLACES):
                 raise
             raise TargetError(
-                f"{target!r} is a place, and this model classifies whole pictures; name a class, or a detector or a "
-                "segmenter as the model."
+                f"{target!r} is a place, but this model classifies whole pictures; name a class, or use a detector or "
+                "a segmenter."
             ) from error
 
     def describe(self, outputs: Tensor, targets: Sequence[int] = (), top: int = 5) -> "tuple[ClassPrediction, ...]":
@@ -127,7 +127,7 @@ class Classification:
                 Diagnostic(
                     "saturated-softmax",
                     f"The model is certain ({best_one.probability:.6f}): probabilities barely react to the picture. "
-                    "The map explains the logit, which still does.",
+                    "The map explains the logit, which still reacts.",
                 )
             )
         if likely.probability < (0.5 if head == "sigmoid" else 1 / count):
@@ -136,7 +136,7 @@ class Classification:
                 Diagnostic(
                     "improbable-target",
                     f"The model gives {likely.label!r} a probability of {likely.probability:.2g}, {chance}: the map "
-                    "shows what little speaks for it, not that the class is there.",
+                    "shows what little evidence there is, not that the class is present.",
                 )
             )
         return tuple(remarks)
@@ -271,7 +271,7 @@ def class_index(target: int | str, labels: Sequence[str]) -> int:
             raise TargetError(f"The model has no class {target!r}. {near_matches(name, labels) or listing}")
         target = int(name)
     if isinstance(target, bool) or not hasattr(target, "__index__"):
-        raise TargetError(f"A target is the index or the label of a class, not {target!r}.")
+        raise TargetError(f"A target must be the index or the label of a class, not {target!r}.")
     target = operator.index(target)
     if not 0 <= target < len(labels):
         raise outside(target, len(labels))
@@ -333,7 +333,7 @@ def mean_of_nearest(values: Tensor, targets: Tensor, count: int) -> Tensor:
         TargetError: there is one class.
     """
     if values.shape[1] < 2:
-        raise TargetError("The model has one class, and the method compares classes; use gradcam.")
+        raise TargetError("The method compares classes, but the model has only one; use gradcam.")
     distances = (values - values.gather(1, targets[:, None])).detach().abs()
     distances = distances.scatter(1, targets[:, None], torch.inf)
     indices = distances.topk(min(count, values.shape[1] - 1), dim=1, largest=False).indices

@@ -15,7 +15,7 @@ from seewhy.explainers.tasks.box_target import Attribute, BoxTarget
 from seewhy.explainers.tasks.candidates import Detector, areas_of, overlaps
 
 LEAST_OVERLAP = 0.5
-"""Intersection over union from which on edges that a user gives mean a box."""
+"""Minimum intersection over union of a box with the edges that name it."""
 
 
 class Place(NamedTuple):
@@ -125,9 +125,7 @@ class DetectedPicture:
         }
         place = places[target.kind](target)
         if target.attribute == "mask" and target.kind != "candidate" and place not in self.shown:
-            raise TargetError(
-                "Only a box that the detector shows has a mask; ask about box:N, or for another attribute."
-            )
+            raise TargetError("Only boxes that the detector finds have a mask; use box:N, or another attribute.")
         return place
 
     def describe(self, place: Place, attribute: Attribute = "score") -> BoxPrediction:
@@ -173,7 +171,7 @@ class DetectedPicture:
         edges = self._candidates.logits.new_tensor(target.box)
         places = [place for place in self.shown if target.label in (None, place.label)]
         if not places:
-            raise TargetError(f"The detector shows no box to be near {target.name}. {self._listing}")
+            raise TargetError(f"The detector finds no box near {target.name}. {self._listing}")
         boxes = torch.stack([self._candidates.boxes_of(label)[candidate] for candidate, label in places])
         shares = overlaps(boxes.clamp(0, 1), edges)
         nearest = int(shares.argmax())
@@ -181,9 +179,10 @@ class DetectedPicture:
             return places[nearest]
         number = self.shown.index(places[nearest])
         raise TargetError(
-            f"No box lies at {target.name}: the nearest is box:{number}, {self._label(places[nearest].label)!r}, whose "
+            f"There is no box at {target.name}: the nearest is box:{number}, {self._label(places[nearest].label)!r}, "
+            "whose "
             f"overlap with it (intersection over union) is {float(shares[nearest]):.2f}, and {LEAST_OVERLAP} is "
-            "needed. Ask about region:X1,Y1,X2,Y2 to learn why there is no box."
+            "needed. Use region:X1,Y1,X2,Y2 to explain why there is no box."
         )
 
     def _of_class(self, target: BoxTarget) -> Place:
@@ -192,8 +191,8 @@ class DetectedPicture:
                 return place
         label = self._label(target.label or 0)
         raise TargetError(
-            f"The detector shows no {label!r} in this picture. {self._listing} Ask about region:X1,Y1,X2,Y2:{label} to "
-            "learn why there is none."
+            f"The detector finds no {label!r} in this picture. {self._listing} Use region:X1,Y1,X2,Y2:{label} to "
+            "explain why there is none."
         )
 
     def _in_region(self, target: BoxTarget) -> Place:
@@ -205,9 +204,7 @@ class DetectedPicture:
         eligible = classes != self._detector.background if target.label is None else classes == target.label
         inside = (inside if inside.ndim == 2 else inside[:, None]) & eligible
         if not inside.any():
-            raise TargetError(
-                f"The detector considers no box whose middle lies in {target.name}; give a larger region."
-            )
+            raise TargetError(f"The detector has no candidate centred in {target.name}; give a larger region.")
         return self._best(torch.where(inside, logits, -torch.inf))
 
     def _again(self, target: BoxTarget) -> Place:
@@ -221,7 +218,7 @@ class DetectedPicture:
     def _listing(self) -> str:
         """What there is to ask about."""
         if not self.shown:
-            return f"It shows no box with a score of {self._detector.threshold:g} or more."
+            return f"It finds no box with a score of {self._detector.threshold:g} or more."
         names = [f"box:{number} ({self._label(place.label)})" for number, place in enumerate(self.shown[:5])]
         more = f" and {len(self.shown) - 5} more" if len(self.shown) > 5 else ""
-        return f"It shows {', '.join(names)}{more}."
+        return f"It finds {', '.join(names)}{more}."

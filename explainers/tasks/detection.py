@@ -105,7 +105,7 @@ class Detection:
             return BoxTarget("label", index, name=f"label:{label}")
         if target.label not in (None, index):
             raise TargetError(
-                f"{target.name} is of {self._label(target.label)!r}, and the label {label!r}; leave one of them out."
+                f"{target.name} names {self._label(target.label)!r}, but the label is {label!r}; leave one of them out."
             )
         return replace(target, label=index)
 
@@ -145,15 +145,15 @@ class Detection:
         if row.number is not None:
             return ()
         reason = (
-            f"less than the {self.detector.threshold:g} from which on boxes are shown"
+            f"below the threshold of {self.detector.threshold:g}"
             if row.probability <= self.detector.threshold
-            else "and a surer box of the class suppresses it"
+            else "and a box of the class with a higher score suppresses it"
         )
         return (
             Diagnostic(
                 "box-not-shown",
                 f"The detector does not show this box: its score as {row.label!r} is {row.probability:.2g}, {reason}. "
-                "The map shows what little speaks for it.",
+                "The map shows what little evidence there is.",
             ),
         )
 

@@ -45,12 +45,12 @@ class FunctionTask(Task):
             TargetError: something else is asked too.
         """
         if ask.against is not None:
-            raise TargetError("A function of the outputs has no contrast; subtract the other score in the function.")
+            raise TargetError("A target function has no contrast; subtract the other score in the function.")
         return FunctionObjective(torch.zeros(len(outputs), dtype=torch.int64, device=outputs.device), task=self)
 
     def target(self, target: Any) -> int:
         """Raise `TargetError`: the function is the target."""
-        raise TargetError("A function of the outputs is asked for, and no other target.")
+        raise TargetError("A target function cannot be combined with other targets.")
 
     def describe(self, outputs: Tensor, targets: Sequence[int] = (), top: int = 5) -> tuple[Prediction, ...]:
         """Return the function's value once for each target, then what the model's own task says."""
@@ -86,7 +86,7 @@ class FunctionTask(Task):
                 "`lambda outputs: outputs[:, 3] - outputs[:, 5]` does."
             )
         if outputs.requires_grad and not scores.requires_grad:
-            raise TargetError("The target function lost the gradient; use operations of PyTorch on the outputs alone.")
+            raise TargetError("The target function lost the gradient; use only PyTorch operations on the outputs.")
         return scores.float()
 
 

@@ -36,7 +36,9 @@ def task_with(
     if detector is not None:
         return Detection(labels, detector)
     if head == "detection":
-        raise ModelOutputError("A detector's boxes are read by a function; give it as `head`, see docs/own-models.md.")
+        raise ModelOutputError(
+            "A detector needs a function that reads its boxes; pass it as `head`, see docs/own-models.md."
+        )
     if head == "value":
         return Values(labels, units)
     return Segmentation(labels) if head == "segmentation" else Classification(labels, head)
@@ -51,5 +53,5 @@ def head_fault(head: str | None, count: int, units: Sequence[str] = ()) -> str |
     if units and head != "value":
         return "Only values have units; declare the head 'value'."
     if units and len(units) != count:
-        return f"There are {count} values and {len(units)} units; give a unit for each, '' where there is none."
+        return f"There are {count} values but {len(units)} units; give one for each, '' for none."
     return None

@@ -19,8 +19,8 @@ from seewhy.explainers.tasks.classification import Classification
 from seewhy.explainers.tasks.function import FunctionTask
 
 _PROBABILITIES = (
-    "(The model returns probabilities or their logarithms: a softmax or sigmoid is its last step. Return the logits "
-    "before it, which is what methods explain.)"
+    "(The model returns probabilities or their logarithms, from a final softmax or sigmoid. Return the logits before "
+    "it, which methods explain.)"
 )
 
 

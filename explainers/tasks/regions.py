@@ -57,7 +57,7 @@ class Region:
             x, y = ((self.pixel[0] + 0.5 - left) / (right - left), (self.pixel[1] + 0.5 - top) / (bottom - top))
             if not (0 <= x < 1 and 0 <= y < 1 and self.pixel[0] < geometry.width and self.pixel[1] < geometry.height):
                 raise TargetError(
-                    f"The model does not see {self.name}: it sees x from {max(left, 0):.0f} to "
+                    f"{self.name} lies outside of what the model sees: x from {max(left, 0):.0f} to "
                     f"{min(right, geometry.width) - 1:.0f} and y from {max(top, 0):.0f} to "
                     f"{min(bottom, geometry.height) - 1:.0f} of this picture."
                 )
@@ -98,10 +98,10 @@ def checked(mask: NDArray[Any]) -> Mask:
     """
     if mask.ndim != 2 or mask.dtype != np.bool_:
         raise MaskError(
-            f"A mask is an array (H, W) of bool, true in the region; this one is of shape {mask.shape}, {mask.dtype}."
+            f"A mask must be a bool array (H, W), true in the region; this one has shape {mask.shape}, {mask.dtype}."
         )
     if not mask.any():
-        raise MaskError("The mask is empty: no pixel of it is true, or above zero; mark the region.")
+        raise MaskError("The mask is empty: no pixel is true or above zero; mark the region.")
     return mask
 
 
@@ -132,7 +132,9 @@ def border(mask: Tensor) -> Tensor:
     outside = functional.pad((~mask).float()[None, None], (1, 1, 1, 1))
     edge = mask & (functional.max_pool2d(outside, 3, stride=1)[0, 0] > 0)
     if not edge.any():
-        raise TargetError("The region covers all that the model sees and has no border; ask about the region itself.")
+        raise TargetError(
+            "The region covers everything that the model sees and has no border; explain the region itself."
+        )
     return edge
 
 
@@ -140,8 +142,8 @@ def _visible_part(mask: Mask, geometry: Geometry) -> Mask:
     """Return the part of a mask of the picture that the model sees."""
     if mask.shape != (geometry.height, geometry.width):
         raise MaskError(
-            f"The mask has {mask.shape[1]}x{mask.shape[0]} pixels, the upright picture "
-            f"{geometry.width}x{geometry.height}; give one of the same size."
+            f"The mask has {mask.shape[1]}x{mask.shape[0]} pixels, but the upright picture has "
+            f"{geometry.width}x{geometry.height}; pass a mask of the same size."
         )
     left, top, right, bottom = geometry.box
     columns, rows = _samples(left, right), _samples(top, bottom)

@@ -18,7 +18,7 @@ from seewhy.explainers.tasks.choices import PARTS, REGION_METHOD, Part
 from seewhy.explainers.tasks.classification import OfClass, class_index, contrasts_of, mean_of_nearest
 from seewhy.explainers.tasks.regions import Mask, Region, border, checked, island, resized
 
-_FORMS = "label:NAME and pixel:X,Y, each with :border or :picture behind it if you like, and about a mask"
+_FORMS = "label:NAME and pixel:X,Y, each optionally followed by :border or :picture, and masks"
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ class Segmentation(Task):
         if region.part != "picture" and not where.any():
             present = ", ".join(repr(self._label(index)) for index in sorted(set(predicted.flatten().tolist())))
             raise TargetError(
-                f"The model gives no position of this picture to {self._label(label)!r}, only to {present}; ask about "
-                "one of these, or add :picture for the mean over all positions."
+                f"The model predicts {self._label(label)!r} nowhere in this picture, only {present}; name one of "
+                "these, or append :picture for the mean over all positions."
             )
         return label, where
 
@@ -117,7 +117,9 @@ class Segmentation(Task):
         if mask is None:
             return region
         if region.pixel is not None:
-            raise TargetError(f"{target!r} and a mask are two regions; with the mask, name a class or nothing.")
+            raise TargetError(
+                f"{target!r} and the mask are two different regions; with a mask, name only a class or nothing."
+            )
         return replace(region, mask=checked(mask))
 
     def _named(self, target: int | str) -> Region:
@@ -130,7 +132,7 @@ class Segmentation(Task):
         try:
             label = class_index(name.removeprefix("label:"), self.labels) if name else None
         except TargetError as error:
-            raise TargetError(f"{error} A segmenter is asked about {_FORMS}.") from None
+            raise TargetError(f"{error} Targets of a segmenter are {_FORMS}.") from None
         return Region(label, part, name=target)
 
     def describe(self, outputs: Tensor, targets: Sequence[Any] = (), top: int = 5) -> "tuple[RegionPrediction, ...]":
@@ -270,5 +272,5 @@ def _parted(target: str, labels: Sequence[str]) -> tuple[str, Part]:
 def _pixel(name: str) -> tuple[float, float]:
     match = re.fullmatch(r"pixel:(\d{1,6}),(\d{1,6})", name)
     if match is None:
-        raise TargetError(f"{name!r} is no pixel of the picture; give pixel:X,Y with two whole numbers.")
+        raise TargetError(f"{name!r} is not a pixel of the picture; give pixel:X,Y with two integers.")
     return float(match[1]), float(match[2])

@@ -10,7 +10,7 @@ from seewhy.explainers.errors import OptionError, plain_fault
 from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.choices import AREA, AREAS, Extent, Fill
 
-_PLAIN, _COPIES = 3, 6
+_PLAIN, _COPIES = 2, 6
 """Masked copies of a picture, without and with those of the map's own copies."""
 
 

@@ -207,7 +207,7 @@ def test_intervene(run, tmp_path):
         (("--edits", "[{]"), "not JSON"),
         (("--edits", "nowhere.json"), "No such file"),
         (("--edit", '{"layer": "bn2", "op": "swap"}'), "give it as `other`"),
-        (("--edit", '{"layer": "bn2", "op": "zero"}', "--other", EXAMPLES / "coffee.png"), "other: Only a swap"),
+        (("--edit", '{"layer": "bn2", "op": "zero"}', "--other", EXAMPLES / "coffee.png"), "other: Only the op `swap`"),
         (("--edit", '{"layer": "bn2", "op": "zero"}', "--format", "csv"), "add --each-channel"),
         (("--edit", '{"layer": "bn9", "op": "zero"}'), "edits[0].layer: The model has no layer 'bn9'."),
         (("--edit", '{"layer": "bn2", "op": "zero", "channels": [9999]}'), "edits[0].channels: At 'bn2': Channel 9999"),

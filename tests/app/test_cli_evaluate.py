@@ -108,7 +108,7 @@ def test_boxes_of_csv_and_coco_belong_to_the_pictures_that_they_name(tmp_path):
     [
         ("boxes.csv", "file,left\na,1\n", "KeyError: 'picture'"),
         ("boxes.csv", "picture,left,top,right,bottom\ncup.jpg,a,b,c,d\n", "ValueError"),
-        ("boxes.csv", "picture,left,top,right,bottom\nother.jpg,1,2,3,4\n", "names none of the pictures"),
+        ("boxes.csv", "picture,left,top,right,bottom\nother.jpg,1,2,3,4\n", "contains none of the pictures"),
         ("boxes.json", "[]", "TypeError"),
         ("boxes.json", "no json", "JSONDecodeError"),
     ],

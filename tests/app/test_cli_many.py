@@ -223,7 +223,7 @@ def test_what_is_there_is_skipped_and_the_summary_goes_on(run, photos):
     sheet_of_all = Path("all.png").read_bytes()
     result = run(*arguments)
     assert lines(result) == ["photos/c.PNG"]
-    assert "3 of 5 answers already exist." in result.stderr
+    assert "3 of 5 outputs already exist." in result.stderr
     assert Path("out/b.seewhy.png").stat().st_mtime_ns == old
     rows = rows_of("rows.csv")
     assert sorted(row["picture"] for row in rows) == [

@@ -150,14 +150,14 @@ def test_arrays_have_the_explained_boxes(client):
 @pytest.mark.parametrize(
     ("fields", "field", "reason"),
     [
-        ({"target": "box:99"}, "target", "There is no box:99. It shows box:0 ("),
-        ({"target": "box:0,0,400,3"}, "target", "No box lies at box:0,0,400,3: the nearest is box:"),
+        ({"target": "box:99"}, "target", "There is no box:99. It finds box:0 ("),
+        ({"target": "box:0,0,400,3"}, "target", "There is no box at box:0,0,400,3: the nearest is box:"),
         ({"target": "label:dgo"}, "target", "Near matches: dog."),
         ({"target": "region:1,2,3"}, "target", "four numbers"),
         ({"target": "box:0", "attribute": "masks"}, "attribute", "There is no attribute 'masks'"),
         ({"target": "box:0", "attribute": "mask"}, "attribute", "This detector has no mask; it has score,"),
         ({"target": "region:10,10,300,200", "label": "dgo"}, "label", "Near matches: dog."),
-        ({"target": "box:0", "against": "box:1"}, "against", "names no class to contrast"),
+        ({"target": "box:0", "against": "box:1"}, "against", "is not a class to contrast"),
     ],
 )
 def test_wrong_targets_are_the_clients_mistake(fields, field, reason, client):
@@ -169,7 +169,7 @@ def test_wrong_targets_are_the_clients_mistake(fields, field, reason, client):
 def test_other_models_show_no_boxes(client):
     answer = post(client, "/detect", model="tiny")
     assert (answer.status_code, answer.json["errors"][0]["field"]) == (422, "model")
-    assert "detects no boxes" in answer.json["detail"]
+    assert "is not a detector" in answer.json["detail"]
     answer = post(client, "/explain", model="tiny", attribute="x1")
     assert (answer.status_code, answer.json["errors"][0]["field"]) == (422, "attribute")
 

@@ -681,7 +681,7 @@ def test_where_memory_is_too_small_passes_of_one_picture_become_smaller(runs_out
 def test_where_memory_does_not_suffice_for_one_picture_it_is_said_and_the_next_is_answered(runs_out, engine, module):
     engine.model("slow", Deadline.after(GUARD))
     module.runs_out, module.fits = runs_out, 0
-    with pytest.raises(OutOfMemoryError, match="one picture in a pass"):
+    with pytest.raises(OutOfMemoryError, match="one picture per pass"):
         outcomes(engine, "slow", [job()])
     assert kind_of(OutOfMemoryError("")).status == 503
     module.fits = 100

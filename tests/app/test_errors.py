@@ -53,7 +53,7 @@ def test_memory_that_does_not_suffice_for_a_picture_says_so(post, cat, monkeypat
 
 def test_truncated_jpeg(post, cat):
     whole = encoded(Image.open(io.BytesIO(cat)).convert("RGB"), "JPEG")
-    assert "cut short" in problem(post(whole[: len(whole) // 2]), 415)["detail"]
+    assert "truncated" in problem(post(whole[: len(whole) // 2]), 415)["detail"]
 
 
 @pytest.mark.parametrize("bomb", [b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%PDF-1.7\n", b"\x00" * 64])
@@ -181,7 +181,7 @@ def test_an_image_that_is_no_base64(client):
         ({"foo": {"a": 1}}, "foo: There is no such option."),
         ({"alhpa": [1, {}]}, "alhpa: There is no such option. Near matches: alpha."),
         ({"sampels": {"a": 1}}, "sampels: There is no such option. Near matches: samples."),
-        ({"target": "a" * 201}, "target: It is too long; it may have 200 characters."),
+        ({"target": "a" * 201}, "target: It is too long; at most 200 characters are allowed."),
     ],
 )
 def test_what_is_said_of_an_option_is_what_is_wrong_with_it(client, cat, options, detail):

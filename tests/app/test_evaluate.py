@@ -86,7 +86,11 @@ def test_a_metric_that_cannot_measure_a_method_says_why(ask, monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "field", "message"),
     [
-        ({"metrics": "gridpg,difull"}, "metrics", "gridpg, difull: mosaics need several pictures; `seewhy evaluate"),
+        (
+            {"metrics": "gridpg,difull"},
+            "metrics",
+            "gridpg, difull: this metric needs several pictures; use `seewhy evaluate",
+        ),
         ({"metrics": "pointing-game"}, "truth", "where the targets lie"),
         ({"metrics": "insertoin"}, "metrics", "Near matches: insertion"),
         ({"metrics": "road", "road.imputaton": "exact"}, "road.imputaton", "Near matches: imputation"),
@@ -116,7 +120,7 @@ def test_the_cost_is_counted_and_refused_at_once(post, cat, service, monkeypatch
     response = post(cat, "/evaluate", metrics="sensitivity-n", method="layercam", **{"sensitivity-n.masks": "500"})
     detail = problem(response, 422)["detail"]
     assert "506 passes through efficientnet_lite0 (layercam), at least 506 s" in detail
-    assert "Ask for fewer metrics or a cheaper method" in detail
+    assert "Use fewer metrics or a cheaper method" in detail
 
 
 def test_the_document_of_routes_describes_it(client):

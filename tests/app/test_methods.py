@@ -14,7 +14,7 @@ from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.models import Registry, load_model
 from tests import nets
 from tests.app.serving import explain
-from tests.grids import CONVOLUTIONAL, few
+from tests.grids import CONVOLUTIONAL, diagonal
 from tests.waiting import GUARD
 
 FEW = {"samples": 3, "steps": 4, "masks": 20, "segments": 8, "iterations": 4, "grid": 4, "patch": 64, "stride": 64}
@@ -24,6 +24,8 @@ ENOUGH = {"rise": 40, "kernel-shap": 40}
 LAYERS = {"efficientnet_lite0": "blocks.0.0.bn2", "resnet50": "layer1.0.bn1", "timm/resnet10t": "layer1.0.bn1"}
 """Layers of few channels, for methods that run the model once for each."""
 
+SHORT = ("dff", "saliency")
+"""The methods of `make test`."""
 
 METHODS_OF = {
     "": ("votes", "votes-detail"),
@@ -112,11 +114,13 @@ def test_the_service_takes_up_the_example_of_a_new_method(tight):
     assert answer.headers["X-SeeWhy-Method"] == "powercam"
 
 
-@pytest.mark.parametrize("name", few(CONVOLUTIONAL, short=("dff", "saliency")))
 @pytest.mark.parametrize(
-    "model",
-    [pytest.param(name, marks=[pytest.mark.slow] if place else []) for place, name in enumerate(LAYERS)],
-    indirect=True,
+    ("model", "name"),
+    [
+        *(("efficientnet_lite0", name) for name in SHORT),
+        *(pytest.param(model, name, marks=pytest.mark.slow) for name, model in diagonal(CONVOLUTIONAL, [*LAYERS])),
+    ],
+    indirect=["model"],
 )
 def test_each_method_answers_over_http(model, name, client, cat):
     method = METHODS[name]

@@ -416,7 +416,7 @@ def test_without_space_each_process_keeps_its_figures_to_itself(shared, monkeypa
     folder.rmdir()
     assert shared() is None
     assert list(tmp_path.iterdir()) == []
-    assert "of the one that answers" in caplog.text
+    assert "of the process that responds" in caplog.text
 
 
 def test_what_a_dead_process_counted_takes_little_space(shared):

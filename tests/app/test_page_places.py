@@ -111,7 +111,10 @@ def test_a_link_and_back_ask_about_the_same_place_again(regions, browser, scenes
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "message"),
-    [("target=pixel:64,3", "does not see pixel:64,3"), ("target=reed:border", "Near matches: red")],
+    [
+        ("target=pixel:64,3", "pixel:64,3 lies outside of what the model sees"),
+        ("target=reed:border", "Near matches: red"),
+    ],
 )
 def test_a_wrong_place_of_a_link_is_told(regions, scenes, picture, query, message):
     regions.goto(f"{scenes}/?{query}")

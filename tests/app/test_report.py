@@ -118,4 +118,4 @@ def test_the_command_line_writes_reports(run, tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert "<h2>Record</h2>" in (tmp_path / "why.html").read_text()
     result = run("explain", CAT, "--report", "--format", "png")
-    assert (result.exit_code, "exclude each other" in result.output) == (2, True)
+    assert (result.exit_code, "not both" in result.output) == (2, True)

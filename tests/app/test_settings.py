@@ -29,7 +29,7 @@ def test_variables_of_the_environment(monkeypatch, tmp_path):
         ("MAX_SIDE", "1000000", "It must be less than or equal to 16000."),
         ("TRUSTED_PROXIES", "-1", "It must be greater than or equal to 0."),
         ("RATE_STORAGE", "memcached://localhost", "The value is invalid."),
-        ("WORKERS", "two", "It must be a whole number."),
+        ("WORKERS", "two", "It must be an integer."),
         ("DOWNLOAD", "maybe", "It must be true or false."),
         ("LOG_FORMAT", "yaml", "It must be 'text' or 'json'."),
         ("MODELS", "nowhere.toml", "There is no file 'nowhere.toml'."),
@@ -41,8 +41,8 @@ def test_variables_of_the_environment(monkeypatch, tmp_path):
         ("WEIGHTS_DIR", "nowhere", "There is no folder 'nowhere'."),
         ("DEVICE", "gpu", "The value is invalid. Device for models: auto, cpu, cuda or cuda:N."),
         ("CORS_ORIGINS", "a.org", "'a.org' is not an origin; write https://example.org or http://localhost:3000, "),
-        ("PORT", "http", "It must be a whole number."),
-        ("PORT", "tcp://10.0.0.1:80", "It must be a whole number, not 'tcp://10.0.0.1:80'. Kubernetes sets this "),
+        ("PORT", "http", "It must be an integer."),
+        ("PORT", "tcp://10.0.0.1:80", "It must be an integer, not 'tcp://10.0.0.1:80'. Kubernetes sets this "),
     ],
 )
 def test_a_bad_value_is_told_by_its_variable_in_plain_words(monkeypatch, variable, value, fault):

@@ -122,7 +122,7 @@ def test_unknown_models_versions_paths_and_methods(client, cat):
 
 HOSTILE = [
     ({"data": b""}, "empty"),
-    ({"data": b"no picture"}, "not a picture"),
+    ({"data": b"no picture"}, "not a readable picture"),
     ({"data": {}}, "empty"),
     ({"data": {"picture": "x"}}, "form field data"),
     ({"data": {"data": ["AAAA", "AAAA"]}}, "Send one picture"),
@@ -162,9 +162,17 @@ def test_too_large_a_body(cat, app_of):
 def test_an_answer_has_one_map(client, cat):
     for query in ("top=2", "target=1&target=2", "method=gradcam,saliency"):
         message = refused(client.post(f"/explanations/{MODEL}?{query}", data=cat), 400, "BadRequestException")
-        assert "one map" in message
+        assert "a single map" in message
     response = client.post(f"/explanations/{MODEL}?method=gradcam&top=2", data=cat, headers={"Accept": "image/png"})
     assert response.mimetype == "image/png"
+
+
+@pytest.mark.parametrize("accept", ["application/json", "image/png"])
+def test_a_proof_is_refused_and_not_dropped(client, cat, accept):
+    url = f"/explanations/{MODEL}?method=gradcam&proof=true"
+    assert "no place for a proof" in refused(
+        client.post(url, data=cat, headers={"Accept": accept}), 400, "BadRequestException"
+    )
 
 
 def test_a_large_picture_may_come_as_text(client, cat):

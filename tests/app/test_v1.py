@@ -68,9 +68,13 @@ def test_explanations_are_those_of_explain(ask, text, post, cat):
 
 def test_each_picture_has_its_own_best_classes(ask, text, coffee):
     second = base64.b64encode(coffee).decode()
-    explanations = ask("explain", {"instances": [text, second], "parameters": {"top": 2}}).get_json()["explanations"]
+    parameters = {"top": 2, "proof": True}
+    explanations = ask("explain", {"instances": [text, second], "parameters": parameters}).get_json()["explanations"]
+    proofs = [[explanation["proof"] for explanation in answer["explanations"]] for answer in explanations]
     labels = [[explanation["target"]["label"] for explanation in answer["explanations"]] for answer in explanations]
     assert labels == [["tiger cat", "Egyptian cat"], ["espresso", "cup"]]
+    assert "'Egyptian cat'" in proofs[0][1]["sentence"]
+    assert "'cup'" in proofs[1][1]["sentence"]
 
 
 def test_an_instance_may_name_its_class(ask, text, coffee):
@@ -112,7 +116,7 @@ def test_null_parameters_are_none(ask, text):
         ({"instances": [None]}, "instances[0] must be base64"),
         ({"instances": ["?"]}, "instances[0] is not valid base64"),
         ({"instances": [""]}, "empty"),
-        ({"instances": ["AAAA"]}, "not a picture"),
+        ({"instances": ["AAAA"]}, "not a readable picture"),
         ({"instances": [[[0, 1], [2]]]}, "instances[0] must contain only numbers"),
         ({"instances": [[[[0.5]]]]}, "instances[0] has the shape"),
         ({"instances": ["AAAA"], "parameters": []}, "parameters"),

@@ -230,6 +230,18 @@ def test_drawings_and_documents_for_who_asks(ask, text, pixels):
     assert json.loads(tensors["explanation"]["data"][0])["explanations"][0]["target"]["label"] == "tiger cat"
 
 
+def test_each_map_comes_with_its_proof(ask, text):
+    options = {"parameters": {"proof": "true", "target": ["tabby", "lynx"]}}
+    proofs = outputs(ask(tensor(text) | options, "explain"))["proofs"]
+    assert (proofs["datatype"], proofs["shape"]) == ("BYTES", [1, 2])
+    sentences = [json.loads(part)["sentence"] for part in proofs["data"]]
+    assert ["'tabby'" in sentences[0], "'lynx'" in sentences[1]] == [True, True]
+    for output, status in {"maps": 400, "explanation": 200, "proofs": 200}.items():
+        response = ask(tensor(text) | options | {"outputs": [{"name": output}]}, "explain")
+        assert response.status_code == status
+    assert "needs the parameter proof" in refused(ask(tensor(text) | {"outputs": [{"name": "proofs"}]}, "explain"))
+
+
 def test_pictures_of_several_sizes(ask, text, coffee):
     body = tensor(None, shape=[2], data=[text, base64.b64encode(coffee).decode()])
     assert "differ in size" in refused(ask(body, "explain"))
@@ -286,14 +298,14 @@ HOSTILE = [
     (tensor("AAAA", data=[None]), "inputs[0].data[0]"),
     (tensor("AAAA", data=["?"]), "not valid base64"),
     (tensor("AAAA", data=[""]), "empty"),
-    (tensor("AAAA"), "not a picture"),
+    (tensor("AAAA"), "not a readable picture"),
     (tensor("AAAA", parameters={"binary_data_size": 4}), "binary_data_size is 4"),
     (tensor("AAAA", parameters={"binary_data_size": -1}), "binary_data_size is -1"),
     (tensor("AAAA", parameters={"shared_memory_region": "x"}), "Shared memory"),
     (tensor("AAAA", parameters=3), "parameters"),
     (tensor(None, shape=[1, 2, 2, 3], datatype="UINT8", data=[0] * 11), "has 12 numbers; data has 11"),
     (tensor(None, shape=[1, 2, 2, 3], datatype="UINT8", data=[0] * 11 + [256]), "outside 0 to 255"),
-    (tensor(None, shape=[1, 2, 2, 3], datatype="UINT8", data=[0] * 11 + [0.5]), "whole numbers"),
+    (tensor(None, shape=[1, 2, 2, 3], datatype="UINT8", data=[0] * 11 + [0.5]), "integers"),
     (tensor(None, shape=[1, 2, 2, 3], datatype="UINT8", data=[0] * 11 + ["0"]), "only numbers"),
     (tensor(None, shape=[1, 2, 2, 3], datatype="FP32", data=[0.0] * 12), "normalised input"),
     (tensor(None, shape=[12], datatype="FP32", data=[0.0] * 12), "is not a batch of pictures"),

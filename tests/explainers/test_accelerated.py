@@ -26,7 +26,7 @@ from seewhy.explainers.tasks.pose import predict
 from seewhy.models import LoadedModel, load_model
 from tests import nets
 from tests.explainers.test_attention import build, pictures
-from tests.grids import few
+from tests.grids import KINDS, few
 
 SIZE = (3, 64, 64)
 NETWORKS = {
@@ -467,8 +467,8 @@ def test_padding_computed_from_the_size_of_the_picture_is_folded(images):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", torchvision.models.list_models(module=torchvision.models))
-def test_every_classifier_of_torchvision_can_be_cut(name):
+@pytest.mark.parametrize("name", KINDS)
+def test_classifiers_of_each_kind_can_be_cut(name):
     model = load_model(name, weights=None)
     layers = model.default_layers or model.survey.last_weighted
     picture = torch.randn(1, *model.spec.image_shape, generator=torch.Generator().manual_seed(0))

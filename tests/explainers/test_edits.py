@@ -233,7 +233,7 @@ def test_a_region_that_is_empty_or_outside_is_refused(region, grid):
 
 @pytest.mark.parametrize("shape", [(1, 5), (1, 4, 5), (1,), (1, 1, 1, 1, 1)], ids=nets.label)
 def test_a_region_needs_a_feature_map(shape):
-    with pytest.raises(MisfitError, match="no feature map") as caught:
+    with pytest.raises(MisfitError, match="not a feature map") as caught:
         edit_of("zero", region=[0, 0, 1, 1]).part(torch.ones(shape), IMAGE)
     assert caught.value.field == "region"
 

@@ -253,7 +253,7 @@ def test_what_cannot_be_read_is_skipped_on_demand(model, tmp_path):
     table = evaluate(model, [bad, good, str(good)], ["saliency"], ["sparseness"], on_error="skip", progress=True)
     assert table.pictures == (str(good), str(good))
     assert list(table.failures) == [str(bad)]
-    with pytest.raises(OptionError, match="no picture to measure"):
+    with pytest.raises(OptionError, match="no pictures to measure"):
         evaluate(model, [bad], ["saliency"], ["sparseness"], on_error="skip")
 
 
@@ -274,16 +274,16 @@ def test_a_control_that_a_model_does_not_allow_is_left_out():
         ({"metrics": ["pointing-game"]}, OptionError, "where the targets lie"),
         ({"boxes": [(0, 0, 5, 5)]}, OptionError, "2 pictures have 1 boxes"),
         ({"boxes": [(0, 0, 5, 5)] * 2, "masks": [None] * 2}, OptionError, "not both"),
-        ({"boxes": [(0, 0, 5)] * 2}, OptionError, "A box is left, top, right and bottom"),
+        ({"boxes": [(0, 0, 5)] * 2}, OptionError, "A box must be left, top, right and bottom"),
         ({"boxes": [(20, 20, 30, 30)] * 2}, OptionError, "No pixel of the picture of 16x16"),
-        ({"masks": [np.ones((3, 3), dtype=bool)] * 2}, MaskError, "one of the same size"),
+        ({"masks": [np.ones((3, 3), dtype=bool)] * 2}, MaskError, "a mask of the same size"),
         ({"batch_size": 0}, OptionError, "1 or more"),
         ({"on_error": "yield"}, OptionError, "'raise' or 'skip'"),
         ({"pictures": "folder"}, OptionError, "Give several pictures"),
         ({"pictures": []}, OptionError, "no picture"),
         ({"target": "purple"}, TargetError, "no class 'purple'"),
         ({"stepz": 3}, OptionError, "no option 'stepz'"),
-        ({"methods": [Saliency()], "sign": "signed"}, OptionError, "Give sign to the explainers"),
+        ({"methods": [Saliency()], "sign": "signed"}, OptionError, "sign can only be used with methods given by name"),
         ({"methods": {"mine": 3}}, OptionError, "A method is given by its name"),
         ({"metrics": ["gridpg"]}, OptionError, r"needs pictures of 4 classes .* there are \d"),
     ],

@@ -694,11 +694,11 @@ def test_mistaken_arguments_are_named():
     net = nn.Sequential(nn.Linear(2, 2))
     with HookSession(net) as hooks:
         assert hooks.record(net[0], kinds="output") == ("0",)
-        with pytest.raises(LayerError, match="No layer is given"):
+        with pytest.raises(LayerError, match="No layers were given"):
             hooks.record()
         with pytest.raises(LayerError, match="no such module as this Linear"):
             hooks.record(nn.Linear(2, 2))
-        with pytest.raises(TypeError, match="each by itself, not as list"):
+        with pytest.raises(TypeError, match="as separate arguments, not by list"):
             hooks.record(["0"])
         with pytest.raises(TypeError, match="pass the hook first"):
             hooks.before_forward("0", print)

@@ -436,7 +436,7 @@ def test_a_session_can_be_used_again_and_starts_afresh():
             hooks.record("conv")
             net(torch.rand(batch, 3, 8, 8))
         assert [output.shape[0] for output in session.outputs["conv"]] == [batch]
-    with session, pytest.raises(RuntimeError, match="open already"), session:
+    with session, pytest.raises(RuntimeError, match="already open"), session:
         pass
 
 

@@ -546,11 +546,11 @@ def test_other_precisions(dtype, picture, images):
         ({"at": "grad_output", "channels": [5]}, "channels", "0 to 4"),
         ({"at": "grad_input", "channels": [4]}, "channels", "0 to 3"),
         ({"at": "parameter_grad", "channels": [5]}, "channels", "0 to 4"),
-        ({"at": "parameter_grad", "region": [0, 0, 1, 1]}, "region", "no feature map"),
+        ({"at": "parameter_grad", "region": [0, 0, 1, 1]}, "region", "not a feature map"),
         ({"region": [3, 0, 3, 4]}, "region", "8x8"),
         ({"region": [0, 0, 9, 1]}, "region", "8x8"),
-        ({"layer": "head", "region": [0, 0, 1, 1]}, "region", "no feature map"),
-        ({"layer": "head", "at": "grad_input", "region": [0, 0, 1, 1]}, "region", "no feature map"),
+        ({"layer": "head", "region": [0, 0, 1, 1]}, "region", "not a feature map"),
+        ({"layer": "head", "at": "grad_input", "region": [0, 0, 1, 1]}, "region", "not a feature map"),
         ({"calls": [1]}, "calls", "only call is 0"),
         ({"calls": [0, 7], "at": "grad_output"}, "calls", "only call is 0"),
         ({"op": "swap"}, "op", "other"),
@@ -684,7 +684,7 @@ def test_the_models_own_infinity_is_no_fault_of_the_edits(picture):
 
 @pytest.mark.parametrize("edits", [{"op": "zero", "layer": "bn2"}, parse_edits([{"op": "zero", "layer": "bn2"}])[0]])
 def test_one_edit_is_to_be_put_in_a_list(edits, lite0: LoadedModel):
-    with pytest.raises(EditError, match=r"^edits: It must be a list of 1 to 64 edits; put the one edit in \[ \]\.$"):
+    with pytest.raises(EditError, match=r"^edits: It must be a list of 1 to 64 edits; put the single edit in \[ \]\.$"):
         intervene(lite0, CAT, edits)
     with pytest.raises(EditError, match=r"of 1 to 64 edits\.$"):
         intervene(lite0, CAT, "zero")  # type: ignore[arg-type]
@@ -692,9 +692,9 @@ def test_one_edit_is_to_be_put_in_a_list(edits, lite0: LoadedModel):
 
 def test_another_picture_without_a_swap_is_refused(lite0: LoadedModel):
     edits = [{"op": "zero", "layer": "bn2"}, {"op": "negate", "layer": "bn2"}]
-    with pytest.raises(EditError, match=r"^other: Only a swap uses another picture"):
+    with pytest.raises(EditError, match=r"^other: Only the op `swap` uses another picture"):
         intervene(lite0, CAT, edits, other=ROCKET)
-    with pytest.raises(EditError, match=r"^other: Only a swap uses another picture"):
+    with pytest.raises(EditError, match=r"^other: Only the op `swap` uses another picture"):
         sweep_channels(lite0, CAT, edits[0], other=ROCKET)
 
 

@@ -106,7 +106,7 @@ def test_a_net_without_a_head_explains_what_it_pools(tail, expected):
 @pytest.mark.parametrize(
     ("net", "reason"),
     [
-        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 2)), "keeps a grid"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 2)), "has a grid"),
         (nn.Flatten(), "no parameters"),
         (
             torchvision.models.VisionTransformer(32, 8, 1, 2, 32, 64),

@@ -16,7 +16,7 @@ from seewhy.explainers.inspection.trace import trace_images
 from seewhy.explainers.methods.catalogue import METHODS
 from tests import nets
 from tests.explainers.test_catalogue import FEW
-from tests.grids import CONVOLUTIONAL, few
+from tests.grids import CONVOLUTIONAL, diagonal, few
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit"),
@@ -160,8 +160,10 @@ def test_biases_that_fullgrad_cannot_see_are_refused_with_what_hides_them(kind, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sorted(OPAQUE))
-@pytest.mark.parametrize("name", sorted({*CONVOLUTIONAL} - {"refinecam"}))  # which goes through the layers of the stem
+@pytest.mark.parametrize(
+    ("name", "kind"),  # RefineCAM goes through the layers of the stem
+    diagonal(sorted({*CONVOLUTIONAL} - {"refinecam"}), sorted(OPAQUE)),
+)
 def test_all_methods_explain_a_model_with_an_opaque_part_as_without(name, kind):
     explained_around(name, kind)
 

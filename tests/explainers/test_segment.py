@@ -142,5 +142,5 @@ def test_files_hold_the_mask(stripes, tmp_path):
 
 
 def test_a_classifier_does_not_segment(lite0):
-    with pytest.raises(OptionError, match="does not segment pictures; name a segmenter"):
+    with pytest.raises(OptionError, match="is not a segmenter; use one"):
         segment(lite0, CAT)

@@ -160,15 +160,15 @@ def test_a_mask_of_the_picture_is_cut_and_scaled_like_it(model):
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("pixel:0,150", "does not see pixel:0,150: it sees x from"),
-        ("pixel:9999,1", "does not see"),
+        ("pixel:0,150", "pixel:0,150 lies outside of what the model sees: x from"),
+        ("pixel:9999,1", "outside of what the model sees"),
         ("pixel:a,b", "give pixel:X,Y"),
-        ("dog", "no class 'dog'. It has ground, cat, cup, sky. A segmenter is asked about label:NAME and pixel:X,Y"),
+        ("dog", "no class 'dog'. It has ground, cat, cup, sky. Targets of a segmenter are label:NAME and pixel:X,Y"),
         (7, "out of range"),
         (np.zeros((300, 451), dtype=bool), "is empty"),
         (np.zeros((300, 451)), "float64"),
-        (np.ones((30, 45), dtype=bool), "45x30 pixels, the upright picture 451x300"),
-        ("sky:border", "gives no position of this picture to 'sky'"),
+        (np.ones((30, 45), dtype=bool), "45x30 pixels, but the upright picture has 451x300"),
+        ("sky:border", "predicts 'sky' nowhere in this picture"),
     ],
 )
 def test_what_is_not_there_cannot_be_asked(target, reason, model):
@@ -194,7 +194,7 @@ def test_a_contrast_is_the_difference_in_the_same_region(model, inputs):
     assert np.allclose(result.map, parts[0] - parts[1], atol=1e-5 * float(parts[0].abs().max()))
     with pytest.raises(TargetError, match="contrasted with itself"):
         explain(model, CAT, target=index, against=index)
-    with pytest.raises(TargetError, match="names no class to contrast"):
+    with pytest.raises(TargetError, match="is not a class to contrast"):
         explain(model, CAT, against="pixel:200,150")
 
 
@@ -394,7 +394,7 @@ def test_a_mask_may_come_with_a_class_and_have_a_border(model, inputs):
     inner = functional.max_pool2d(functional.pad((~region).float()[None, None], (1, 1, 1, 1)), 3, stride=1)[0, 0] > 0
     for result, where in ((whole, region), (edge, region & inner)):
         assert result.target.logit == pytest.approx(logits[index][where].mean().item(), rel=1e-4)
-    with pytest.raises(TargetError, match="two regions"):
+    with pytest.raises(TargetError, match="two different regions"):
         model.task.target("pixel:3,4", mask)
 
 

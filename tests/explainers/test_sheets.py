@@ -13,6 +13,12 @@ from tests.grids import few
 
 SIZES = [(16, 16), (32, 32), (451, 300), (300, 451), (2000, 40), (40, 2000), (1, 1)]
 
+PAGES = [
+    *((1, 100), (16, 100)),
+    *(pytest.param(*page, marks=pytest.mark.slow) for page in [(1, 16), (16, 300), (100, 2048)]),
+]
+"""Numbers of maps, and longest sides."""
+
 
 def sheet(size: tuple[int, int], count: int, by_effect: bool = False, **style: object) -> Image.Image:
     """Draw maps over a blue picture."""
@@ -36,8 +42,7 @@ def widths(image: Image.Image) -> list[int]:
 
 @pytest.mark.parametrize("view", ["overlay", "side-by-side"])
 @pytest.mark.parametrize("size", SIZES, ids=nets.label)
-@pytest.mark.parametrize("limit", few([16, 100, 300, 2048], short=[100]))
-@pytest.mark.parametrize("count", few([1, 16, 100], short=[1, 16]))
+@pytest.mark.parametrize(("count", "limit"), PAGES)
 def test_a_sheet_keeps_within_its_longest_side(count, limit, size, view):
     assert max(sheet(size, count, max_side=limit, view=view).size) <= limit
 

@@ -1,4 +1,4 @@
-"""Whole torchvision models against autograd: a sample by default, all 80 among the long tests."""
+"""Whole torchvision models against autograd: one of each kind; `make sweep` goes through all 80."""
 
 import gc
 import math
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from seewhy.explainers.hooks.session import HookSession
-from tests.grids import few
+from tests.grids import KINDS, few
 from tools.sweep import COLUMNS, NAMES, PAGE, TOLERANCE, check, difference, main, prepare, reference
 
 SAMPLE = {
@@ -28,9 +28,7 @@ def one_thread() -> Iterator[None]:
     gc.collect()  # the large models leave room for the next
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.slow) for name in NAMES]
-)
+@pytest.mark.parametrize("name", few(KINDS, SAMPLE))
 def test_every_record_of_a_classifier_equals_autograd(name):
     row = check(name)
     assert (row.equal, row.change) == (row.modules, 0), row
@@ -124,7 +122,7 @@ def test_the_command_writes_the_page(bare, tmp_path, monkeypatch, capsys):
     main(["--write", *bare])
     text = (tmp_path / "sweep.md").read_text(encoding="utf-8")
     assert text.endswith(capsys.readouterr().out)
-    assert ("where 0 seconds were not enough" in text) is ("| – |" in text) is bool(bare)
+    assert ("that 0 seconds were not enough" in text) is ("| – |" in text) is bool(bare)
     assert f"`{' '.join(['python -m tools.sweep --write', *bare])}`" in text
 
 

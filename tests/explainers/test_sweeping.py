@@ -486,7 +486,7 @@ def test_the_copy_shares_the_weights(pictures):
         ({"channels": [4], "at": "input"}, "channels", "0 to 3"),
         ({"region": [3, 0, 3, 4]}, "region", "8x8"),
         ({"region": [0, 0, 8, 9]}, "region", "8x8"),
-        ({"region": [0, 0, 1, 1], "layer": "head"}, "region", "no feature map"),
+        ({"region": [0, 0, 1, 1], "layer": "head"}, "region", "not a feature map"),
     ],
     ids=nets.label,
 )

@@ -73,7 +73,7 @@ def test_near_matches_that_hold_the_word_come_first():
 
 def test_a_place_is_no_target_of_a_classifier():
     for place in ("box:3", "region:1,2,3,4", "pixel:3,4"):
-        with pytest.raises(TargetError, match=f"'{place}' is a place, and this model classifies whole pictures"):
+        with pytest.raises(TargetError, match=f"'{place}' is a place, but this model classifies whole pictures"):
             Classification(LABELS).target(place)
     assert Classification(["box:3"]).target("box:3") == 0
 
@@ -124,7 +124,7 @@ def test_a_target_of_a_detector_means_one_thing(target, kind, label, attribute):
 @pytest.mark.parametrize("place", ["region:1,2,3,4", "box:1,2,3,4"])
 def test_a_class_called_like_an_attribute_is_named_in_full(place):
     for name in ("score", "x1"):
-        with pytest.raises(TargetError, match=f"end the target in {name}:score .* or give attribute={name}"):
+        with pytest.raises(TargetError, match=f"end the target in {name}:score .* or pass attribute={name}"):
             parse_target(f"{place}:{name}", PUZZLING, ATTRIBUTES)
     assert parse_target(f"{place}:x1", ["dog"], ATTRIBUTES).attribute == "x1"
 

@@ -12,7 +12,7 @@ from seewhy.explainers.inspection.intervene import edit_images
 from seewhy.explainers.inspection.trace import trace_images
 from seewhy.explainers.methods.catalogue import METHODS
 from tests.explainers.test_attention import SIZES, build, pictures
-from tests.grids import few
+from tests.grids import diagonal, few
 
 OF_TRANSFORMERS = [name for name, method in METHODS.items() if method.family == "transformer"]
 CAMS = [name for name, method in METHODS.items() if method.family == "cam" and method.forwards in ("1", "2")]
@@ -51,8 +51,13 @@ def pointing(maps: Tensor) -> Tensor:
     return cells / cells.sum(dim=1, keepdim=True)
 
 
-@pytest.mark.parametrize("name", few(SIZES, {"vit"}))
-@pytest.mark.parametrize("method", few(OF_TRANSFORMERS, {*OF_TRANSFORMERS} - {*FEWER}))
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        *((method, "vit") for method in OF_TRANSFORMERS if method not in FEWER),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in diagonal(OF_TRANSFORMERS, [*SIZES][1:])),
+    ],
+)
 def test_the_grid_pointing_game_of_random_weights_is_at_chance(method, name):
     """Four pictures in a grid, each as likely that of the class as the others: a quarter each, to within 0.05."""
     side = SIZES[name][0]
@@ -66,8 +71,13 @@ def test_the_grid_pointing_game_of_random_weights_is_at_chance(method, name):
     torch.testing.assert_close(shares.mean(dim=0), torch.full((4,), 0.25), rtol=0, atol=0.05)
 
 
-@pytest.mark.parametrize("name", few(SIZES, {"vit", "swin"}))
-@pytest.mark.parametrize("method", few(CAMS, {"gradcam", "hirescam"}))
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        *(("gradcam", name) for name in ("vit", "swin")),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in diagonal(CAMS, [*SIZES])),
+    ],
+)
 def test_the_grid_pointing_game_of_cams_is_at_chance(method, name):
     """Of each picture in a grid, its share of the map for its class: a quarter on the average, to within 0.05.
 

@@ -111,7 +111,7 @@ def test_what_lowers_a_value_is_the_negative_of_what_raises_it(name, model):
 
 def test_methods_that_compare_classes_say_so(model):
     for name in COMPARES_CLASSES:
-        with pytest.raises(TargetError, match="which values and functions"):
+        with pytest.raises(TargetError, match="class probabilities"):
             explain(model, CAT, name)
 
 
@@ -165,7 +165,7 @@ def test_bare_modules_and_strange_outputs_are_refused():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"head": "value", "units": ["cm"]}, "3 values and 1 units"),
+        ({"head": "value", "units": ["cm"]}, "3 values but 1 units"),
         ({"units": ["cm"] * 3}, "Only values have units"),
         ({"head": "value", "labels": ["age"]}, "3 values, but 1 labels"),
     ],
@@ -177,7 +177,7 @@ def test_units_that_do_not_suit_are_refused(options, reason, module):
 
 def test_units_are_declared_for_each_value(folder, tmp_path):
     (tmp_path / "models.toml").write_text(DECLARED.replace(json.dumps(UNITS), '["cm"]'))
-    with pytest.raises(ModelsFileError, match="3 values and 1 units"):
+    with pytest.raises(ModelsFileError, match="3 values but 1 units"):
         own_specs(tmp_path / "models.toml")
 
 

@@ -80,7 +80,7 @@ def test_weights_where_nobody_may_look_are_not_there(folder, squeezenet, monkeyp
         return stat(path, *arguments, **options)
 
     monkeypatch.setattr(os, "stat", refuse)
-    with pytest.raises(WeightsUnavailableError, match="not on this machine"):
+    with pytest.raises(WeightsUnavailableError, match="not installed"):
         load_model("squeezenet1_1", download=False)
     assert load_model("efficientnet_lite0", download=False).sha256 is not None
 
@@ -199,7 +199,7 @@ def test_filling_by_order_needs_the_same_shapes_and_only_those():
 def test_weights_that_are_not_here_say_the_way_out(name, ways, folder, monkeypatch):
     registry = Registry(weights_dir=folder)
     reason = registry.missing_weights(registry.spec(name))
-    with pytest.raises(WeightsUnavailableError, match="not on this machine") as caught:
+    with pytest.raises(WeightsUnavailableError, match="not installed") as caught:
         registry.load(name)
     for message in (str(caught.value), reason):
         assert all(way in message for way in ways)

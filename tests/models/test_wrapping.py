@@ -83,7 +83,7 @@ def test_the_wrapped_module_is_as_the_loaded_one():
     ("options", "message"),
     [
         ({"labels": ["one"]}, "2 classes, but 1 labels"),
-        ({"input_size": 2, "default_layers": ["head"]}, "'head' is no layer with a grid"),
+        ({"input_size": 2, "default_layers": ["head"]}, "'head' is not a layer with a grid"),
     ],
 )
 def test_what_does_not_fit_is_said(module, options, message):
@@ -114,7 +114,7 @@ def test_what_is_no_classifier_is_said():
     ],
 )
 @pytest.mark.parametrize(
-    ("factory", "message"), [(Small, "wrap_model"), (lambda: "resnet18", "load_model"), (dict, "A model is needed")]
+    ("factory", "message"), [(Small, "wrap_model"), (lambda: "resnet18", "load_model"), (dict, "Expected a model")]
 )
 def test_what_knows_nothing_of_pictures_is_told_how(ask, factory, message):
     with pytest.raises(UnsupportedModuleError, match=message):

@@ -10,7 +10,7 @@ from torchvision import models as torchvision_models
 
 from seewhy.explainers import GradCAM, Saliency
 from seewhy.models import Registry, load_model
-from tests.grids import few
+from tests.grids import KINDS, few
 
 # The default layer and the side of its grid at the model's own input size.
 TORCHVISION = {
@@ -96,52 +96,17 @@ TORCHVISION = {
     "wide_resnet50_2": ("layer4", 7),
 }
 
-TIMM = {
-    "convnext_tiny": ("stages", 7),
-    "cspresnet50": ("stages", 8),
-    "darknet53": ("stages", 8),
-    "densenet121": ("features", 7),
-    "dla34": ("level5", 7),
-    "dpn68": ("features", 7),
-    "efficientnet_b0": ("bn2", 7),
-    "fastvit_t8": ("final_conv", 8),
-    "ghostnet_100": ("blocks", 7),
-    "hrnet_w18": ("final_layer", 7),
-    "inception_v4": ("features", 8),
-    "maxvit_rmlp_pico_rw_256": ("norm", 8),
-    "mobilenetv3_large_100": ("blocks", 7),
-    "mobilevit_s": ("final_conv", 8),
-    "nfnet_l0": ("final_act", 7),
-    "poolformer_s12": ("stages", 7),
-    "regnety_008": ("s4", 7),
-    "repvgg_a2": ("stages", 7),
-    "res2net50_26w_4s": ("layer4", 7),
-    "resnet50": ("layer4", 7),
-    "resnetv2_50": ("norm", 7),
-    "rexnet_100": ("features", 7),
-    "swin_tiny_patch4_window7_224": ("norm", 7),
-    "tf_efficientnet_lite0": ("bn2", 7),
-    "vgg16": ("features.29", 14),
-    "vgg16_bn": ("features.42", 14),
-    "xception41": ("blocks", 10),
-    "beit_base_patch16_224": ("blocks.11", 14),
-    "deit_tiny_patch16_224": ("blocks.11.norm1", 14),
-    "levit_128s": ("stages.2.blocks", 4),
-    "mixer_s32_224": ("norm", 7),
-    "vit_tiny_patch16_224": ("blocks.11.norm1", 14),
-    "xcit_nano_12_p16_224": ("cls_attn_blocks.1.norm1", 14),
+EXPECTED = TORCHVISION | {
+    "timm/levit_128s": ("stages.2.blocks", 4),
+    "timm/vit_tiny_patch16_224": ("blocks.11.norm1", 14),
 }
-
-EXPECTED = TORCHVISION | {f"timm/{name}": expected for name, expected in TIMM.items()}
+"""Further models of timm stand in tests/explainers/test_default_layers.py."""
 
 SHORT = {
     *("mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1"),
     *("timm/levit_128s", "timm/vit_tiny_patch16_224"),
 }
-"""Models that differ in kind; the others are tried by `make test-all`."""
-
-SMALL = {"mobilenet_v3_small", "squeezenet1_1"}
-"""Of these, those that are also run."""
+"""Models that differ in kind; `make test-slow` tries the others."""
 
 
 def test_the_table_holds_every_torchvision_classifier():
@@ -162,8 +127,8 @@ def test_the_default_layer_is_the_one_that_users_mean(name):
     assert (grid.rows, grid.columns) == (side, side) if grid else default.output_shape.count(side) == 2
 
 
-@pytest.mark.parametrize("name", few(TORCHVISION, SMALL))
-def test_every_torchvision_classifier_explains(name):
+@pytest.mark.parametrize("name", few(KINDS, {"mobilenet_v3_small", "squeezenet1_1"}))
+def test_torchvision_classifiers_of_each_kind_explain(name):
     model = load_model(name, weights=None)
     side = model.spec.image_shape[1]
     if not name.startswith(("vit_", "maxvit")):

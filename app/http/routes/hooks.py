@@ -52,7 +52,7 @@ def capture() -> Response:
     "Effect of edits of inputs, outputs and gradients",
     options=InterveneOptions,
     answers=(InterveneAnswer, SweepAnswer),
-    second=SecondPicture("other", "The picture whose activations the op `swap` uses."),
+    second=SecondPicture("other", "Picture whose activations the op `swap` uses."),
 )
 def intervene() -> Response:
     """Return the effect of edits; with each_channel, the channels ranked by their effect."""

@@ -49,7 +49,7 @@ from seewhy.app.pipeline.timings import Timings
 
 blueprint = Blueprint("pictures", __name__)
 
-REFERENCE = SecondPicture("reference", "The picture to compare it with.", is_required=True)
+REFERENCE = SecondPicture("reference", "The picture to compare with.", is_required=True)
 MASK = SecondPicture("mask", option_table.MASK)
 TRUTH = SecondPicture("truth", option_table.TRUTH)
 
@@ -93,7 +93,7 @@ def explain() -> Response:
 
 @blueprint.post("/similar")
 @Declaration(
-    "How alike two pictures are to a model, and which of their patches make them so",
+    "Similarity of two pictures, with the patches that contribute most",
     options=SimilarOptions,
     answers=(SimilarAnswer,),
     second=REFERENCE,
@@ -117,7 +117,7 @@ def similar() -> Response:
 
 @blueprint.post("/evaluate")
 @Declaration(
-    "Metrics of methods on a picture, beside the controls",
+    "Metrics of methods on a picture, compared with controls",
     options=EvaluateOptions,
     answers=(EvaluateAnswer,),
     second=TRUTH,

@@ -65,7 +65,7 @@ def outputs_with(
     edited = torch.cat([rows[1:] for rows in parts])
     if not bool(torch.isfinite(edited).all()):
         raise ModelOutputError(
-            f"Without parts of the output of layer {path!r} the logits hold NaN or infinity; choose another layer."
+            f"Without parts of the output of layer {path!r} the logits contain NaN or infinity; choose another layer."
         )
     return edited, torch.cat([rows[:1].expand_as(rows[1:]) for rows in parts])
 

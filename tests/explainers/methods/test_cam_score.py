@@ -54,7 +54,7 @@ def test_finercam_compares_with_all_classes_of_a_small_model_and_refuses_a_singl
     many = FinerCAM(layers=("layer",), sign="signed", references=9)
     net = untouched(Head((1.0, 3.0), (1.0, 2.0), (2.0, 0.0)))
     assert torch.equal(few.explain(net, PICTURE).maps, many.explain(net, PICTURE).maps)
-    with pytest.raises(TargetError, match="one class, and the method compares classes; use gradcam"):
+    with pytest.raises(TargetError, match="compares classes, but the model has only one; use gradcam"):
         few.explain(Head((1.0, 3.0)), PICTURE)
 
 

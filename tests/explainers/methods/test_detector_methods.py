@@ -110,7 +110,7 @@ def test_the_error_that_drise_tells_is_that_of_its_seeds():
 
 
 def test_drise_is_for_detectors(lite0):
-    with pytest.raises(TargetError, match="detects none; use rise"):
+    with pytest.raises(TargetError, match="needs a detector; use rise"):
         DRISE(samples=2).explain(lite0, torch.zeros(1, 3, 224, 224))
 
 

@@ -124,7 +124,7 @@ def test_a_contrast_counts_the_lead_in_probability(far):
 
 def test_only_regions_have_a_context():
     for targets in (None, torch.tensor([1])):
-        with pytest.raises(TargetError, match="only a segmenter has regions"):
+        with pytest.raises(TargetError, match="needs a segmenter"):
             GridSaliency().explain(nets.seeded(nets.Net), torch.rand(1, 3, 32, 32), targets)
 
 
