@@ -39,9 +39,10 @@ class FinerCAM(GradCAM):
               \alpha_k = \frac{1}{hw} \sum_{i,j} \frac{\partial}{\partial A^k_{ij}}
               \Big(y^c - \frac{\gamma}{|D|} \sum_{d \in D} y^d\Big)
 
-    D holds the ``references`` classes whose logits are nearest to the target's, as in the authors' code, and γ is the
-    option ``strength``. With a contrast D holds that class alone. The classes of D count alike (pytorch-grad-cam weighs
-    them by their probabilities, and differentiates the probabilities too). With γ = 0 the method is Grad-CAM.
+    D contains the ``references`` classes whose logits are nearest to the target's, as in the authors' code, and γ is
+    the option ``strength``. With a contrast, D contains only that class. The classes of D have equal weights
+    (pytorch-grad-cam weights them by their probabilities, and differentiates the probabilities too). With γ = 0 the
+    method is Grad-CAM.
     """
 
     references: Annotated[int, Field(ge=1, le=1000, description="Number of nearest classes to compare with.")] = 3

@@ -37,11 +37,11 @@ class DFF(LayerExplainer):
 
     where A has a row per position and a column per channel. A column of H is a region, and a row of W is its concept
     (section 3). The paper has no target class. The map here is the region that gives the target the highest score when
-    it alone replaces A in the layer. A picture as an answer shows all regions as a labelled panel; JSON and Python
-    (`Explanation.regions`) list them, each with what it adds to the score and the best classes of its concept.
+    it alone replaces A in the layer. Drawings show all regions as a labelled panel; JSON and Python
+    (``Explanation.regions``) list them, each with its contribution to the score and the best classes of its concept.
 
-    Deviations: each picture is factorised by itself, so what pictures have in common does not count. Negative
-    activations are set to zero, as by a ReLU; a layer whose activations are mostly negative is an error.
+    Deviations: each picture is factorised separately, so concepts are not shared between pictures. Negative activations
+    are set to zero, as by a ReLU; a layer whose activations are mostly negative is an error.
     """
 
     sign: Annotated[Sign, Field(description="Without effect: regions are never negative.")] = "positive"

@@ -36,22 +36,22 @@ from seewhy.explainers.methods.gradient.base import KINKS, Sample, input_gradien
 )
 @dataclass(frozen=True, kw_only=True)
 class BlurIG(Explainer):
-    r"""Blur integrated gradients: what each pixel adds to the score while the picture gets sharp.
+    r"""Blur integrated gradients: the contribution of each pixel to the score as the picture is sharpened.
 
     .. math:: M_{ij} = \sum_c \int_{\sigma_{\max}}^{0}
               \frac{\partial y^t}{\partial x_{cij}}\Big|_{L(x, \sigma)}
               \frac{\partial L(x, \sigma)_{cij}}{\partial \sigma} d\sigma
 
     where L is the picture blurred by a Gaussian of standard deviation :math:`\sigma`, up to ``max_sigma`` pixels of the
-    model's input. The method needs no baseline: with ``sign="signed"`` the map sums to the score of the picture less
+    model's input. The method needs no baseline: with ``sign="signed"`` the map sums to the score of the picture minus
     that of the most blurred one.
 
-    The path is cut into ``steps`` pieces. Each adds the gradient in its middle times the change of the picture along
-    the piece. The pieces add up to the whole way, so a linear model is explained exactly. The authors' code takes the
-    gradient at the sharp end of a piece, and the change from a small step of :math:`\sigma`. Its pieces are equally
-    long in :math:`\sigma`; here they are in the square root of :math:`\sigma`, for the picture changes most where it is
-    nearly sharp. It also blurs towards zeros outside the picture; here the picture is mirrored at its borders, so that
-    blurring adds no dark frame to explain.
+    The path is divided into ``steps`` pieces. Each piece contributes the gradient at its middle times the change of the
+    picture along the piece. The pieces add up to the whole path, so a linear model is explained exactly. The authors'
+    code uses the gradient at the sharp end of a piece, and the change for a small step of :math:`\sigma`. Its pieces
+    are equally long in :math:`\sigma`; here they are equally long in the square root of :math:`\sigma`, because the
+    picture changes most where it is nearly sharp. It also pads with zeros outside the picture; here the picture is
+    mirrored at its borders, so blurring adds no dark frame.
     """
 
     sign: SignedOption = "signed"
@@ -94,21 +94,22 @@ class BlurIG(Explainer):
 )
 @dataclass(frozen=True, kw_only=True)
 class GuidedIG(Explainer):
-    r"""Guided integrated gradients: what each pixel adds to the score along a path that avoids steep gradients.
+    r"""Guided integrated gradients: the contribution of each pixel to the score along a path that avoids steep
+    gradients.
 
     .. math:: M_{ij} = \sum_c \sum_k \tfrac{1}{2} \left( g^{k}_{cij} + g^{k+1}_{cij} \right)
               \left( x^{k+1}_{cij} - x^{k}_{cij} \right),
               \qquad g^{k} = \frac{\partial y^t}{\partial x}\Big|_{x^k}
 
     The path goes from a baseline :math:`x^0` to the picture :math:`x^n`. Each step covers the same part of the whole
-    way, measured by the sum of magnitudes. It moves the ``fraction`` of the values whose gradients have the smallest
-    magnitudes, and the next ones if these do not suffice. No value may be ahead of the straight line, or behind it, by
-    more than ``max_dist`` of its way; at 0 the path is that of integrated gradients. (The bound and the defaults of
+    path, measured by the sum of magnitudes. It moves the ``fraction`` of the values whose gradients have the smallest
+    magnitudes, and more values if these do not suffice. No value may be ahead of the straight line, or behind it, by
+    more than ``max_dist`` of its path; with 0 the path is that of integrated gradients. (The bound and the defaults of
     both options are those of the authors' code; in the paper the path passes through anchors on the line.)
 
-    The authors' code takes the gradient at the start of each step. Here it is the mean of the gradients at both ends,
-    which costs no further pass and brings the sum nearer to the score of the picture less that of the baseline. Between
-    values whose gradients are nearly equal, rounding decides which moves first: the details of maps differ between
+    The authors' code uses the gradient at the start of each step. Here it is the mean of the gradients at both ends,
+    which costs no extra pass and brings the sum closer to the score of the picture minus that of the baseline. If
+    values have nearly equal gradients, rounding decides which one moves first, so the details of maps differ between
     processors.
     """
 

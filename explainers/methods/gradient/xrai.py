@@ -56,13 +56,13 @@ class XRAI(Explainer):
               \ \text{ for } i \in s_k \setminus R_k
 
     A are integrated gradients, the mean over two baselines. S are the segments of Felzenszwalb's algorithm at six
-    scales, each grown by some pixels to hold its edges. The region of the highest density is taken first, then the one
-    whose new pixels are the densest, and so on. The remaining pixels, too few for a region, share their mean.
+    scales, each dilated by some pixels to include its edges. The region with the highest density comes first, then the
+    one whose new pixels are the densest, and so on. The remaining pixels, too few for a region, share their mean.
 
     As in the authors' code, the baselines have the lowest and the highest value of the picture in all channels (black
-    and white, where the picture has both), and the numbers of the segmentation are the same. That code takes the
-    largest of the channels; here they are summed, so that with ``sign="signed"`` the map sums to the same as integrated
-    gradients. Pictures that are not square are segmented in their own proportions.
+    and white, if the picture has both), and the parameters of the segmentation are the same. That code uses the largest
+    of the channels; here they are summed, so with ``sign="signed"`` the map has the same sum as integrated gradients.
+    Pictures that are not square are segmented in their own aspect ratio.
     """
 
     sign: Annotated[

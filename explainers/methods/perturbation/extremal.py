@@ -56,7 +56,7 @@ BYTES = 24
 )
 @dataclass(frozen=True, kw_only=True)
 class ExtremalPerturbation(Perturbation):
-    r"""Extremal perturbation: which part of the picture, of a given area, keeps the score highest.
+    r"""Extremal perturbation: the part of the picture, of a given area, that keeps the score highest.
 
     .. math:: m_a = \arg\max_m \; S(m \otimes x) - \lambda \lVert \mathrm{vecsort}(m) - r_a \rVert^2, \qquad
               m(u) = \mathrm{smax}_v \; k(u - v)\, \bar m(v)
@@ -66,13 +66,13 @@ class ExtremalPerturbation(Perturbation):
     Gaussian k. The map is m, on its own grid.
 
     Deviations: the picture is blended with one blurred copy (or another baseline); in the paper the mask says how much
-    each pixel is blurred. The mask is computed on a grid of cells and enlarged bilinearly. The score is divided by its
-    fall from the picture to the baseline, and the norm by the number of cells, so that one :math:`\lambda` suits all
-    models; it grows from 1 to 300. The optimiser is Adam. The parameters start at one half plus a tenth of the
-    normalised gradient, for equal values have no order. Nothing is random.
+    each pixel is blurred. The mask is computed on a grid of cells and enlarged bilinearly. The score is divided by the
+    difference between picture and baseline, and the norm by the number of cells, so that a single :math:`\lambda` works
+    for all models; it grows from 1 to 300. The optimiser is Adam. The parameters start at one half plus a tenth of the
+    normalised gradient, because equal values have no order. Nothing is random.
 
-    With few steps the area is met only roughly. Rounding, which differs between processors, can lead the optimiser to
-    another part of the picture that serves as well; rely on what several areas have in common.
+    With few steps the area is only approximate. Rounding, which differs between processors, can lead the optimiser to
+    another part of the picture that works equally well; rely on what several areas have in common.
     """
 
     sign: Annotated[Sign, Field(description="Without effect: a mask is never negative.")] = "positive"

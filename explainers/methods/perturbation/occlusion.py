@@ -31,13 +31,13 @@ from seewhy.explainers.methods.perturbation.base import Perturbation
 )
 @dataclass(frozen=True, kw_only=True)
 class Occlusion(Perturbation):
-    r"""Occlusion: the fall of the score, averaged over all positions of a sliding patch that hide a pixel.
+    r"""Occlusion: the decrease of the score, averaged over all positions of a sliding patch that hide a pixel.
 
     .. math:: M_{ij} = \frac{1}{|\{P : (i,j) \in P\}|} \sum_{P : (i,j) \in P} \big( S(x) - S(x_{\setminus P}) \big)
 
     where :math:`x_{\setminus P}` is the picture with the patch P replaced by the baseline. Positions start in the upper
     left corner; the last ones are cut off at the border. Section 4.2 of the paper shows the score at each position of a
-    grey square; here each position counts for all the pixels that it hides. The score here is the logit; the paper's is
+    grey square; here each position counts for all the pixels that it hides. The score here is the logit; the paper uses
     the probability (``score="probability"``).
     """
 

@@ -44,9 +44,9 @@ class Sobol(Perturbation):
               \big( f(B_j) - \bar f \big)^2 \Big)
 
     where the rows of A and B are masks whose cells are uniform between 0 and 1, and :math:`C^{(i)}` is A with the cell
-    i of B. A and B are the halves of one scrambled Sobol sequence, so the masks cover their space evenly. A mask has
-    one value all over a cell, and blends the picture with the baseline. An index counts the effect of its cell alone
-    and together with others; it has no sign. Where the score varies by no more than rounding, the map is zero.
+    i of B. A and B are the halves of one scrambled Sobol sequence, so the masks cover their space evenly. A mask is
+    constant within each cell, and blends the picture with the baseline. An index counts the effect of its cell alone
+    and together with others; it has no sign. If the score varies only by rounding, the map is zero.
     """
 
     sign: Annotated[Sign, Field(description="Without effect: a share of the variance is never negative.")] = "positive"

@@ -91,13 +91,14 @@ class Superpixels(Perturbation):
 )
 @dataclass(frozen=True, kw_only=True)
 class FeatureAblation(Superpixels):
-    r"""Feature ablation: the fall of the score when one superpixel is hidden.
+    r"""Feature ablation: the decrease of the score when one superpixel is hidden.
 
     .. math:: \phi_k = S(x) - S(x_{\setminus k})
 
-    where superpixel k is replaced by the baseline in :math:`x_{\setminus k}`. In the paper attributes are columns of a
-    table, a missing one is averaged over its values, and besides the difference of probabilities the paper considers
-    that of information and the weight of evidence. Here the attributes are superpixels, and the score is the logit.
+    where superpixel k is replaced by the baseline in :math:`x_{\setminus k}`. In the paper, attributes are columns of a
+    table, missing attributes are averaged over their values, and the difference of information and the weight of
+    evidence are considered besides the difference of probabilities. Here the attributes are superpixels, and the score
+    is the logit.
     """
 
     def coalitions(self, regions: int) -> Tensor:
@@ -130,12 +131,12 @@ class LIME(Superpixels):
     .. math:: w = \arg\min_w \min_b \sum_i \pi(z_i) \big( f(z_i) - b - w^\top z_i \big)^2 + \alpha \lVert w \rVert^2,
               \qquad \pi(z) = \exp\big( -D(z)^2 / \sigma^2 \big)
 
-    where :math:`z_i` says which superpixels are shown, each with probability 1/2 (the first sample shows all), f is
-    the softmax probability, and D is the distance from the picture (section 3.4). As in the authors' own program for
-    pictures, all superpixels get a weight by ridge regression, and D is the cosine distance of z and a vector of ones;
-    the paper first selects K superpixels by Lasso, and names the Euclidean distance for pictures. That program takes
-    the square root of :math:`\pi` with a width of 0.25, which is the width of 0.35 here. By default it hides a
-    superpixel by the superpixel's own mean colour.
+    where :math:`z_i` says which superpixels are shown, each with probability 1/2 (the first sample shows all), f is the
+    softmax probability, and D is the distance from the picture (section 3.4). As in the authors' program for pictures,
+    all superpixels get a weight by ridge regression, and D is the cosine distance of z and a vector of ones; the paper
+    first selects K superpixels by Lasso, and uses the Euclidean distance for pictures. The program uses the square root
+    of :math:`\pi` with a width of 0.25, which equals a width of 0.35 here. By default it replaces a hidden superpixel
+    by its own mean colour.
     """
 
     shrinks: ClassVar[bool] = True
@@ -184,9 +185,9 @@ class KernelSHAP(Superpixels):
               \pi(z) = \frac{K - 1}{\binom{K}{|z|}\, |z|\, (K - |z|)}
 
     where z says which of K superpixels are shown, and f(0) is the score of the baseline alone (theorem 2; its two
-    infinite weights are the constraint). Where `samples` are enough, all sets run, and the values are the Shapley
-    values of the score. Otherwise sets are drawn by their kernel weight, each together with its complement, which
-    lowers the variance; the paper leaves open how to draw them. There is no penalty on the values.
+    infinite weights are the constraint). If ``samples`` is large enough, all sets run, and the values are the exact
+    Shapley values of the score. Otherwise sets are drawn by their kernel weight, each together with its complement,
+    which lowers the variance; the paper does not specify how to draw them. The values are not penalised.
     """
 
     samples: Annotated[int, Field(ge=2, le=20_000, description="How many sets of superpixels are shown.")] = 1000

@@ -71,22 +71,23 @@ class DAVE(Explainer):
               \big(G_k^\top (1 - t_k) L(v_k)\big)_{cij}, \qquad
               v_k = (1 - t_k) \, G_k x + \sqrt{1 - (1 - t_k)^2} \, \epsilon_k
 
-    where :math:`L(v) = \partial y^t / \partial v` is the gradient with all that depends on the picture within an
-    operation held constant: the probabilities of attention, the gates of activations (GELU is its input times
-    :math:`\Phi`), the deviations of normalisations. :math:`G_k` mirrors, turns, moves and scales the picture at random,
-    with bilinear interpolation and zeros beyond its edge, and its transpose brings the gradient back. The noise grows
-    evenly from sample to sample up to ``noise_level``. A sample counts in the mean of a value of the input if its
-    contribution there is within 2.5 scaled median absolute deviations of the median.
+    where :math:`L(v) = \partial y^t / \partial v` is the gradient with everything constant that depends on the picture
+    within an operation: the probabilities of attention, the gates of activations (GELU is its input times
+    :math:`\Phi`), the deviations of normalisations. :math:`G_k` randomly mirrors, rotates, shifts and scales the
+    picture, with bilinear interpolation and zeros outside, and its transpose maps the gradient back. The noise
+    increases linearly from sample to sample up to ``noise_level``. A sample counts in the mean of a value of the input
+    if its contribution there is within 2.5 scaled median absolute deviations of the median.
 
-    The defaults are those of the authors' code; the noise they tune for each model (0.1 for ViT-S/16, 0.3 for ViT-B/16,
-    0.5 for DeiT-S and DeiT III-S, 0.7 for DeiT-B, 0.9 for DeiT III-B): least for those that noise confuses.
-    Deviations: one blur takes the place of their two filters, a Gaussian of 11 by 11 pixels of which they take half
-    too, and a bilateral one, whose range is in units of the logit, so that it depends on the model. They drop what
-    speaks against the class (kept by ``sign="signed"``) before, not after the blur. Here the median of an even number
-    of samples is the mean of the middle two.
+    The defaults are those of the authors' code. The authors tune the noise for each model (0.1 for ViT-S/16, 0.3 for
+    ViT-B/16, 0.5 for DeiT-S and DeiT III-S, 0.7 for DeiT-B, 0.9 for DeiT III-B), with the lowest values for models that
+    are sensitive to noise. Deviations: a single blur replaces their two filters, a Gaussian of 11 by 11 pixels, of
+    which they also take half, and a bilateral filter, whose range is in units of the logit and therefore depends on the
+    model. They drop negative evidence (kept by ``sign="signed"``) before the blur instead of after it. Here the median
+    of an even number of samples is the mean of the middle two.
 
-    Activations that are zero at zero, the largest of several values, group norm and sigmoids are held constant in the
-    same way, so networks of convolutions or windows are explained too. A product of two other activations is refused.
+    Activations that are zero at zero, maxima, group norm and sigmoids are held constant in the same way, so
+    convolutional networks and transformers with windows can be explained too. A product of two other activations is
+    refused.
     """
 
     samples: Annotated[int, Field(ge=1, le=500, description="Views of the picture.")] = 50
