@@ -73,7 +73,7 @@ def outputs_with(
 @method(
     "ablationcam",
     family="cam",
-    summary="Feature maps of a layer, weighted by how far the score falls without each of them.",
+    summary="Feature maps of a layer, weighted by the decrease of the score without each of them.",
     paper=Paper(
         "Desai, Ramaswamy",
         "Ablation-CAM: Visual Explanations for Deep Convolutional Network via Gradient-free Localization",
@@ -158,7 +158,7 @@ class ReciproCAM(ForwardCAM):
     runs_whole: ClassVar[bool] = False
 
     gaussian: Annotated[
-        bool, Field(description="Spread the features of the position over its neighbours by a 3x3 Gaussian.")
+        bool, Field(description="Spread the features of the position over its neighbours with a 3x3 Gaussian.")
     ] = True
 
     def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> LayerMap:

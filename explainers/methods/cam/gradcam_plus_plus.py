@@ -20,7 +20,7 @@ from seewhy.explainers.methods.quotients import quotient
 @method(
     "gradcam++",
     family="cam",
-    summary="Feature maps weighted by their positive gradients, so that each instance of the class counts alike.",
+    summary="Feature maps weighted by their positive gradients, with equal weight for each instance of the class.",
     paper=Paper(
         "Chattopadhyay, Sarkar, Howlader, Balasubramanian",
         "Grad-CAM++: Improved Visual Explanations for Deep Convolutional Networks",

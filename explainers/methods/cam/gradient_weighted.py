@@ -67,7 +67,7 @@ class HiResCAM(WeightedCAM):
 @method(
     "gradcam-elementwise",
     family="cam",
-    summary="Feature times gradient at each position, only where positive, summed over the channels.",
+    summary="Positive part of feature times gradient at each position, summed over the channels.",
     paper=Paper(
         "Pillai, Pirsiavash",
         "Explainable Models with Consistent Interpretations",
@@ -93,7 +93,7 @@ class GradCAMElementWise(CAM):
 @method(
     "layercam",
     family="cam",
-    summary="Feature maps weighted at each position by their positive gradients; also for early layers.",
+    summary="Feature maps weighted at each position by their positive gradients; also works in early layers.",
     paper=Paper(
         "Jiang, Zhang, Hou, Cheng, Wei",
         "LayerCAM: Exploring Hierarchical Class Activation Maps for Localization",

@@ -13,7 +13,7 @@ from seewhy.explainers.methods.catalogue import Paper, method
 @method(
     "odam",
     family="cam",
-    summary="Feature times gradient at each position, summed over a detector's pyramid; tells boxes apart.",
+    summary="Feature times gradient at each position, summed over a detector's pyramid; distinguishes boxes.",
     paper=Paper(
         "Zhao, Chan",
         "ODAM: Gradient-based Instance-Specific Visual Explanations for Object Detection",

@@ -21,7 +21,7 @@ from seewhy.explainers.methods.explainer import Seed
 @method(
     "cam",
     family="cam",
-    summary="Feature maps weighted by the linear head; for models with global average pooling before it.",
+    summary="Feature maps weighted by the linear head; for models with global average pooling before the head.",
     paper=Paper(
         "Zhou, Khosla, Lapedriza, Oliva, Torralba",
         "Learning Deep Features for Discriminative Localization",
@@ -89,7 +89,7 @@ def _score_weights(matrix: Tensor, tensors: LayerTensors) -> Tensor:
 @method(
     "fem",
     family="cam",
-    summary="Where the features of each map stand out; the same for every class.",
+    summary="Positions where the features of each map stand out; the same for every class.",
     paper=Paper(
         "Fuad, Martin, Giot, Bourqui, Benois-Pineau, Zemmari",
         "Features Understanding in 3D CNNs for Actions Recognition in Video",
@@ -98,7 +98,7 @@ def _score_weights(matrix: Tensor, tensors: LayerTensors) -> Tensor:
     ),
     backwards="0",
     discriminates=False,
-    rounding="whether a value that is all but at the threshold stands out",
+    rounding="whether a value close to the threshold stands out",
 )
 @dataclass(frozen=True, kw_only=True)
 class FEM(CAM):
@@ -112,7 +112,7 @@ class FEM(CAM):
     """
 
     deviations: Annotated[
-        float, Field(ge=0, le=100, description="By how many standard deviations a feature must exceed its mean.")
+        float, Field(ge=0, le=100, description="Number of standard deviations by which a feature must exceed its mean.")
     ] = 2.0
 
     uses_gradients: ClassVar[bool] = False

@@ -20,7 +20,7 @@ STAGES = 4
 @method(
     "refinecam",
     family="cam",
-    summary="Grad-CAM++ maps of several stages multiplied: as fine as the first, as selective as the last.",
+    summary="Product of Grad-CAM++ maps of several stages: as fine as the first, as selective as the last.",
     paper=Paper(
         "Domeniconi, Stramiglio, Lombardi, Salti",
         "How to Evaluate and Refine your CAM",

@@ -37,7 +37,7 @@ _UNAVAILABLE = Diagnostic(
 @method(
     "votes",
     family="cam",
-    summary="Class maps by the head's weights, where a position counts by what it votes for among all classes.",
+    summary="Class maps by the head's weights, with positions weighted by their votes among all classes.",
     paper=Paper(
         "Gupta, Arora",
         "A Simple Saliency Method That Passes the Sanity Checks",

@@ -65,7 +65,10 @@ class FullGrad(Explainer):
 
     sign: Annotated[
         Sign,
-        Field(description="Magnitude of each layer's contribution (the paper's), signed contributions, or positive."),
+        Field(
+            description="Magnitude of each layer's contribution (as in the paper), signed contributions, or "
+            "positive ones."
+        ),
     ] = "absolute"
 
     def attribute(self, question: Question) -> Attribution:

@@ -86,7 +86,7 @@ class SmoothGrad(Saliency):
     saliency. With the same seed, all pictures get the same noise, scaled by the range of each.
     """
 
-    samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES, description="How many noisy copies of the picture.")] = 25
+    samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES, description="Number of noisy copies of the picture.")] = 25
     noise: Annotated[Noise, Field(ge=0)] = 0.15
     seed: Seed = 0
 
@@ -127,7 +127,7 @@ class VarGrad(Explainer):
     blank.
     """
 
-    samples: Annotated[int, Field(ge=2, le=MOST_SAMPLES, description="How many noisy copies of the picture.")] = 25
+    samples: Annotated[int, Field(ge=2, le=MOST_SAMPLES, description="Number of noisy copies of the picture.")] = 25
     noise: Annotated[Noise, Field(gt=0)] = 0.15
     seed: Seed = 0
 

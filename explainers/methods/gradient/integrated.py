@@ -68,7 +68,9 @@ class IntegratedGradients(Explainer):
     sums: ClassVar[bool] = True
 
     sign: SignedOption = "signed"
-    steps: Annotated[int, Field(ge=1, le=2000, description="Points of the line where gradients are taken.")] = 50
+    steps: Annotated[
+        int, Field(ge=1, le=2000, description="Number of points on the line where gradients are computed.")
+    ] = 50
     baseline: Annotated[Baseline, Field(description=BASELINES)] = "zero"
     value: Colour = ()
 
@@ -127,12 +129,12 @@ class ExpectedGradients(Explainer):
     """
 
     sign: SignedOption = "signed"
-    samples: Annotated[int, Field(ge=1, le=10_000, description="Random baselines, with one point each.")] = 50
+    samples: Annotated[int, Field(ge=1, le=10_000, description="Number of random baselines, with one point each.")] = 50
     baselines: Annotated[
         Literal["shuffle", "noise", "blur"],
         Field(
-            description="What stands in for training pictures, which are not at hand: `shuffle`, the picture's pixels "
-            "in random order; `noise`, normal in normalised units; `blur`, the picture blurred at random."
+            description="Replacement for training pictures, which are not available: `shuffle`, the picture's pixels "
+            "in random order; `noise`, normal noise in normalised units; `blur`, the picture with random blur."
         ),
     ] = "shuffle"
     seed: Seed = 0

@@ -22,7 +22,7 @@ from seewhy.explainers.methods.gradient.base import KINKS, Sample, input_gradien
 @method(
     "blur-ig",
     family="gradient",
-    summary="Gradients along the path from the blurred picture to the sharp one, times what each step sharpens.",
+    summary="Gradients along the path from the blurred to the sharp picture, times the change in each step.",
     paper=Paper(
         "Xu, Venugopalan, Sundararajan",
         "Attribution in Scale and Space",
@@ -55,7 +55,7 @@ class BlurIG(Explainer):
     """
 
     sign: SignedOption = "signed"
-    steps: Annotated[int, Field(ge=1, le=2000, description="Pieces of the path from blurred to sharp.")] = 50
+    steps: Annotated[int, Field(ge=1, le=2000, description="Number of pieces of the path from blurred to sharp.")] = 50
     max_sigma: Annotated[
         float, Field(gt=0, le=500, description="Standard deviation of the strongest blur, in pixels of the input.")
     ] = 50.0
@@ -90,7 +90,7 @@ class BlurIG(Explainer):
     forwards="2 + steps",
     backwards="1 + steps",
     fine=True,
-    rounding="which values the path changes first, and so the path and the map",
+    rounding="which values the path changes first, and thereby the path and the map",
 )
 @dataclass(frozen=True, kw_only=True)
 class GuidedIG(Explainer):
@@ -116,12 +116,18 @@ class GuidedIG(Explainer):
     sums: ClassVar[bool] = True
 
     sign: SignedOption = "signed"
-    steps: Annotated[int, Field(ge=1, le=2000, description="Steps of the path.")] = 50
+    steps: Annotated[int, Field(ge=1, le=2000, description="Number of steps of the path.")] = 50
     fraction: Annotated[
-        float, Field(ge=0.001, le=1, description="Share of the values, those of the smallest gradients, changed first.")
+        float,
+        Field(
+            ge=0.001,
+            le=1,
+            description="Share of the values, those with the smallest gradients, that are changed first.",
+        ),
     ] = 0.25
     max_dist: Annotated[
-        float, Field(ge=0, le=1, description="How far a value may be from the straight line, as a share of its way.")
+        float,
+        Field(ge=0, le=1, description="Maximum distance of a value from the straight line, as a share of its path."),
     ] = 0.02
     baseline: Annotated[Baseline, Field(description=BASELINES)] = "zero"
     value: Colour = ()

@@ -41,7 +41,7 @@ class Saliency(Explainer):
 
     sign: Annotated[
         Sign,
-        Field(description="Magnitude of the gradient (the paper's), its sign too, or only where it is positive."),
+        Field(description="Magnitude of the gradient (as in the paper), the signed gradient, or its positive part."),
     ] = "absolute"
 
     def attribute(self, question: Question) -> Attribution:

@@ -44,7 +44,7 @@ SMOOTHING, SMALLEST, DILATION, LEAST = 0.8, 150, 5, 50
     forwards="1 + 2 * steps",
     backwards="2 * steps",
     fine=True,
-    rounding="which of two regions of all but equal density is taken first",
+    rounding="which of two regions with almost equal density comes first",
 )
 @dataclass(frozen=True, kw_only=True)
 class XRAI(Explainer):
@@ -66,10 +66,13 @@ class XRAI(Explainer):
     """
 
     sign: Annotated[
-        Sign, Field(description="Regions for and against the class, those for it only, or magnitudes of regions.")
+        Sign, Field(description="Regions for and against the class, for it only, or magnitudes of regions.")
     ] = "signed"
     steps: Annotated[
-        int, Field(ge=1, le=2000, description="Points where gradients are taken, of the lines from each baseline.")
+        int,
+        Field(
+            ge=1, le=2000, description="Number of points where gradients are computed, on the line from each baseline."
+        ),
     ] = 50
 
     def attribute(self, question: Question) -> Attribution:

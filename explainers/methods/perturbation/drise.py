@@ -16,7 +16,8 @@ from seewhy.explainers.methods.perturbation.random_masks import Moments, RandomM
 @method(
     "drise",
     family="perturbation",
-    summary="Average of random masks, each weighted by how like the box a detector still finds; detectors only.",
+    summary="Average of random masks, weighted by the similarity of the boxes that a detector still finds; detectors "
+    "only.",
     paper=Paper(
         "Petsiuk, Jain, Manjunatha, Morariu, Mehra, Ordonez, Saenko",
         "Black-box Explanation of Object Detectors via Saliency Maps",
@@ -45,7 +46,7 @@ class DRISE(RandomMasks):
 
     reads_boxes: ClassVar[bool] = True
 
-    cells: Annotated[int, Field(ge=1, le=64, description="Cells of a mask on each side.")] = 16
+    cells: Annotated[int, Field(ge=1, le=64, description="Number of cells of a mask on each side.")] = 16
 
     def scores(self, objective: Objective, outputs: Tensor) -> Tensor:
         """Return the similarities (R,) float32 of outputs (R, ...)."""

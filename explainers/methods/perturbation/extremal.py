@@ -52,7 +52,7 @@ BYTES = 24
     ),
     forwards="3 + steps",
     backwards="1 + steps",
-    rounding="to which of several parts that serve as well the optimiser comes",
+    rounding="which of several equally good parts the optimiser finds",
 )
 @dataclass(frozen=True, kw_only=True)
 class ExtremalPerturbation(Perturbation):
@@ -75,13 +75,17 @@ class ExtremalPerturbation(Perturbation):
     another part of the picture that works equally well; rely on what several areas have in common.
     """
 
-    sign: Annotated[Sign, Field(description="Without effect: a mask is never negative.")] = "positive"
-    baseline: Annotated[PlainBaseline, Field(description=f"What hides a pixel. {PLAIN}")] = "blur"
-    area: Annotated[float, Field(ge=0.01, le=0.9, description="Of the mask, as part of the picture's.")] = 0.1
-    steps: Annotated[int, Field(ge=1, le=2000, description="Of the optimiser, a backward pass each.")] = 150
-    cells: Annotated[int, Field(ge=2, le=64, description="Of the mask along the picture's shorter side.")] = 28
+    sign: Annotated[Sign, Field(description="No effect: a mask is never negative.")] = "positive"
+    baseline: Annotated[PlainBaseline, Field(description=f"Replacement of hidden pixels. {PLAIN}")] = "blur"
+    area: Annotated[float, Field(ge=0.01, le=0.9, description="Area of the mask, as a share of the picture's.")] = 0.1
+    steps: Annotated[
+        int, Field(ge=1, le=2000, description="Number of steps of the optimiser, with a backward pass each.")
+    ] = 150
+    cells: Annotated[
+        int, Field(ge=2, le=64, description="Number of cells of the mask along the picture's shorter side.")
+    ] = 28
     width: Annotated[
-        float, Field(ge=0.01, le=0.5, description="Standard deviation of the Gaussian, as part of the shorter side.")
+        float, Field(ge=0.01, le=0.5, description="Standard deviation of the Gaussian, as a share of the shorter side.")
     ] = 0.08
 
     def attribute(self, question: Question) -> Attribution:

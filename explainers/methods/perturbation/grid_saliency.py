@@ -37,7 +37,7 @@ _NO_CONTEXT = Diagnostic(
 @method(
     "grid-saliency",
     family="perturbation",
-    summary="The least context that keeps a class in its region.",
+    summary="The smallest context that keeps a class in its region.",
     paper=Paper(
         "Hoyer, Munoz, Katiyar, Khoreva, Fischer",
         "Grid Saliency for Context Explanations of Semantic Segmentation",
@@ -46,7 +46,7 @@ _NO_CONTEXT = Diagnostic(
     ),
     forwards="1 + steps",
     backwards="steps",
-    rounding="which of several parts of the context that serve as well is kept",
+    rounding="which of several equally good parts of the context is kept",
 )
 @dataclass(frozen=True, kw_only=True)
 class GridSaliency(Explainer):
@@ -74,14 +74,18 @@ class GridSaliency(Explainer):
 
     reads_region: ClassVar[bool] = True
 
-    sign: Annotated[Sign, Field(description="Without effect: a mask is never negative.")] = "positive"
-    baseline: Annotated[PlainBaseline, Field(description=f"What hides a pixel. {PLAIN}")] = "zero"
+    sign: Annotated[Sign, Field(description="No effect: a mask is never negative.")] = "positive"
+    baseline: Annotated[PlainBaseline, Field(description=f"Replacement of hidden pixels. {PLAIN}")] = "zero"
     sparsity: Annotated[
-        float, Field(ge=0, le=10, description="Weight of each visible cell, as a difference of the mean probability.")
+        float, Field(ge=0, le=10, description="Cost of each visible cell, as a difference of the mean probability.")
     ] = 0.05
-    steps: Annotated[int, Field(ge=1, le=2000, description="Of the gradient descent, a backward pass each.")] = 100
+    steps: Annotated[
+        int, Field(ge=1, le=2000, description="Number of steps of the gradient descent, with a backward pass each.")
+    ] = 100
     rate: Annotated[float, Field(gt=0, le=100, description="Step size, in units of the mask.")] = 0.2
-    cells: Annotated[int, Field(ge=1, le=64, description="Of the mask along the picture's shorter side.")] = 8
+    cells: Annotated[
+        int, Field(ge=1, le=64, description="Number of cells of the mask along the picture's shorter side.")
+    ] = 8
 
     def attribute(self, question: Question) -> Attribution:
         """One forward pass of the pictures, and a forward and a backward pass per step.

@@ -18,7 +18,7 @@ from seewhy.explainers.methods.perturbation.base import Perturbation
 @method(
     "occlusion",
     family="perturbation",
-    summary="How far the score falls when a patch hides a part of the picture.",
+    summary="Decrease of the score when a patch hides a part of the picture.",
     paper=Paper(
         "Zeiler, Fergus",
         "Visualizing and Understanding Convolutional Networks",
@@ -43,7 +43,13 @@ class Occlusion(Perturbation):
 
     patch: Annotated[int, Field(ge=1, le=1024, description="Side of the patch in pixels of the model's input.")] = 32
     stride: Annotated[
-        int, Field(ge=1, le=1024, validate_default=True, description="Pixels between two positions, at most the patch.")
+        int,
+        Field(
+            ge=1,
+            le=1024,
+            validate_default=True,
+            description="Number of pixels between two positions, at most the patch.",
+        ),
     ] = 16
 
     @field_validator("stride")

@@ -12,7 +12,7 @@ from seewhy.explainers.methods.perturbation.random_masks import RandomMasks
 @method(
     "rise",
     family="perturbation",
-    summary="Average of random masks, each weighted by the score of the picture that it shows, less the mean score.",
+    summary="Average of random masks, weighted by the score of the masked picture minus the mean score.",
     paper=Paper(
         "Petsiuk, Das, Saenko",
         "RISE: Randomized Input Sampling for Explanation of Black-box Models",

@@ -25,7 +25,7 @@ MOST_PASSES = 1_000_000
 @method(
     "sobol",
     family="perturbation",
-    summary="Share of the score's variance under random masks that each cell of the mask has a part in.",
+    summary="Share of the score's variance under random masks that involves each cell of the mask.",
     paper=Paper(
         "Fel, Cadène, Chalvidal, Cord, Vigouroux, Serre",
         "Look at the Variance! Efficient Black-box Explanations with Sobol-based Sensitivity Analysis",
@@ -49,10 +49,15 @@ class Sobol(Perturbation):
     and together with others; it has no sign. If the score varies only by rounding, the map is zero.
     """
 
-    sign: Annotated[Sign, Field(description="Without effect: a share of the variance is never negative.")] = "positive"
-    cells: Annotated[int, Field(ge=1, le=64, description="Cells of the mask on each side.")] = 8
+    sign: Annotated[Sign, Field(description="No effect: a share of the variance is never negative.")] = "positive"
+    cells: Annotated[int, Field(ge=1, le=64, description="Number of cells of the mask on each side.")] = 8
     samples: Annotated[
-        int, Field(ge=2, le=4096, description="Rows of the two matrices of masks; powers of two cover best.")
+        int,
+        Field(
+            ge=2,
+            le=4096,
+            description="Number of rows of the two matrices of masks; powers of two cover the space best.",
+        ),
     ] = 16
     seed: Seed = 0
 

@@ -32,10 +32,10 @@ class Superpixels(Perturbation):
 
     segmentation: Annotated[
         Segmentation,
-        Field(description="How the picture is cut: `slic`, `quickshift`, or a `grid` that knows nothing of it."),
+        Field(description="Segmentation algorithm: `slic`, `quickshift`, or a regular `grid`."),
     ] = "slic"
     segments: Annotated[
-        int, Field(ge=1, le=1000, description="About how many superpixels; quickshift finds its own number.")
+        int, Field(ge=1, le=1000, description="Approximate number of superpixels; quickshift chooses its own number.")
     ] = 50
 
     @abstractmethod
@@ -78,7 +78,7 @@ class Superpixels(Perturbation):
 @method(
     "feature-ablation",
     family="perturbation",
-    summary="How far the score falls when a superpixel is hidden.",
+    summary="Decrease of the score when a superpixel is hidden.",
     paper=Paper(
         "Robnik-Šikonja, Kononenko",
         "Explaining Classifications For Individual Instances",
@@ -142,8 +142,10 @@ class LIME(Superpixels):
     shrinks: ClassVar[bool] = True
 
     score: Score = "probability"
-    samples: Annotated[int, Field(ge=2, le=20_000, description="How many sets of superpixels are shown.")] = 1000
-    width: Annotated[float, Field(ge=0.01, le=100, description="Of the kernel that weighs samples by nearness.")] = 0.35
+    samples: Annotated[int, Field(ge=2, le=20_000, description="Number of sets of superpixels.")] = 1000
+    width: Annotated[
+        float, Field(ge=0.01, le=100, description="Width of the kernel that weights samples by their distance.")
+    ] = 0.35
     ridge: Annotated[float, Field(gt=0, le=1e6, description="Strength of the penalty on the weights.")] = 1.0
     seed: Seed = 0
 
@@ -165,7 +167,7 @@ class LIME(Superpixels):
 @method(
     "kernel-shap",
     family="perturbation",
-    summary="Shapley values of superpixels, by weighted least squares over sets of hidden ones.",
+    summary="Shapley values of superpixels, by weighted least squares over sets of hidden superpixels.",
     paper=Paper(
         "Lundberg, Lee",
         "A Unified Approach to Interpreting Model Predictions",
@@ -190,7 +192,7 @@ class KernelSHAP(Superpixels):
     which lowers the variance; the paper does not specify how to draw them. The values are not penalised.
     """
 
-    samples: Annotated[int, Field(ge=2, le=20_000, description="How many sets of superpixels are shown.")] = 1000
+    samples: Annotated[int, Field(ge=2, le=20_000, description="Number of sets of superpixels.")] = 1000
     seed: Seed = 0
 
     def coalitions(self, regions: int) -> Tensor:

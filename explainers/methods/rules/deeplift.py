@@ -125,7 +125,7 @@ _RULES = Rules(
 @method(
     "deeplift",
     family="rule",
-    summary="The difference to a baseline's score, shared out by how much each activation differs from the baseline's.",
+    summary="The difference to a baseline's score, distributed by the difference of each activation to the baseline's.",
     paper=Paper(
         "Shrikumar, Greenside, Kundaje",
         "Learning Important Features Through Propagating Activation Differences",
@@ -161,10 +161,10 @@ class DeepLIFT(Explainer):
 
     baseline: Annotated[
         PlainBaseline,
-        Field(description=f"What the picture is compared with. {PLAIN}"),
+        Field(description=f"Baseline to compare the picture with. {PLAIN}"),
     ] = "zero"
     sign: Annotated[
-        Sign, Field(description="Contributions for the class and against it, only those for it, or their size.")
+        Sign, Field(description="Contributions for and against the class, for it only, or their magnitudes.")
     ] = "signed"
 
     def origins(self, images: Tensor, model: AnyModel) -> Tensor:

@@ -27,7 +27,7 @@ _COMPOSITE = Composite(first=_OWN_SIGN, conv=_OWN_SIGN, dense=excitation_rule, s
 @method(
     "excitation-backprop",
     family="rule",
-    summary="How probably a winner-take-all walk from the class, along exciting connections, comes by each place.",
+    summary="Probability that a winner-take-all walk from the class along exciting connections visits each place.",
     paper=Paper(
         "Zhang, Lin, Brandt, Shen, Sclaroff",
         "Top-down Neural Attention by Excitation Backprop",
@@ -58,7 +58,7 @@ class ExcitationBackprop(LayerExplainer):
 
     layers: Annotated[
         tuple[str, ...],
-        Field(description="Dotted path or glob of the layer to stop at, repeatable; none to go on to the picture."),
+        Field(description="Dotted path or glob of the layer to stop at, repeatable; by default the picture."),
     ] = ()
 
     def attribute(self, question: Question) -> Attribution:

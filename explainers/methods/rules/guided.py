@@ -68,9 +68,9 @@ class RectifiedGradient(Explainer):
 
     rules: ClassVar[Rules]
 
-    sign: Annotated[Sign, Field(description="Magnitude of the gradient, its sign too, or its positive part.")] = (
-        "absolute"
-    )
+    sign: Annotated[
+        Sign, Field(description="Magnitude of the gradient, the signed gradient, or its positive part.")
+    ] = "absolute"
 
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""
@@ -81,7 +81,7 @@ class RectifiedGradient(Explainer):
 @method(
     "guided-backprop",
     family="rule",
-    summary="Gradient that passes a ReLU only where both it and the ReLU's input are positive.",
+    summary="Gradient that passes ReLUs only where both the gradient and the ReLU's input are positive.",
     paper=Paper(
         "Springenberg, Dosovitskiy, Brox, Riedmiller",
         "Striving for Simplicity: The All Convolutional Net",
@@ -109,7 +109,7 @@ class GuidedBackprop(RectifiedGradient):
 @method(
     "deconvnet",
     family="rule",
-    summary="Gradient that passes a ReLU only where it is positive itself, whatever the ReLU's input was.",
+    summary="Gradient that passes ReLUs only where the gradient is positive, regardless of the ReLU's input.",
     paper=Paper(
         "Zeiler, Fergus",
         "Visualizing and Understanding Convolutional Networks",
@@ -153,7 +153,7 @@ class GuidedGradCAM(LayerExplainer):
     Grad-CAM is not normalised first, because that would only scale the map. The Grad-CAMs of several layers are fused.
     """
 
-    sign: Annotated[Sign, Field(description="Magnitude of the product, its sign too, or its positive part.")] = (
+    sign: Annotated[Sign, Field(description="Magnitude of the product, the signed product, or its positive part.")] = (
         "absolute"
     )
 

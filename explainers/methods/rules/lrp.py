@@ -39,7 +39,7 @@ CompositeName = Literal[
 @method(
     "lrp",
     family="rule",
-    summary="The logit, shared out layer by layer in proportion to contributions, down to the pixels.",
+    summary="The logit, distributed layer by layer in proportion to contributions, down to the pixels.",
     paper=Paper(
         "Bach, Binder, Montavon, Klauschen, Müller, Samek",
         "On Pixel-Wise Explanations for Non-Linear Classifier Decisions by Layer-Wise Relevance Propagation",
@@ -82,15 +82,15 @@ class LRP(Explainer):
 
     composite: Annotated[
         CompositeName,
-        Field(description="Rule of all layers, or rules of dense layers, convolutions and the first convolution."),
+        Field(description="Rule for all layers, or rules for dense layers, convolutions and the first convolution."),
     ] = "epsilon-gamma-box"
-    epsilon: Annotated[float, Field(gt=0, le=1, description="Added to what the epsilon rule divides by.")] = 1e-6
+    epsilon: Annotated[float, Field(gt=0, le=1, description="Added to the denominator of the epsilon rule.")] = 1e-6
     gamma: Annotated[
-        float, Field(ge=0, le=1000, description="How much more contributions of the output's sign count.")
+        float, Field(ge=0, le=1000, description="Additional weight of contributions with the sign of the output.")
     ] = 0.25
-    sign: Annotated[
-        Sign, Field(description="Relevance for the class and against it, only that for it, or its size.")
-    ] = "signed"
+    sign: Annotated[Sign, Field(description="Relevance for and against the class, for it only, or its magnitude.")] = (
+        "signed"
+    )
 
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""

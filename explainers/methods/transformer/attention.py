@@ -23,7 +23,7 @@ from seewhy.explainers.methods.transformer.base import (
 @method(
     "attention-rollout",
     family="transformer",
-    summary="Attention of all blocks, multiplied: which patches reach the head; the same for every class.",
+    summary="Product of the attention of all blocks: which patches reach the head; the same for every class.",
     paper=Paper(
         "Abnar, Zuidema",
         "Quantifying Attention Flow in Transformers",
@@ -46,7 +46,7 @@ class AttentionRollout(AttentionExplainer):
     """
 
     heads: Annotated[
-        Literal["mean", "max", "min"], Field(description="What is taken of the probabilities of a block's heads.")
+        Literal["mean", "max", "min"], Field(description="Reduction over the probabilities of a block's heads.")
     ] = "mean"
 
     def relevance(self, question: Question, blocks: Blocks) -> tuple[Tensor, Objective, Tensor]:
@@ -71,7 +71,7 @@ class AttentionRollout(AttentionExplainer):
 @method(
     "chefer",
     family="transformer",
-    summary="Attention times its gradient, gathered block by block: which patches reach the head, for a class.",
+    summary="Attention times its gradient, accumulated over blocks: which patches reach the head, for a class.",
     paper=Paper(
         "Chefer, Gur, Wolf",
         "Generic Attention-model Explainability for Interpreting Bi-Modal and Encoder-Decoder Transformers",
@@ -109,7 +109,7 @@ class Chefer(AttentionExplainer):
 @method(
     "legrad",
     family="transformer",
-    summary="How a class's score in each block rises with attention to a patch, averaged over blocks.",
+    summary="Increase of a class's score in each block with attention to a patch, averaged over blocks.",
     paper=Paper(
         "Bousselham, Boggust, Chaybouti, Strobelt, Kuehne",
         "LeGrad: An Explainability Method for Vision Transformers via Feature Formation Sensitivity",

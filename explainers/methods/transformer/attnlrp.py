@@ -21,7 +21,7 @@ from seewhy.explainers.methods.rules.relevance import Composite
 @method(
     "attnlrp",
     family="transformer",
-    summary="The logit, shared out layer by layer, through attention, normalisation and any activation, to the pixels.",
+    summary="The logit, distributed layer by layer through attention, normalisation and any activation, to the pixels.",
     paper=Paper(
         "Achtibat, Hatefi, Dreyer, Jain, Wiegand, Lapuschkin, Samek",
         "AttnLRP: Attention-Aware Layer-Wise Relevance Propagation for Transformers",
@@ -29,7 +29,7 @@ from seewhy.explainers.methods.rules.relevance import Composite
         "https://arxiv.org/abs/2402.05602",
     ),
     fine=True,
-    rounding="how relevance is divided among contributions that all but cancel, as in untrained networks",
+    rounding="how relevance is divided among contributions that almost cancel, as in untrained networks",
 )
 @dataclass(frozen=True, kw_only=True)
 class AttnLRP(Explainer):
@@ -60,13 +60,17 @@ class AttnLRP(Explainer):
 
     gamma: Annotated[
         float,
-        Field(ge=0, le=1000, description="How much more contributions of the output's sign count in dense layers."),
+        Field(
+            ge=0,
+            le=1000,
+            description="Additional weight of contributions with the sign of the output, in dense layers.",
+        ),
     ] = 0.05
-    conv_gamma: Annotated[float, Field(ge=0, le=1000, description="The same in convolutions.")] = 0.25
-    epsilon: Annotated[float, Field(gt=0, le=1, description="Added to what rules divide by.")] = 1e-6
-    sign: Annotated[
-        Sign, Field(description="Relevance for the class and against it, only that for it, or its size.")
-    ] = "signed"
+    conv_gamma: Annotated[float, Field(ge=0, le=1000, description="The same for convolutions.")] = 0.25
+    epsilon: Annotated[float, Field(gt=0, le=1, description="Added to the denominators of the rules.")] = 1e-6
+    sign: Annotated[Sign, Field(description="Relevance for and against the class, for it only, or its magnitude.")] = (
+        "signed"
+    )
 
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""

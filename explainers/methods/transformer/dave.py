@@ -51,7 +51,7 @@ class View(NamedTuple):
 @method(
     "dave",
     family="transformer",
-    summary="The linear map that a transformer applies to the picture, averaged over moved and noisy views of it.",
+    summary="The linear map that a transformer applies to the picture, averaged over shifted and noisy views of it.",
     paper=Paper(
         "Wróbel, Gairola, Tabor, Schiele, Zieliński, Rymarczyk",
         "DAVE: Distribution-aware Attribution via ViT Gradient Decomposition",
@@ -61,7 +61,7 @@ class View(NamedTuple):
     forwards="1 + samples",
     backwards="samples",
     fine=True,
-    rounding="which samples lie too far from the median, and are left out",
+    rounding="which samples are too far from the median and are omitted",
 )
 @dataclass(frozen=True, kw_only=True)
 class DAVE(Explainer):
@@ -90,25 +90,27 @@ class DAVE(Explainer):
     refused.
     """
 
-    samples: Annotated[int, Field(ge=1, le=500, description="Views of the picture.")] = 50
+    samples: Annotated[int, Field(ge=1, le=500, description="Number of views of the picture.")] = 50
     flips: Annotated[bool, Field(description="Mirror half of the views.")] = True
-    rotation: Annotated[float, Field(ge=0, le=180, description="Largest angle of a view, in degrees.")] = 20.0
+    rotation: Annotated[float, Field(ge=0, le=180, description="Maximum rotation of a view, in degrees.")] = 20.0
     shift: Annotated[
-        float, Field(ge=0, le=1, description="Largest move of a view, as a share of the picture's width and height.")
+        float, Field(ge=0, le=1, description="Maximum shift of a view, as a share of the picture's width and height.")
     ] = 0.1
-    scaling: Annotated[float, Field(ge=0, le=0.9, description="Largest change of a view's size, as a share.")] = 0.1
+    scaling: Annotated[float, Field(ge=0, le=0.9, description="Maximum change of a view's size, as a share.")] = 0.1
     noise_level: Annotated[
         float,
         Field(
             ge=0,
             le=1,
-            description="Of the last view: its pixels times 1 less this, and normal noise for the rest of a variance "
-            "of 1 in normalised units. Tune it for each model, 0.1 to 0.9.",
+            description="Noise level n of the last view: its pixels are multiplied by 1 - n, and normal noise "
+            "restores a variance of 1 in normalised units. Tune it for each model, 0.1 to 0.9.",
         ),
     ] = 0.3
     blur: Annotated[
         float,
-        Field(ge=0, le=100, description="Standard deviation in pixels of a blur, of which half is taken; 0 for none."),
+        Field(
+            ge=0, le=100, description="Standard deviation in pixels of a blur, which is mixed in by half; 0 for none."
+        ),
     ] = 3.0
     seed: Seed = 0
 
