@@ -62,11 +62,12 @@ from seewhy.explainers.methods.catalogue import Method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.agreement import rank_correlation
 from seewhy.explainers.results.array_files import ArrayFile
-from seewhy.explainers.results.explanation import Explanation, proof_arrays
+from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.tasks.classification import ClassPrediction
 from seewhy.explainers.tasks.detected import BoxPrediction
 from seewhy.explainers.tasks.segmentation import RegionPrediction
 from seewhy.explainers.tasks.values import ValuePrediction
+from seewhy.explainers.trust.proof import proof_arrays
 from seewhy.models import LoadedModel
 
 _ANSWERS: dict[type[Prediction], tuple[type[AnyPrediction], type[AnyTarget]]] = {
@@ -213,7 +214,7 @@ def arrays(result: ExplainResult, max_values: int) -> ArrayFile:
         **_regions(explanations),
         "targets": np.array([explanation.target.name for explanation in explanations]),
         "methods": np.array([explanation.method for explanation in explanations]),
-        **proof_arrays(explanations),
+        **proof_arrays(explanation.proof for explanation in explanations),
     }
     boxes = [target.box for explanation in explanations if isinstance(target := explanation.target, BoxPrediction)]
     contents |= {"boxes": np.array(boxes, dtype=np.float32)} if boxes else {"logits": result.outputs}

@@ -27,7 +27,8 @@ def similar_body(result: SimilarResult, form: Format, settings: Settings) -> Bod
         return _drawing(result, form)
     take_values([values.size for values in likeness.maps], settings.max_json_values, _REMEDY)
     drawing = data_url(_drawing(result, "png"))
-    return SimilarAnswer(**head_of(result), drawing=drawing, **likeness.document()).model_dump_json().encode()
+    answer = SimilarAnswer(**head_of(result), drawing=drawing, **likeness.document())
+    return answer.model_dump_json(exclude_unset=True).encode()
 
 
 def _drawing(result: SimilarResult, form: Drawing) -> bytes:

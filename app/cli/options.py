@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 import click
 
 from seewhy.app.cli.names import complete_colormap, complete_layer, complete_method, complete_model
-from seewhy.app.pipeline.option_table import DRAWING, HEATMAP, SIMILAR, Option
+from seewhy.app.pipeline.option_table import DRAWING, HEATMAP, PROOF, SIMILAR, Option
 from seewhy.explainers.imaging.choices import VIEWS
+from seewhy.explainers.trust.choices import FILLS
 
 Command = Callable[..., Any]
 Form = TypeVar("Form", bound=str)
@@ -84,6 +85,13 @@ _DRAWING: dict[str, dict[str, Any]] = {
 }
 
 drawing_options = table_options(DRAWING, **_DRAWING)
+
+proof_options = table_options(
+    PROOF,
+    proof={"is_flag": False, "flag_value": "true", "type": click.Choice(["false", "true", "full"])},
+    proof_area={"type": float},
+    proof_fill={"type": click.Choice(FILLS)},
+)
 
 pair_options = table_options({**DRAWING, **SIMILAR}, **_DRAWING)
 """The options of drawings of two pictures."""

@@ -37,6 +37,7 @@ from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.results import ExplainResult
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import PictureError
+from seewhy.explainers.trust.proof import Proof
 
 
 @dataclass(frozen=True)
@@ -262,6 +263,8 @@ def compare_pictures(
                 raise click.ClickException(f"{printable(reference)}: {error}") from error
             raise
         line = f"{result.likeness.score:.3f} like {printable(reference)}"
+        proofs = zip((item.picture, reference), result.likeness.proof or (), strict=False)
+        line = "\n".join([line, *(_proof_line(f"{printable(picture)}, ", proof) for picture, proof in proofs)])
         return line, similar_body(result, form, service.settings)
 
     write_each(items, form, answer)
@@ -282,11 +285,12 @@ def _proofs(result: ExplainResult) -> list[str]:
     """Return a line for each proof, which names its map if there are several."""
     maps = result.explanations
     names = [f"{part.method} for {part.target.label}, " if len(maps) > 1 else "" for part in maps]
-    return [
-        f"  {name}{part.proof.grade or 'ungraded'}: {part.proof.sentence}"
-        for name, part in zip(names, maps, strict=True)
-        if part.proof
-    ]
+    return [_proof_line(name, part.proof) for name, part in zip(names, maps, strict=True) if part.proof]
+
+
+def _proof_line(name: str, proof: Proof) -> str:
+    """Return the line of a proof, which begins with the name of its map."""
+    return f"  {name}{proof.grade or 'ungraded'}: {proof.sentence}"
 
 
 def _rows(item: Item, result: ExplainResult, milliseconds: float) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from seewhy.app.cli.options import (
     pair_options,
     picture_file,
     picture_options,
+    proof_options,
     table_options,
 )
 from seewhy.app.pipeline.choices import EXPLAIN_FORMATS, FORMATS, ExplainFormat, Format
@@ -31,12 +32,10 @@ from seewhy.app.pipeline.option_table import (
     METHOD,
     METRICS,
     PREDICT,
-    PROOF,
     SEGMENT,
 )
 from seewhy.explainers.imaging.choices import SEGMENT_VIEWS
 from seewhy.explainers.tasks.choices import PARTS
-from seewhy.explainers.trust.choices import FILLS
 
 TABLES = (".csv", ".json", ".png", ".pdf", ".svg")
 """Suffixes of the files of a table."""
@@ -47,12 +46,7 @@ TABLES = (".csv", ".json", ".png", ".pdf", ".svg")
 @output_option
 @method_option(multiple=True, help=f"A name from `seewhy methods`; repeatable. {METHOD}")
 @table_options(EXPLAIN, target={"multiple": True}, region={"type": click.Choice(PARTS)}, top={"type": int})
-@table_options(
-    PROOF,
-    proof={"is_flag": False, "flag_value": "true", "type": click.Choice(["false", "true", "full"])},
-    proof_area={"type": float},
-    proof_fill={"type": click.Choice(FILLS)},
-)
+@proof_options
 @picture_file("--mask", MASK)
 @layer_option(HEATMAP["layer"])
 @format_option(EXPLAIN_FORMATS)
@@ -186,6 +180,7 @@ def detect(pictures: tuple[Path, ...], device: str | None, **options: Any) -> No
 @model_options
 @output_option
 @format_option(FORMATS)
+@proof_options
 @pair_options
 def similar(
     picture: Path, reference: Path, device: str | None, output: str | None, form: Format | None, **options: Any

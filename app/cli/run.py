@@ -155,7 +155,8 @@ def write_each(items: Sequence[Item], form: str, work: Callable[[Item], tuple[st
         if item.output == DASH:
             return f"{printable(item.picture)}: {line}", body
         write(item.output, body)
-        return f"{printable(item.picture)}: {line} -> {printable(item.output)}", b""
+        first, *further = line.split("\n")
+        return "\n".join([f"{printable(item.picture)}: {first} -> {printable(item.output)}", *further]), b""
 
     def report(item: Item, answer: tuple[str, bytes]) -> None:
         line, body = answer

@@ -15,9 +15,10 @@ from seewhy.app.errors import FieldError
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.results import ExplainResult, PredictResult
-from seewhy.explainers.results.explanation import Explanation, proof_arrays
+from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.tasks.classification import best, probabilities
 from seewhy.explainers.tasks.heads import Head
+from seewhy.explainers.trust.proof import proof_arrays
 
 _MAPS = ("heatmaps", "maps", "targets", "labels", "methods")
 
@@ -52,9 +53,8 @@ def check_proofs(outputs: Sequence[V2RequestedOutput], has_proofs: bool) -> None
     """
     names = {output.name for output in outputs}
     if has_proofs and names.isdisjoint({PROOFS, "explanation"}):
-        raise FieldError(
-            "No output contains the proof: request proofs or explanation too, or leave proof out.", field="outputs"
-        )
+        message = "No output contains the proof: request proofs or explanation too, or leave proof out."
+        raise FieldError(message, field="outputs")
     if PROOFS in names and not has_proofs:
         raise FieldError("The output `proofs` needs the parameter `proof`: true or full.", field="outputs")
 
@@ -170,7 +170,7 @@ _OF_MAPS: Mapping[str, Callable[[Explanation], Any]] = {
     "labels": lambda explanation: explanation.target.label,
     "methods": lambda explanation: explanation.method,
     "probabilities": lambda explanation: np.float32(explanation.target.probability),
-    PROOFS: lambda explanation: str(proof_arrays([explanation])["proofs"][0]),
+    PROOFS: lambda explanation: str(proof_arrays([explanation.proof])["proofs"][0]),
 }
 
 

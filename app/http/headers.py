@@ -69,7 +69,10 @@ def _against(facts: Facts) -> str:
 
 
 def _proofs(facts: Facts) -> str:
-    return ", ".join(explanation.proof.summary for explanation in facts.explanations if explanation.proof)
+    proofs = [explanation.proof for explanation in facts.explanations]
+    if facts.likeness and facts.likeness.proof:
+        proofs += facts.likeness.proof
+    return ", ".join(proof.summary for proof in proofs if proof)
 
 
 def _diagnostics(facts: Facts) -> str:

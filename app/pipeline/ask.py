@@ -17,9 +17,16 @@ from seewhy.app.pipeline.decode import Decoder, Source
 from seewhy.app.pipeline.disconnect import client_disconnected
 from seewhy.app.pipeline.jobs import Deadline, Outcome
 from seewhy.app.pipeline.model_store import ModelStore
-from seewhy.app.pipeline.null_scores import NullScores
+from seewhy.app.pipeline.null_scores import LIKENESS, Explained, NullScores
 from seewhy.app.pipeline.observer import UNOBSERVED, Observer
-from seewhy.app.pipeline.options import ExplainOptions, Options, PredictOptions, SegmentOptions
+from seewhy.app.pipeline.options import (
+    ExplainOptions,
+    Options,
+    PredictOptions,
+    ProofOptions,
+    SegmentOptions,
+    SimilarOptions,
+)
 from seewhy.app.pipeline.plan import Plan, drawing_style, explain_methods, explain_plan
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResult, SegmentResult
@@ -55,13 +62,14 @@ class Service:
         settings: the settings.
         models: the models of the service.
         processors: semaphore for decoding and drawing; see `Decoder`.
+        null: what proofs are compared with where nothing ships.
     """
 
     def __init__(self, settings: Settings, warm: bool = True, observer: Observer = UNOBSERVED) -> None:
         self.settings = settings
         self.models = ModelStore(settings, warm, observer)
         self._observer = observer
-        self._null = NullScores()
+        self.null = NullScores()
         self._decoder = Decoder(settings.max_pixels, settings.max_side)
         self.processors = self._decoder.processors
 
@@ -209,7 +217,7 @@ class Service:
         model = self.models.model(options.model, deadline)
         region = None if mask is None else self.mask(mask, deadline, "mask")
         most = most or self.settings.max_targets // len(methods)
-        plan = explain_plan(options, methods, style, model, deadline, most, region, self._null)
+        plan = explain_plan(options, methods, style, model, deadline, most, region, self.null)
         self.spend(plan.model, plan.computation, pictures * plan.count, deadline, [method for method, _ in methods])
         return plan
 
@@ -248,7 +256,7 @@ class Service:
     def present(self, ticket: Ticket) -> list[ExplainResult]:
         """Wait for the explanations and return them for each picture; errors as `Ticket.result`."""
         pairs = zip(ticket.submissions, ticket.result(), strict=True)
-        results = [_explain_result(submission, outcomes, self._null) for submission, outcomes in pairs]
+        results = [_explain_result(submission, outcomes, self.null) for submission, outcomes in pairs]
         ticket.release(sum(result.outputs.nbytes for result in results))
         self._observer.explained(ticket.plan.model, [part for result in results for part in result.explanations])
         return results
@@ -261,7 +269,7 @@ class Service:
         model = self.models.engine.loaded(options.model or self.settings.default_model)
         if model is None:
             return None
-        if isinstance(options, ExplainOptions) and self._gathers(options, model):
+        if isinstance(options, ProofOptions) and self._gathers(options, model):
             return None
         parts = (
             json.dumps(options.model_dump(mode="json"), sort_keys=True, default=str),
@@ -278,9 +286,10 @@ class Service:
         digest.update("\0".join(parts).encode())
         return digest.hexdigest()[:32]
 
-    def _gathers(self, options: ExplainOptions, model: LoadedModel) -> bool:
+    def _gathers(self, options: ProofOptions, model: LoadedModel) -> bool:
         """Whether a request asks for proofs that are compared with what earlier requests have left."""
-        return bool(options.proof) and self._null.gathers(model, options.proof_area, options.proof_fill)
+        of: Explained = LIKENESS if isinstance(options, SimilarOptions) else "target"
+        return bool(options.proof) and self.null.gathers(model, options.proof_area, options.proof_fill, of)
 
     def _prepare(self, sources: Sequence[Source], plans: Sequence[Plan], drawn: bool) -> list[Submission]:
         """Prepare pictures for their model; an error names the picture at fault."""
@@ -323,7 +332,7 @@ def _explain_result(submission: Submission, outcomes: Sequence[Outcome], null: N
                 picture.picture,
                 picture.geometry,
                 attribution,
-                calibration=null.calibration(plan.model, attribution),
+                calibration=null.calibration(plan.model, attribution.faithfulness),
                 explainer=explainer,
             )[0]
             for outcome in outcomes

@@ -136,7 +136,7 @@ class ExplainComputation(Computation):
             explainers=self.explainers,
         )
         if self.null is not None and strangers is not None:
-            self.null.add(model, attributions[0])
+            self.null.add(model, attributions[0].faithfulness)
         return list(zip(*(attribution.rows() for attribution in attributions), strict=True))
 
     def _strangers(self, model: LoadedModel) -> Strangers | None:

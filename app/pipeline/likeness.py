@@ -1,17 +1,28 @@
 """The path of requests about two pictures: how alike they are to a model."""
 
+from collections.abc import Sequence
+
+from torch import Tensor
+
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.computation import SoloComputation
+from seewhy.app.pipeline.null_scores import LIKENESS
 from seewhy.app.pipeline.options import SimilarOptions
 from seewhy.app.pipeline.plan import Plan, drawing_style
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.results import SimilarResult
-from seewhy.explainers.core.ask import DEFAULT_ASK
+from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.costs import Passes
+from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.errors import LayerError, at_fault
-from seewhy.explainers.likeness.decomposition import decompose
+from seewhy.explainers.execution.progress import Progress
+from seewhy.explainers.likeness.decomposition import Decomposition, decompose
 from seewhy.explainers.likeness.embedding import anatomy_of
+from seewhy.explainers.likeness.proof import prove
 from seewhy.explainers.likeness.similar import likeness
+from seewhy.explainers.trust.faithfulness import STRANGER
+from seewhy.explainers.trust.trial import trial_of
+from seewhy.models import LoadedModel
 
 PASSES = Passes(2, 2)
 """Both pictures forward, and back from what they share."""
@@ -42,11 +53,27 @@ def similar(
         first = service.decode(upload, model, timings, deadline, drawn)
         with at_fault("reference"):
             second = service.decode(reference, model, timings, deadline, drawn)
-        computation = SoloComputation(
-            lambda model, images, _, progress: decompose(model, images, second.image[None], options.top, progress),
-            PASSES,
-        )
+        trial, null = trial_of(options.proof, options.proof_area, options.proof_fill), service.null
+        strangers = None if trial is None else null.strangers(model, trial, LIKENESS)
+
+        def do(
+            model: LoadedModel, images: Tensor, _: Ask, progress: Progress
+        ) -> tuple[Decomposition, Sequence[Faithfulness]]:
+            pictures = images, second.images(model.device)
+            parts = decompose(model, *pictures, options.top, progress)
+            if trial is None:
+                return parts, ()
+            faithfulness = prove(model, pictures, parts, trial, progress.unseen, strangers)
+            for part in faithfulness:
+                null.add(model, part, LIKENESS)
+            return parts, faithfulness
+
+        passes = PASSES
+        if trial is not None:
+            passes += (trial.passes + STRANGER * (strangers is not None)) * 2
+        computation = SoloComputation(do, passes)
         service.spend(model, computation, 1, deadline)
         plan = Plan(model, computation, (DEFAULT_ASK,), deadline, "compare")
-        parts = service.run(plan, first, timings)
-    return SimilarResult(model, timings, likeness(model, parts, (first, second)), style)
+        parts, faithfulness = service.run(plan, first, timings)
+    calibration = null.calibration(model, faithfulness[0], LIKENESS) if faithfulness else None
+    return SimilarResult(model, timings, likeness(model, parts, (first, second), faithfulness, calibration), style)

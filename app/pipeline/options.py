@@ -215,7 +215,15 @@ class HeatmapOptions(DrawingOptions, MethodOptions):
     values: bool = _field(HEATMAP["values"])
 
 
-class ExplainOptions(HeatmapOptions):
+class ProofOptions(Options):
+    """Options of routes that prove maps."""
+
+    proof: Annotated[Extent, BeforeValidator(_extent)] = _field(PROOF["proof"])
+    proof_area: float = _field(PROOF["proof_area"], ge=AREAS[0], le=AREAS[1])
+    proof_fill: Fill = _field(PROOF["proof_fill"])
+
+
+class ExplainOptions(ProofOptions, HeatmapOptions):
     """Options of POST /explain."""
 
     method: Annotated[list[StrictName], BeforeValidator(_names)] = Field(  # type: ignore[assignment]
@@ -234,9 +242,6 @@ class ExplainOptions(HeatmapOptions):
     top: int | None = _field(EXPLAIN["top"], ge=1)
     attribute: Name | None = _field(EXPLAIN["attribute"])
     label: Target = _field(EXPLAIN["label"])
-    proof: Annotated[Extent, BeforeValidator(_extent)] = _field(PROOF["proof"])
-    proof_area: float = _field(PROOF["proof_area"], ge=AREAS[0], le=AREAS[1])
-    proof_fill: Fill = _field(PROOF["proof_fill"])
     format: ExplainFormat | None = _format(EXPLAIN_FORMATS)
 
 
@@ -271,7 +276,7 @@ class SegmentOptions(Options):
     format: Format | None = _format(FORMATS)
 
 
-class SimilarOptions(DrawingOptions):
+class SimilarOptions(ProofOptions, DrawingOptions):
     """Options of POST /similar."""
 
     scale: Ends = _field(SIMILAR["scale"], validate_default=True)

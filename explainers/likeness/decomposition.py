@@ -61,6 +61,7 @@ class Decomposition:
         embedding: path of the layer whose input the embedding is; None for the model's outputs.
         layer: path of the layer with the cells.
         exact: whether the pairs, and each of the maps, sum to the score.
+        embeddings: (F,) float64 of each picture.
     """
 
     score: float
@@ -69,6 +70,7 @@ class Decomposition:
     embedding: str | None
     layer: str
     exact: bool
+    embeddings: Pictures
 
 
 class Terms(NamedTuple):
@@ -105,20 +107,20 @@ def decompose(
     for path, cells in reversed(reading.cells.items()):
         terms = _exact_terms(cells.features, reading)
         if terms is not None:
-            return _decomposition(terms, float(terms.maps[0].sum()), anatomy, path, top, progress)
+            return _decomposition(terms, float(terms.maps[0].sum()), reading, anatomy, path, top, progress)
     path, terms = _estimated_terms(reading, progress.cancel)
     cosine = float(_unit(reading.embeddings[0]) @ _unit(reading.embeddings[1]))
-    return replace(_decomposition(terms, cosine, anatomy, path, top, progress), exact=False)
+    return replace(_decomposition(terms, cosine, reading, anatomy, path, top, progress), exact=False)
 
 
 def _decomposition(
-    terms: Terms, score: float, anatomy: Anatomy, path: str, top: int, progress: Progress
+    terms: Terms, score: float, reading: Reading, anatomy: Anatomy, path: str, top: int, progress: Progress
 ) -> Decomposition:
     for values in terms.maps:
         require_finite(values)
     score = min(max(score, -1.0), 1.0)  # rounding may lead beyond
     pairs = tuple(_strongest(terms, top, progress.cancel))
-    return Decomposition(score, terms.maps, pairs, anatomy.head, path, exact=True)
+    return Decomposition(score, terms.maps, pairs, anatomy.head, path, exact=True, embeddings=reading.embeddings)
 
 
 def _exact_terms(features: Pictures, reading: Reading) -> Terms | None:

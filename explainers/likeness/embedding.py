@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from seewhy.explainers.core.model import Model
-from seewhy.explainers.core.question import Host, Question
+from seewhy.explainers.core.question import Host, Question, checked_rows
 from seewhy.explainers.errors import LayerError, UnsuitableModelError
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.layers.survey import Layer, Survey
@@ -147,6 +147,20 @@ def read(question: Question, model: Model, anatomy: Anatomy, pictures: Pictures)
     surveys = [_survey(question, model, picture) for picture in pictures]
     cells = {path: _cells(path, surveys, tensors[path], gradients[path]) for path in anatomy.layers}
     return Reading((_exact(first), _exact(second)), question.is_precise, cells)
+
+
+def embed(question: Question, anatomy: Anatomy, pictures: Tensor) -> Tensor:
+    """Return the embeddings (R, F) of pictures (R, C, H, W) as large as those of the question, without a graph.
+
+    Raises:
+        ModelOutputError: the model returns no outputs, or not as many as pictures, or NaN.
+    """
+    host, embeddings = question.host(anatomy.layers), list[Tensor]()
+    with torch.no_grad(), HookSession(host.module) as hooks:
+        if anatomy.head is not None:
+            hooks.before_forward(partial(_keep_input, embeddings), anatomy.head, with_kwargs=True)
+        outputs = question.outputs(host.run(pictures))
+    return checked_rows((embeddings or [outputs])[0], pictures).flatten(1)
 
 
 def _keep_input(inputs: list[Tensor], _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

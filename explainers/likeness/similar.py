@@ -1,18 +1,38 @@
 """Two pictures in, their likeness out."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.errors import at_fault
 from seewhy.explainers.likeness.decomposition import Decomposition, decompose
+from seewhy.explainers.likeness.proof import prove
 from seewhy.explainers.results.display import must_show
 from seewhy.explainers.results.likeness import Likeness, Pair
+from seewhy.explainers.trust.calibration import Calibration
+from seewhy.explainers.trust.choices import AREA, Extent, Fill
+from seewhy.explainers.trust.proof import proof_of
+from seewhy.explainers.trust.sentences import Subject
+from seewhy.explainers.trust.trial import trial_of
 from seewhy.explainers.view import View, ViewSource, prepare
 
+SUBJECT = Subject("the likeness", "{:.3f}".format)
+"""What sentences about a likeness are about."""
 
-def similar(model: Model, image: ViewSource, reference: ViewSource, top: int = 5) -> Likeness:
+
+def similar(
+    model: Model,
+    image: ViewSource,
+    reference: ViewSource,
+    top: int = 5,
+    *,
+    proof: Extent = False,
+    proof_area: float = AREA,
+    proof_fill: Fill = "blur",
+) -> Likeness:
     """Compare two pictures as a model sees them, and find the patches that make them alike.
 
     The score is the cosine of their embeddings, which are what the last linear layer reads. Where an embedding is the
@@ -24,32 +44,45 @@ def similar(model: Model, image: ViewSource, reference: ViewSource, top: int = 5
         image, reference: each a path, bytes, open file, PIL image or array, see `read_picture`; or a tensor (C, H, W)
             of the model's input.
         top: most pairs of patches to return.
+        proof: whether to try each map on masked copies of its picture, six forward passes more, and to give the result
+            a `proof` of each; ``full`` to try the maps' own turned and mirrored copies too.
+        proof_area, proof_fill: as `explain`.
 
     Returns:
         The score, a map of each picture, and the strongest pairs.
 
     Raises:
         PictureError: a picture cannot be read; `field` names it.
-        OptionError: fewer than one pair.
+        OptionError: fewer than one pair, or a value out of bounds.
         LayerError: no layer of the model has cells of the picture.
         ModelOutputError: the model returns no outputs, or NaN.
         UnsupportedModuleError: a bare module, whose preprocessing is unknown.
     """
     must_show(top)
+    trial = trial_of(proof, proof_area, proof_fill)
     first = prepare(model, image)
     with at_fault("reference"):
         second = prepare(model, reference)
-    parts = decompose(model, first.images(model.device), second.images(model.device), top)
-    return likeness(model, parts, (first, second))
+    images = first.images(model.device), second.images(model.device)
+    parts = decompose(model, *images, top)
+    return likeness(model, parts, (first, second), () if trial is None else prove(model, images, parts, trial))
 
 
-def likeness(model: Model, parts: Decomposition, views: tuple[View, View]) -> Likeness:
+def likeness(
+    model: Model,
+    parts: Decomposition,
+    views: tuple[View, View],
+    faithfulness: Sequence[Faithfulness] = (),
+    calibration: Calibration | None = None,
+) -> Likeness:
     """Return the likeness of two pictures in their own coordinates.
 
     Args:
         model: of the decomposition.
         parts: the score by cells.
         views: the pictures, upright, or smaller copies to draw on.
+        faithfulness: of both maps; empty without proofs.
+        calibration: what the proofs are compared with; None for nothing.
     """
     first, second = (values.numpy().astype(np.float32) for values in parts.maps)
     places = [
@@ -64,6 +97,10 @@ def likeness(model: Model, parts: Decomposition, views: tuple[View, View]) -> Li
         )
         for pair in parts.pairs
     )
+    proofs = [
+        proof_of(part, values, place, SUBJECT, calibration=calibration)
+        for part, values, place in zip(faithfulness, (first, second), places, strict=False)
+    ]
     return Likeness(
         score=parts.score,
         maps=(first, second),
@@ -73,4 +110,5 @@ def likeness(model: Model, parts: Decomposition, views: tuple[View, View]) -> Li
         exact=parts.exact,
         pictures=(views[0].picture, views[1].picture),
         geometries=(places[0], places[1]),
+        proof=(proofs[0], proofs[1]) if proofs else None,
     )

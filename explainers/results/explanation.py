@@ -1,7 +1,5 @@
 """Explanations: a map with its picture, its class and its diagnostics."""
 
-import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,7 +26,8 @@ from seewhy.explainers.tasks.regions import Region as Target
 from seewhy.explainers.tasks.regions import share_outside
 from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.embedded import calibration_of, sanity_of
-from seewhy.explainers.trust.proof import Proof, proof_of
+from seewhy.explainers.trust.proof import Proof, proof_arrays, proof_of
+from seewhy.explainers.trust.sentences import subject_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -207,7 +206,7 @@ class Explanation(Drawing):
             "maps": self.map[None],
             "targets": np.array([self.target.name]),
             "methods": np.array([self.method]),
-            **proof_arrays([self]),
+            **proof_arrays([self.proof]),
         }
 
     def _preview(self) -> Image.Image:
@@ -224,14 +223,6 @@ class Explanation(Drawing):
 
     def __repr__(self) -> str:
         return f"Explanation({self.caption}, {self.geometry.width}x{self.geometry.height})"
-
-
-def proof_arrays(explanations: Sequence[Explanation]) -> dict[str, NDArray[Any]]:
-    """Return the proofs as an array of JSON texts (T,), for npz files; nothing without proofs."""
-    proofs = [explanation.proof for explanation in explanations]
-    if not all(proofs):
-        return {}
-    return {"proofs": np.array([json.dumps(asdict(proof)) for proof in proofs if proof])}
 
 
 def draw_map(
@@ -328,8 +319,7 @@ def _proof(
         part,
         explanation.map,
         explanation.geometry,
-        explanation.target,
-        explanation.against,
+        subject_of(explanation.target, explanation.against),
         [diagnostic.code for diagnostic in explanation.diagnostics],
         calibration or calibration_of(model.sha256, model.preprocess.size, part.area, part.fill),
         sanity_of(model.sha256, model.preprocess.size, explanation.method) if is_usual else None,

@@ -14,6 +14,7 @@ from seewhy.explainers.imaging.boxes import COLOURS, draw_boxes, draw_tag, tag_w
 from seewhy.explainers.imaging.choices import Scale
 from seewhy.explainers.imaging.geometry import Box, Geometry
 from seewhy.explainers.results.display import Drawing
+from seewhy.explainers.trust.proof import Proof, proof_arrays
 
 _BAR = 24
 """Height of the title and of the list of pairs, in pixels."""
@@ -60,6 +61,7 @@ class Likeness(Drawing):
         exact: whether all pairs, and each of the maps, sum to the score; otherwise they are estimated.
         pictures: the upright uploads, RGB, or smaller copies to draw on.
         geometries: the parts of the uploads that the model saw.
+        proof: how far each map can be relied on; None unless it was asked for.
     """
 
     score: float
@@ -70,6 +72,7 @@ class Likeness(Drawing):
     exact: bool
     pictures: tuple[Image.Image, Image.Image]
     geometries: tuple[Geometry, Geometry]
+    proof: tuple[Proof, Proof] | None = None
 
     @property
     def signed(self) -> bool:
@@ -162,6 +165,7 @@ class Likeness(Drawing):
             "image_boxes": boxes[0],
             "reference_boxes": boxes[1],
             "contributions": np.array([pair.contribution for pair in self.pairs]),
+            **proof_arrays(self.proof or ()),
         }
 
     def _side(self, side: int) -> dict[str, Any]:
@@ -175,6 +179,7 @@ class Likeness(Drawing):
             "signed": self.signed,
             "box": list(geometry.box),
             "map": geometry.covering(values).tolist(),
+            **({} if self.proof is None else {"proof": asdict(self.proof[side])}),
         }
 
     def _tile_sizes(self, style: render.Style) -> list[tuple[int, int]]:

@@ -1,8 +1,9 @@
 """Faithfulness by masked copies of the picture, a few forward passes in one batch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +20,11 @@ from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.tasks.pose import pose
 from seewhy.explainers.trust.choices import Fill
 from seewhy.explainers.trust.marking import WHOLE, blurred, mirrored, resized, top_share, turned
-from seewhy.explainers.trust.strangers import Strangers
+from seewhy.explainers.trust.strangers import ForeignMaps, Strangers
 from seewhy.explainers.trust.trial import Trial
+
+Scorer = Callable[[Tensor, Tensor], Tensor]
+"""From masked copies (R, C, H, W), and the numbers (R,) of the pictures that they are of, to their scores (R,)."""
 
 STRANGER = Passes(2)
 """Forward passes of the map of another picture, for each picture."""
@@ -63,29 +67,104 @@ def prove(
     first = attributions[0]
     with pose(model, images, Ask(first.targets, first.against, ask.function), progress) as question:
         objective = question.objective(first.outputs)
-        marks = [_marks(question, attribution, trial.area) for attribution in attributions]
-        foreign = None if strangers is None else strangers.of(question.images, marks[0], _are_blank(first))
-        groups = [*(_copies(part, trial.full) for part in marks), _nothing(objective, marks[0])]
-        groups.append(groups[-1][:0] if foreign is None else torch.stack([foreign.marks, ~foreign.marks]))
-        scores = scores_of(question, objective, torch.cat(groups), trial.fill)
-        *parts, hidden, pair = torch.split(scores, [len(group) for group in groups])
-        stranger = None if foreign is None else torch.where(foreign.exist, pair[0] - pair[1], torch.nan)
+        marks = [marked(question, part.maps, part.layers, trial.area) for part in attributions]
+        foreign = None if strangers is None else strangers.of(question.images, marks[0], are_blank(first.maps))
+        are_probabilities = objective.are_probabilities
+        scores = scores_of(question, _scorer(question, objective), marks, trial, are_probabilities, foreign)
         gaps = [_gap(question, objective, *pair) for pair in zip_longest(attributions, explainers)]
+        wholes = [objective.scores(objective.probabilities(part.outputs)) for part in attributions]
         return [
-            replace(attribution, faithfulness=_faithfulness(trial, attribution, objective, part, hidden, stranger, gap))
-            for attribution, part, gap in zip(attributions, parts, gaps, strict=True)
+            replace(part, faithfulness=scores.faithfulness(number, trial, wholes[number], are_blank(part.maps), gap))
+            for number, (part, gap) in enumerate(zip(attributions, gaps, strict=True))
         ]
 
 
-def scores_of(question: Question, objective: Objective, visible: Tensor, fill: Fill) -> Tensor:
-    """Return the scores (V, N) float32 of masked copies of N pictures, in passes that memory allows.
+class Scores(NamedTuple):
+    """Scores of masked copies of N pictures.
+
+    Attributes:
+        parts: (V, N) of each map: kept and dropped, and of `full` those of its copies.
+        hidden: (0 or 1, N) of hidden pictures.
+        stranger: (N,) what the map of another picture keeps, less what is left without it; NaN where there is none;
+            None if none was tried.
+        are_probabilities: (N,) bool.
+    """
+
+    parts: Sequence[Tensor]
+    hidden: Tensor
+    stranger: Tensor | None
+    are_probabilities: Tensor
+
+    def faithfulness(
+        self, number: int, trial: Trial, whole: Tensor, are_blank: Tensor, gap: Tensor | None = None
+    ) -> Faithfulness:
+        """Return the faithfulness of the maps of a number.
+
+        Args:
+            number: of the part.
+            trial: how the maps were tried.
+            whole: (N,) scores of the pictures.
+            are_blank: (N,) bool, whether each map is blank.
+            gap: see `Faithfulness`.
+        """
+        part = self.parts[number]
+        kept, dropped = part[::2], part[1::2]
+        strangers = 0 if self.stranger is None else STRANGER.forwards
+        return Faithfulness(
+            area=trial.area,
+            fill=trial.fill,
+            whole=whole,
+            kept=kept[0],
+            dropped=dropped[0],
+            turned_dropped=dropped[1] if trial.full else None,
+            hidden=self.hidden[0] if len(self.hidden) else None,
+            copies=(kept - dropped)[1:].T if trial.full else None,
+            stranger=self.stranger,
+            are_probabilities=self.are_probabilities,
+            are_blank=are_blank,
+            forwards=len(part) + len(self.hidden) + strangers + (gap is not None),
+            gap=gap,
+        )
+
+
+def scores_of(
+    question: Question,
+    score: Scorer,
+    marks: Sequence[Tensor],
+    trial: Trial,
+    are_probabilities: Tensor,
+    foreign: ForeignMaps | None = None,
+) -> Scores:
+    """Return the scores of masked copies of N pictures, in passes that memory allows.
 
     Args:
         question: the pictures, and the model.
-        objective: of the pictures.
-        visible: (V, N, H, W) bool, the pixels that each copy shows; the others are hidden.
-        fill: what hides them.
+        score: returns the scores of copies.
+        marks: (N, H, W) bool of each of several maps of every picture: the pixels that it marks.
+        trial: what hides pixels, and whether the maps' own copies are tried.
+        are_probabilities: (N,) bool: whether the scores are; where one is not, hidden pictures are scored too.
+        foreign: maps of other pictures to try.
     """
+    groups = [*(_copies(part, trial.full) for part in marks), _nothing(are_probabilities, marks[0])]
+    groups.append(groups[-1][:0] if foreign is None else torch.stack([foreign.marks, ~foreign.marks]))
+    scores = _masked(question, score, torch.cat(groups), trial.fill)
+    *parts, hidden, pair = torch.split(scores, [len(group) for group in groups])
+    stranger = None if foreign is None else torch.where(foreign.exist, pair[0] - pair[1], torch.nan)
+    return Scores(parts, hidden, stranger, are_probabilities)
+
+
+def _scorer(question: Question, objective: Objective) -> Scorer:
+    """Return the function that scores copies by an objective of the pictures."""
+
+    def score(copies: Tensor, numbers: Tensor) -> Tensor:
+        part = objective.rows(numbers)
+        return part.scores(part.probabilities(question.predict(copies)))
+
+    return score
+
+
+def _masked(question: Question, score: Scorer, visible: Tensor, fill: Fill) -> Tensor:
+    """Return the scores (V, N) float32 of masked copies, given the pixels (V, N, H, W) bool that each shows."""
     hidden = filled(question.distinct_images, fill).expand_as(question.images)
     pictures = torch.arange(len(question.images), device=visible.device).repeat(len(visible))
     masks = visible.flatten(0, 1)[:, None]
@@ -94,8 +173,7 @@ def scores_of(question: Question, objective: Objective, visible: Tensor, fill: F
         numbers = pictures[rows]
         these = slice(1) if len(question.images) == 1 else numbers  # a single picture is not copied
         copies = torch.where(masks[rows], question.images[these], hidden[these])
-        part = objective.rows(numbers)
-        parts.append(part.scores(part.probabilities(question.predict(copies))))
+        parts.append(score(copies, numbers))
     return torch.cat(parts).view(visible.shape[:2])
 
 
@@ -104,13 +182,18 @@ def filled(images: Tensor, fill: Fill) -> Tensor:
     return blurred(images) if fill == "blur" else torch.zeros_like(images)
 
 
-def _marks(question: Question, attribution: Attribution, area: float) -> Tensor:
-    """Return (N, H, W) bool: the pixels of the model's input that each map marks."""
-    maps, model = attribution.maps, question.model
-    size = maps.shape[1], maps.shape[2]
-    reach = WHOLE if isinstance(model, nn.Module) else model.survey.reach(attribution.layers, size)
+def marked(question: Question, maps: Tensor, layers: tuple[str, ...], area: float) -> Tensor:
+    """Return (N, H, W) bool: the pixels of the model's input that maps (N, h, w) of layers mark."""
+    model, size = question.model, (maps.shape[1], maps.shape[2])
+    reach = WHOLE if isinstance(model, nn.Module) else model.survey.reach(layers, size)
     height, width = question.images.shape[2:]
     return top_share(resized(maps, (height, width), reach), area)
+
+
+def are_blank(maps: Tensor) -> Tensor:
+    """Return which maps (N, h, w) have one value everywhere: (N,) bool."""
+    values = maps.flatten(1)
+    return values.amax(1) == values.amin(1)
 
 
 def _copies(marks: Tensor, full: bool) -> Tensor:
@@ -119,9 +202,9 @@ def _copies(marks: Tensor, full: bool) -> Tensor:
     return torch.stack([copy for part in maps for copy in (part, ~part)])
 
 
-def _nothing(objective: Objective, marks: Tensor) -> Tensor:
+def _nothing(are_probabilities: Tensor, marks: Tensor) -> Tensor:
     """Return masks (1, N, H, W) that show no pixel; none, (0, N, H, W), where all scores are probabilities."""
-    return torch.zeros_like(marks)[None][: int(not objective.are_probabilities.all())]
+    return torch.zeros_like(marks)[None][: int(not are_probabilities.all())]
 
 
 def _gap(
@@ -133,37 +216,3 @@ def _gap(
     origins = explainer.origins(question.images, question.model).to(question.images.dtype)
     expected = objective.scores(attribution.outputs) - objective.scores(question.predict(origins))
     return (attribution.maps.sum(dim=(1, 2)) - expected).abs() / expected.abs().clamp_min(LEAST)
-
-
-def _are_blank(attribution: Attribution) -> Tensor:
-    """Return which maps (N,) have one value everywhere."""
-    values = attribution.maps.flatten(1)
-    return values.amax(1) == values.amin(1)
-
-
-def _faithfulness(
-    trial: Trial,
-    attribution: Attribution,
-    objective: Objective,
-    scores: Tensor,
-    hidden: Tensor,
-    stranger: Tensor | None,
-    gap: Tensor | None,
-) -> Faithfulness:
-    """Return what the scores of masked copies (V, N), and those of hidden pictures (0 or 1, N), tell of maps."""
-    kept, dropped = scores[::2], scores[1::2]
-    return Faithfulness(
-        area=trial.area,
-        fill=trial.fill,
-        whole=objective.scores(objective.probabilities(attribution.outputs)),
-        kept=kept[0],
-        dropped=dropped[0],
-        turned_dropped=dropped[1] if trial.full else None,
-        hidden=hidden[0] if len(hidden) else None,
-        copies=(kept - dropped)[1:].T if trial.full else None,
-        stranger=stranger,
-        are_probabilities=objective.are_probabilities,
-        are_blank=_are_blank(attribution),
-        forwards=len(scores) + len(hidden) + (0 if stranger is None else STRANGER.forwards) + (gap is not None),
-        gap=gap,
-    )

@@ -1,7 +1,8 @@
 """Proofs: how far a heatmap can be relied on, for people and programs."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
 from math import floor
 from typing import Literal
 
@@ -11,13 +12,12 @@ from numpy.typing import NDArray
 
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.faithfulness import Faithfulness
-from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.trust.calibration import Calibration, Comparison
 from seewhy.explainers.trust.choices import Fill
 from seewhy.explainers.trust.marking import resized
 from seewhy.explainers.trust.sanity import Sanity
-from seewhy.explainers.trust.sentences import sentence_of
+from seewhy.explainers.trust.sentences import Subject, sentence_of
 
 Grade = Literal["supported", "partly supported", "spread", "not supported", "blank"]
 
@@ -149,8 +149,7 @@ def proof_of(
     faithfulness: Faithfulness,
     values: NDArray[np.float32],
     geometry: Geometry,
-    target: Prediction,
-    against: Prediction | None = None,
+    subject: Subject,
     codes: Collection[str] = (),
     calibration: Calibration | None = None,
     sanity: Sanity | None = None,
@@ -161,8 +160,7 @@ def proof_of(
         faithfulness: of the map (N = 1), on the CPU.
         values: (h, w), the map.
         geometry: of the picture, with the reach of the map's cells.
-        target: what is explained.
-        against: what it is contrasted with.
+        subject: what is explained.
         codes: of the diagnostics of the target.
         calibration: of the model, for scores that are probabilities.
         sanity: of the method on the model.
@@ -177,7 +175,7 @@ def proof_of(
     grade = "blank" if is_blank else grade_of(measurement, comparison, warnings)
     return Proof(
         grade=grade,
-        sentence=sentence_of(grade, faithfulness, target, against),
+        sentence=sentence_of(grade, faithfulness, subject),
         faithfulness=None if is_blank else measurement,
         copies=None if is_blank else _copies(faithfulness),
         calibration=comparison,
@@ -187,6 +185,12 @@ def proof_of(
         warnings=warnings,
         cost=Passes(faithfulness.forwards),
     )
+
+
+def proof_arrays(proofs: Iterable[Proof | None]) -> dict[str, NDArray[np.str_]]:
+    """Return proofs as an array of JSON texts (T,), for npz files; nothing without proofs."""
+    texts = [json.dumps(asdict(proof)) for proof in proofs if proof]
+    return {"proofs": np.array(texts)} if texts else {}
 
 
 def grade_of(

@@ -1,5 +1,7 @@
 """The verdict of a proof as a sentence."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import isclose
 
 from seewhy.explainers.core.faithfulness import Faithfulness
@@ -11,22 +13,38 @@ _HIDDEN = {"blur": ("blurred away", "blurred"), "mean": ("painted over", "painte
 """How the fill hides pixels, at the beginning of a clause and after a noun."""
 
 
-def sentence_of(
-    grade: str | None, faithfulness: Faithfulness, target: Prediction, against: Prediction | None = None
-) -> str:
+@dataclass(frozen=True)
+class Subject:
+    """What a sentence is about.
+
+    Attributes:
+        name: what it is called.
+        reading: returns what one of its scores reads like.
+    """
+
+    name: str
+    reading: Callable[[float], str]
+
+
+def subject_of(target: Prediction, against: Prediction | None = None) -> Subject:
+    """Return the subject of sentences about a target, which may be contrasted with another."""
+    name = f"the lead of {target.label!r} over {against.label!r}" if against else repr(target.label)
+    return Subject(name, target.reading)
+
+
+def sentence_of(grade: str | None, faithfulness: Faithfulness, about: Subject) -> str:
     """Return the verdict on one map for people.
 
     Args:
         grade: see `Proof`.
         faithfulness: of the map (N = 1).
-        target: what is explained, which says how its scores read.
-        against: what it is contrasted with.
+        about: what is explained.
     """
     first, then = _HIDDEN[faithfulness.fill]
     part = _part(faithfulness.area)
-    subject = f"the lead of {target.label!r} over {against.label!r}" if against else repr(target.label)
+    subject = about.name
     whole, kept, dropped = (
-        target.reading(float(score)) for score in (faithfulness.whole, faithfulness.kept, faithfulness.dropped)
+        about.reading(float(score)) for score in (faithfulness.whole, faithfulness.kept, faithfulness.dropped)
     )
     verb = "goes"
     if bool(faithfulness.are_probabilities):

@@ -86,7 +86,11 @@ def test_a_metric_that_cannot_measure_a_method_says_why(ask, monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "field", "message"),
     [
-        ({"metrics": "gridpg,difull"}, "metrics", "gridpg, difull: this metric needs several pictures; use `seewhy evaluate"),
+        (
+            {"metrics": "gridpg,difull"},
+            "metrics",
+            "gridpg, difull: this metric needs several pictures; use `seewhy evaluate",
+        ),
         ({"metrics": "pointing-game"}, "truth", "where the targets lie"),
         ({"metrics": "insertoin"}, "metrics", "Near matches: insertion"),
         ({"metrics": "road", "road.imputaton": "exact"}, "road.imputaton", "Near matches: imputation"),

@@ -33,7 +33,7 @@ def run(model, null, images, ask=DEFAULT_ASK, trial=Trial()):  # noqa: B008
 
 
 def count(model, null, rows):
-    return len(null.calibration(model, rows[0][0]).scores)
+    return len(null.calibration(model, rows[0][0].faithfulness).scores)
 
 
 def test_each_picture_is_tried_with_the_map_of_the_one_before_it(model):
@@ -51,7 +51,7 @@ def test_a_map_is_graded_once_there_are_a_hundred(model):
         rows = run(model, null, pictures(8, seed))
     view = prepare(model, pictures(1)[0])
     attribution = rows[0][0]
-    calibration = null.calibration(model, attribution)
+    calibration = null.calibration(model, attribution.faithfulness)
     (result,) = explanations(model, "gradcam", view.picture, view.geometry, attribution, calibration=calibration)
     assert result.proof.calibration.of == len(calibration.scores) >= 100
     assert result.proof.grade is not None
@@ -76,7 +76,7 @@ def test_scores_of_other_kinds_and_areas_are_not_mixed(model):
     lead = run(model, null, pictures(2, seed=1), Ask(torch.tensor([0, 1]), torch.tensor([1, 2])))
     assert count(model, null, lead) == 2
     half = run(model, null, pictures(2, seed=2), trial=Trial(area=0.5))
-    assert null.calibration(model, half[0][0]) is None
+    assert null.calibration(model, half[0][0].faithfulness) is None
     assert half[0][0].faithfulness.forwards == 2
 
 

@@ -217,8 +217,32 @@ def test_openapi_requires_both_pictures(client):
         assert body["schema"]["required"] == ["image", "reference"]
     assert set(content["application/json"]["example"]) == {"image", "reference"}
     names = {parameter["name"] for parameter in route["parameters"]}
-    assert names == {"model", "view", "colormap", "alpha", "scale", "top", "format"}
+    assert names == {
+        "model",
+        "view",
+        "colormap",
+        "alpha",
+        "scale",
+        "top",
+        "format",
+        "proof",
+        "proof_area",
+        "proof_fill",
+    }
     assert "304" in route["responses"]
+
+
+def test_each_map_has_its_proof_beside_those_of_earlier_pictures(ask, lite0, cat, coffee):
+    response = answered(ask(format="json", proof="true"))
+    answer = response.get_json()
+    for side, proof in zip(("image", "reference"), similar(lite0, cat, coffee, proof=True).proof, strict=True):
+        assert answer[side]["proof"]["faithfulness"]["score"] == pytest.approx(proof.faithfulness.score, abs=0.02)
+        assert answer[side]["proof"]["cost"]["forwards"] == proof.cost.forwards + 2  # the map of another picture
+    assert response.headers["X-SeeWhy-Proof"].count("score=") == 2
+    assert "ETag" not in response.headers  # grades depend on earlier requests
+    half = answered(ask(format="json", proof="true", proof_area="0.5"))
+    assert half.get_json()["image"]["proof"]["cost"]["forwards"] == 3
+    assert "ETag" in half.headers
 
 
 def test_the_command_writes_every_format(run, tmp_path, lite0):
@@ -229,7 +253,9 @@ def test_the_command_writes_every_format(run, tmp_path, lite0):
     assert result.output == f"{CAT}: 0.088 like {COFFEE} -> {out}\n"
     answer = json.loads(out.read_text())
     assert [pair["image"] for pair in answer["pairs"]] == [list(pair.image) for pair in expected.pairs]
-    assert run("similar", CAT, COFFEE, "-o", tmp_path / "out.npz").exit_code == 0
+    result = run("similar", CAT, COFFEE, "-o", tmp_path / "out.npz", "--proof")
+    lines = [line.partition(": With the marked quarter blurred")[0] for line in result.output.splitlines()]
+    assert lines[1:] == [f"  {CAT}, ungraded", f"  {COFFEE}, ungraded"]
     with np.load(tmp_path / "out.npz") as arrays:
         assert arrays["contributions"].shape == (5,)
     assert run("similar", CAT, COFFEE, "-o", tmp_path / "out.webp", "--view", "side-by-side").exit_code == 0

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torchvision.models import VisionTransformer, densenet121
 
 from seewhy import LoadedModel, load_model, similar, wrap_model
+from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.errors import LayerError, OptionError, PictureError, UnreadablePictureError
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.layers.layout import TokenGrid
@@ -67,12 +68,22 @@ def test_two_cells_of_one_colour_make_the_likeness():
     model = plain(nn.Sequential(conv, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head), size=2)
     image, reference = torch.zeros(2, 3, 2, 2)
     image[0, 0, 0] = reference[0, 1, 1] = reference[1, 0, 1] = 4  # the averages are (1, 0, 0) and (1, 1, 0)
-    result = similar(model, image, reference, top=1)
+    result = similar(model, image, reference, top=1, proof="full", proof_fill="mean")
     root = 0.5**0.5
     assert result.score == pytest.approx(root, abs=1e-6)
     assert (result.embedding, result.layer, result.exact) == ("3", "0", True)
     np.testing.assert_allclose(result.maps[0], [[root, 0], [0, 0]], atol=1e-6)
     np.testing.assert_allclose(result.maps[1], [[0, 0], [0, root]], atol=1e-6)
+    first, second = (proof.faithfulness for proof in result.proof)
+    assert (first.value, first.kept, first.dropped, first.hidden, first.score) == pytest.approx((root, root, 0, 0, 1))
+    assert (second.kept, second.dropped, second.score) == pytest.approx((1, 0, 1 / root))
+    assert [proof.cost for proof in result.proof] == [Passes(7)] * 2
+    assert result.proof[0].sentence.startswith(
+        "With the marked quarter painted over, the likeness goes from 0.707 to 0"
+    )
+    document = json.loads(json.dumps(result.document()))
+    assert [document[side]["proof"]["copies"]["beaten"] for side in ("image", "reference")] == [1, 1]
+    assert [json.loads(text)["cost"]["forwards"] for text in result.arrays()["proofs"]] == [7, 7]
     (strongest,) = result.pairs
     assert (strongest.image, strongest.reference) == ((0, 0, 1, 1), (1, 1, 2, 2))
     assert strongest.contribution == pytest.approx(root, abs=1e-6)

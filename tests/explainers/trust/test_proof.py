@@ -22,7 +22,7 @@ from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.marking import turned
 from seewhy.explainers.trust.proof import Measurement, grade_of, shape_of
 from seewhy.explainers.trust.sanity import Sanity
-from seewhy.explainers.trust.sentences import sentence_of
+from seewhy.explainers.trust.sentences import sentence_of, subject_of
 from seewhy.explainers.trust.strangers import Strangers
 from seewhy.explainers.trust.trial import Trial
 from tests.explainers.trust.test_faithfulness import Brightness, bright_corner, light_meter
@@ -101,7 +101,7 @@ def sentence(grade, target=None, against=None, trial=Trial(fill="mean")):  # noq
     ask = Ask.single(0, against=1 if against else None)
     (row,) = prove(network, images, [GradCAM(layers=("conv",)).explain(network, images, ask)], trial)
     target = target or ClassPrediction(0, "light", 0.95, 1.5)
-    return sentence_of(grade, row.faithfulness, target, against)
+    return sentence_of(grade, row.faithfulness, subject_of(target, against))
 
 
 def test_sentences_are_plain_english():
