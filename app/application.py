@@ -40,7 +40,7 @@ class Components:
 
     Attributes:
         settings: settings of the application.
-        strict: raise if the key file cannot be read; otherwise nobody is let in until it can be read.
+        strict: raise if the key file cannot be read; otherwise requests are refused until it can be read.
         service: answers requests.
         operations: metrics, logs and traces.
     """
@@ -103,7 +103,7 @@ def create_app(settings: Settings | None = None, strict: bool = True) -> Flask:
 
     Args:
         settings: by default from the environment.
-        strict: raise if the key file cannot be read; otherwise nobody is let in until it can be read.
+        strict: raise if the key file cannot be read; otherwise requests are refused until it can be read.
     """
     settings = settings or Settings()
     quiet_decoders()

@@ -113,7 +113,7 @@ class StoppingError(NotReadyError):
 
 
 class KeysUnavailableError(ServiceError):
-    """The key file cannot be read, so nobody is let in."""
+    """The key file cannot be read, so all requests are refused."""
 
 
 class DeadlineError(ServiceError):

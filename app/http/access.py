@@ -41,7 +41,7 @@ def require_keys(app: Flask, file: Path | None, strict: bool) -> None:
     Args:
         app: the application.
         file: the key file.
-        strict: raise if it cannot be read; otherwise nobody is let in until it can be read.
+        strict: raise if it cannot be read; otherwise requests are refused until it can be read.
 
     Raises:
         FieldError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""What is asked of pictures: targets, and what they are contrasted with."""
+"""Questions about pictures: targets, and contrasts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -43,7 +43,7 @@ class Diagnostic:
 
     Attributes:
         code: such as blank-map; docs/http.md lists them.
-        message: its meaning, and what to try.
+        message: the meaning, and what to try.
     """
 
     code: str
@@ -63,7 +63,7 @@ class Answered:
 
 @dataclass(frozen=True, eq=False)
 class Attribution(Answered):
-    """The maps of a batch, and what they explain.
+    """The maps of a batch, with their targets and outputs.
 
     Attributes:
         maps: (N, h, w) float32, raw: not resized, not normalised; on the images' device.

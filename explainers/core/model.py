@@ -45,7 +45,7 @@ class Model(Protocol):
 
     @property
     def task(self) -> Task:
-        """What it was trained for."""
+        """The task that the model was trained for."""
 
     @property
     def preprocess(self) -> Preprocess:

@@ -187,7 +187,7 @@ def named_ask(
     attribute: str | None = None,
     label: int | str | None = None,
 ) -> Ask:
-    """Return what is asked of one picture, as a user names it.
+    """Return the question about one picture, from user input.
 
     Args:
         task, target, attribute, label: as `named_target`, and so are the errors.

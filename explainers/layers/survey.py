@@ -124,7 +124,7 @@ def survey_module(
         module: within reach of hooks.
         image_shape: (C, H, W) of the input.
         outputs: reads the outputs (N, ...) in what the module returns.
-        layers: the default layers, where they are declared and need not be found.
+        layers: declared default layers; empty to choose them automatically.
 
     Raises:
         LayerError: a declared layer that cannot carry a CAM.

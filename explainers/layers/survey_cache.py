@@ -1,4 +1,4 @@
-"""Surveys at hand: those that models carry, and cached ones of bare modules, valid until the module changes."""
+"""Cached surveys: those of models, and those of bare modules, valid until the module changes."""
 
 import threading
 import weakref
@@ -90,7 +90,7 @@ def survey_of(
 
 
 def state_of(module: nn.Module) -> object:
-    """Return all that decides what a module computes, but for its mode; states are equal only if none of it changed."""
+    """Return everything that determines what a module computes, except its mode; equal only if nothing changed."""
     parts = tuple((path, weakref.ref(part), *_attributes(part)) for path, part in module.named_modules())
     tensors = tuple(_version(tensor) for tensor in (*module.parameters(), *module.buffers()))
     return parts, tensors

@@ -94,7 +94,7 @@ def decompose(
         model: left as it was.
         image, reference: each (1, C, H, W) floating, normalised.
         top: most pairs to return.
-        progress: told of each pass; its `cancel` is called between parts of long work too.
+        progress: notified of each pass; its `cancel` is called between parts of long work too.
 
     Raises:
         LayerError: no layer of the model has cells of the picture, or no gradient reaches them.

@@ -40,7 +40,7 @@ def similar(
     estimated, and the likeness is not `exact`.
 
     Args:
-        model: a `LoadedModel`, from `load_model` or `wrap_model`; left as it was.
+        model: a `LoadedModel`, from `load_model` or `wrap_model`; left unchanged.
         image, reference: each a path, bytes, open file, PIL image or array, see `read_picture`; or a tensor (C, H, W)
             of the model's input.
         top: most pairs of patches to return.
@@ -56,7 +56,7 @@ def similar(
         OptionError: fewer than one pair, or a value out of bounds.
         LayerError: no layer of the model has cells of the picture.
         ModelOutputError: the model returns no outputs, or NaN.
-        UnsupportedModuleError: a bare module, whose preprocessing is unknown.
+        UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
     must_show(top)
     trial = trial_of(proof, proof_area, proof_fill)
