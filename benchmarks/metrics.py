@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -35,6 +35,9 @@ BLOCKS = 7
 
 STEPS = 28
 """Masks, steps and hidden parts."""
+
+METHODS = 4
+"""Methods of a table: one, and three controls."""
 
 
 def grey(model: LoadedModel) -> LoadedModel:
@@ -65,6 +68,7 @@ class Case:
         passes: forward passes of each picture, in words.
         truth: whether it is told where the target lies.
         explains: whether it explains pictures anew, by SeeWhy's Grad-CAM on either side.
+        methods: how many methods are measured in turn, as in a table; all have the same maps here.
     """
 
     metric: str
@@ -74,6 +78,7 @@ class Case:
     passes: str = "none"
     truth: bool = False
     explains: bool = field(default=False, kw_only=True)
+    methods: int = field(default=1, kw_only=True)
 
 
 CASES = (
@@ -96,6 +101,14 @@ CASES = (
         "FaithfulnessCorrelation",
         lambda side: {"nr_runs": STEPS, "subset_size": side * side // 4, "perturb_baseline": 0.0},
         f"{STEPS}, {STEPS + 1}",
+    ),
+    Case(
+        "sensitivity-n",
+        {"masks": STEPS},
+        "FaithfulnessCorrelation",
+        lambda side: {"nr_runs": STEPS, "subset_size": side * side // 4, "perturb_baseline": 0.0},
+        f"{STEPS}, {METHODS} × {STEPS + 1}",
+        methods=METHODS,
     ),
     Case(
         "infidelity",
@@ -123,9 +136,10 @@ def seewhy(case: Case, work: Workload, raw: Tensor, truth: Tensor) -> Run:
     with pose(work.model, work.images, Ask(work.targets)) as question:
         plain = question.plain()
 
-    def run() -> Tensor:
+    def run() -> list[Tensor]:
         with pose(work.model, work.images, Ask(work.targets)) as question:
-            return metric.score(Subject(question, METHOD, raw, plain, truth))
+            subject = Subject(question, METHOD, raw, plain, truth)
+            return [metric.score(replace(subject)) for _ in range(case.methods)]
 
     return run
 
@@ -144,8 +158,9 @@ def quantus(case: Case, work: Workload, maps: Tensor, truth: Tensor) -> Run:
     attributions = maps[:, None].numpy()
 
     def run() -> Any:
-        copies = images.copy(), targets.copy(), attributions.copy()  # which it changes
-        return metric(network, *copies, device="cpu", batch_size=len(images), **extra)
+        for _ in range(case.methods):
+            copies = images.copy(), targets.copy(), attributions.copy()  # which it changes
+            metric(network, *copies, device="cpu", batch_size=len(images), **extra)
 
     return run
 
@@ -179,7 +194,8 @@ def row(case: Case, times: Times) -> list[str]:
     options = ", ".join(f"{name}={value}" for name, value in case.options.items())
     milliseconds = [f"{median(times[name]) * 1000:,.1f}" for name in (SEEWHY, QUANTUS)]
     lead = page.times(ratio(times, QUANTUS, SEEWHY))
-    return [f"`{case.metric}`", options, f"`{case.peer}`", case.passes, *milliseconds, f"**{lead}**"]
+    metric = f"`{case.metric}`" if case.methods == 1 else f"`{case.metric}` of {case.methods} methods"
+    return [metric, options, f"`{case.peer}`", case.passes, *milliseconds, f"**{lead}**"]
 
 
 def tables(rows: Iterable[Sequence[str]]) -> str:

@@ -133,7 +133,7 @@ def questions(models: Sequence[str] = MODELS, methods: Sequence[str] = tuple(MET
     """Return the requests: all routes that run a model, over models, methods, layers, targets, contrasts and edits."""
     kinds = []
     for model in models:
-        quick = [*_explanations(model, methods), *_hooks(model)]
+        quick = [*_explanations(model, methods), *_others(model)]
         long = [("/explain", _explanation(model, method, LONG[method])) for method in LONG if method in methods]
         for number, (path, fields) in enumerate([*quick, *long]):
             picture, form = PICTURES[number % len(PICTURES)], tuple({"model": model, **fields}.items())
@@ -160,12 +160,13 @@ def _explanation(model: str, method: str, options: dict[str, str]) -> dict[str, 
     return {"method": method, "format": "npz", **options, **named}
 
 
-def _hooks(model: str) -> Iterator[tuple[str, dict[str, str]]]:
+def _others(model: str) -> Iterator[tuple[str, dict[str, str]]]:
     early, late = LAYERS[model]
     edits = json.dumps([{"layer": late, "op": "zero", "channels": [0, 1, 2]}])
     early_edit = json.dumps([{"layer": early, "op": "zero"}])
     yield "/predict", {}
     yield "/similar", {"format": "npz", "top": "1"}
+    yield "/evaluate", {"method": "layercam", "metrics": "infidelity,sparseness", "infidelity.masks": "4"}
     yield "/hooks/trace", {"format": "json"}
     yield "/hooks/trace", {"format": "json", "layer": late, "target": "282"}
     yield "/hooks/capture", {"layer": late, "format": "npz"}

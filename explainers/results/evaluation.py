@@ -26,8 +26,8 @@ RESAMPLES = 1000
 
 CONFIDENCE = 0.95
 
-_ACROSS = 4
-"""Charts beside each other in a plot."""
+_ACROSS = 5
+"""Most charts beside each other in a plot."""
 
 _ARROWS: dict[Better, str] = {"higher": "↑", "lower": "↓"}
 
@@ -198,11 +198,11 @@ class Evaluation(Result):
         return {metric: reason for (name, metric), reason in self.reasons.items() if name == method}
 
     def plot(self) -> "Figure":
-        """Return a figure of matplotlib, made without pyplot: a chart for each column, controls grey."""
+        """Return a figure of matplotlib, made without pyplot: a chart for each column; controls are grey."""
         from matplotlib.figure import Figure  # matplotlib takes long to import
 
-        across = min(_ACROSS, len(self.columns))
-        down = -(-len(self.columns) // across)
+        down = -(-len(self.columns) // _ACROSS)
+        across = -(-len(self.columns) // down)  # as many in each row, or one less in the last
         figure = Figure(figsize=(1.2 + 2.1 * across, down * (0.8 + 0.24 * len(self.methods))), layout="constrained")
         axes = figure.subplots(down, across, squeeze=False, sharey=True).flatten()
         for ax, column in zip(axes, self.columns, strict=False):
@@ -223,6 +223,7 @@ class Evaluation(Result):
                 ax.plot([cell.mean], [place], "o", color=colour, markersize=5, markerfacecolor=None if is_best else "w")
         ax.set_title(f"{column.name} {_ARROWS[column.better]}", fontsize=9)
         ax.set_yticks(range(len(self.methods)), list(reversed(self.methods)), fontsize=8)
+        ax.set_ylim(-0.7, len(self.methods) - 0.3)
         ax.tick_params(axis="x", labelsize=7)
         ax.tick_params(axis="y", length=0)
         ax.grid(axis="x", color="0.9")

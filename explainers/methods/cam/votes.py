@@ -66,9 +66,11 @@ class Votes(LayerExplainer):
     reads the list of all positions, as VGG's does, :math:`z_k(i)` is the number of positions times
     :math:`\sum_j A^j(i)\, \partial y_k / \partial A^j(i)`, for the target and its 50 strongest rivals, each by a
     backward pass through the head, and :math:`b_k` is the rest of the logit :math:`y_k`. Of a linear head all of these
-    are the same. Where there is neither, as in a transformer with a class token, or where no classes are asked about,
-    the map is Grad-CAM's, for another forward pass and a backward pass, and a diagnostic (``votes-unavailable``) says
-    so.
+    are the same. Of listed positions, gradients say what a position adds to this picture, not what it would say alone:
+    on a planted network HiResCAM points at the cue more often than votes do.
+
+    Where there is neither, as in a transformer with a class token, or where no classes are asked about, the map is
+    Grad-CAM's, for another forward pass and a backward pass, and a diagnostic (``votes-unavailable``) says so.
 
     The method is our own. The paper has classes compete for each pixel of gradients times inputs. Contrasts with other
     classes are also in Wang and Wang: "Why Not Other Classes?" (2022), VAR (2025, arXiv 2503.07346) and Finer-CAM.
