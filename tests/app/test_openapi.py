@@ -95,8 +95,8 @@ def test_an_option_of_several_methods_takes_what_any_of_them_takes(client):
     samples = parameters["samples"]
     assert samples["schema"].items() >= {"type": "integer", "minimum": 1, "maximum": 20000}.items()
     assert (
-        "sobol: Number of rows of the two matrices of masks; powers of two cover the space best. Default 16. At least 2, at most 4096."
-        in (samples["description"])
+        "sobol: Number of rows of the two matrices of masks; powers of two cover the space best. Default 16. At least "
+        "2, at most 4096." in (samples["description"])
     )
     assert parameters["gamma"]["schema"]["minimum"] == 0
     assert "exclusiveMinimum" not in parameters["gamma"]["schema"]
