@@ -237,7 +237,7 @@ class PatchMapAnswer(BaseModel):
     map: list[list[float]] = Field(
         description="Rows of the layer's cells over `box`: the contribution of each to the score."
     )
-    proof: Proof | None = Field(None, description="How far the map can be relied on; with `proof`.")
+    proof: Proof | None = Field(None, description="How far the map can be trusted; with `proof`.")
 
 
 class PairAnswer(BaseModel):

@@ -19,8 +19,8 @@ from seewhy.explainers.trust.sentences import Subject
 from seewhy.explainers.trust.trial import trial_of
 from seewhy.explainers.view import View, ViewSource, prepare
 
-SUBJECT = Subject("the likeness", "{:.3f}".format)
-"""The subject of sentences about a likeness."""
+SUBJECT = Subject("the similarity", "{:.3f}".format)
+"""The subject of sentences about two pictures."""
 
 
 def similar(

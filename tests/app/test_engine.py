@@ -30,6 +30,7 @@ from seewhy.explainers.tasks.pose import survey
 from seewhy.models import LoadedModel, ModelError, Preprocess
 from seewhy.models.spec import ModelSpec
 from tests import nets
+from tests.grids import few
 from tests.waiting import GUARD, until
 
 
@@ -969,7 +970,7 @@ def same(task, expected):
     return all(nets.relative_error(maps, reference) < 1e-4 for maps, reference in pairs)
 
 
-@pytest.mark.parametrize("name", LONG_WORKS)
+@pytest.mark.parametrize("name", few(LONG_WORKS, ["rise", "ablationcam", "an intervention"]))
 def test_what_runs_between_the_passes_of_another_batch_is_answered_as_if_it_were_alone(name):
     model = small_model()
     engine = Engine(EngineOptions(lambda _: model, 1, max_batch=4, queue_size=200))

@@ -68,6 +68,7 @@ def test_two_pictures_are_compared(alike, url, answer):
     assert alike.url == f"{url}/?show=likeness&example=astronaut&reference=rocket"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_patch_shows_what_it_is_paired_with(alike, answer, side):
     name, other = ("image", "reference") if side == 0 else ("reference", "image")
@@ -99,6 +100,7 @@ def test_the_keyboard_reads_patches_and_pairs(alike, answer):
     np.testing.assert_allclose([marked(alike, 0)[0], marked(alike, 1)[0]], boxes, atol=0.01)
 
 
+@pytest.mark.slow
 def test_a_second_file_that_is_no_picture_is_told_beside_its_button(alike, tmp_path):
     (tmp_path / "rocket.jpg").write_text("no picture")
     alike.set_input_files("#reference", tmp_path / "rocket.jpg")

@@ -67,9 +67,12 @@ class Votes(LayerExplainer):
     reads the list of all positions, like VGG's, :math:`z_k(i)` is the number of positions times
     :math:`\sum_j A^j(i)\, \partial y_k / \partial A^j(i)`, for the target and its 50 strongest rivals, with one
     backward pass through the head for each, and :math:`b_k` is the rest of the logit :math:`y_k`. For a linear head,
-    all of these are equal. For all other models, such as a transformer with a class token, and for targets that are not
-    classes, the map is Grad-CAM's. It then takes an extra forward pass and a backward pass, and a diagnostic
-    (``votes-unavailable``) reports it.
+    all of these are equal. With listed positions, gradients describe the contribution of a position to this picture,
+    not its evidence on its own: on a planted network HiResCAM points at the cue more often than votes do.
+
+    For all other models, such as a transformer with a class token, and for targets that are not classes, the map is
+    Grad-CAM's. It then takes an extra forward pass and a backward pass, and a diagnostic (``votes-unavailable``)
+    reports it.
 
     This method is our own. In the paper, classes compete for each pixel of gradients times inputs. Contrasts with other
     classes are also in Wang and Wang: "Why Not Other Classes?" (2022), VAR (2025, arXiv 2503.07346) and Finer-CAM. With
