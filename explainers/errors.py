@@ -48,7 +48,7 @@ def at_fault(field: str, kind: type[ExplainerError] = PictureError) -> Iterator[
 
 
 class UnreadablePictureError(PictureError):
-    """The bytes are no picture of a supported format, or incomplete."""
+    """The bytes are not a picture of a supported format, or are incomplete."""
 
 
 class PictureTooLargeError(PictureError):
@@ -115,7 +115,7 @@ class UnsupportedOperationError(ExplainerError):
 
 
 class ModelOutputError(ExplainerError):
-    """The model's output holds no logits of shape (N, K)."""
+    """The model's output contains no logits of shape (N, K)."""
 
 
 class NonFiniteError(ModelOutputError):

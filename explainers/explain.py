@@ -172,7 +172,7 @@ def _best(model: Model, view: View, target: Any, top: int) -> list[Any]:
 
 
 def _each(model: Model, view: View, asks: Sequence[Ask]) -> list[Ask]:
-    """Return what is asked of a picture, of each box of a class one by one."""
+    """Return the questions about a picture, one for each box of a class."""
     asks = [ask.placed(view.geometry) for ask in asks]
     if not any(ask.is_plural for ask in asks):
         return asks

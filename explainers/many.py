@@ -43,7 +43,7 @@ _DECODERS = 4
 
 @dataclass(frozen=True)
 class _Series:
-    """The question about each picture of many; `ask` is that of pictures without a target of their own."""
+    """The question about each of many pictures; `ask` applies to pictures without their own target."""
 
     model: Model
     method: str
@@ -53,7 +53,7 @@ class _Series:
     calibration: Calibration | None
 
     def prepare(self, picture: ViewSource, target: int | str | None) -> tuple[View, Ask]:
-        """Return what the model sees of a picture, and what is asked of it."""
+        """Return the model's view of a picture, and the question about it."""
         ask = self.ask
         if target is not None:
             if ask.function is not None:

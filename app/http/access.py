@@ -73,7 +73,7 @@ def allow_origins(app: Flask, origins: str) -> None:
 
 
 def _plain_address(answer: "WSGIApplication") -> "WSGIApplication":
-    """Reduce the client's address to an IP address; where there is none, the proxy's address counts.
+    """Reduce the client's address to an IP address; if there is none, use the proxy's address.
 
     Some proxies add the port, which differs for each connection.
     """

@@ -162,7 +162,7 @@ class AcceleratedModel:
             return None
 
     def _agree(self, parts: Parts, probe: Tensor, expected: tuple[tuple[Tensor, ...], Tensor]) -> bool:
-        """Whether parts give what the model gives, for batches of other sizes than compiled for."""
+        """Whether the parts give the same results as the model, for other batch sizes than compiled for."""
         values, outputs = expected
         for rows in (slice(0, 1), slice(1, 3), slice(0, 3)):
             crossing = parts.prefix(probe[rows])

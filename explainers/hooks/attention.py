@@ -1,4 +1,4 @@
-"""Attention made visible: within a session attention is computed by its definition, and its probabilities are kept.
+"""Attention sessions: within a session, attention is computed by its definition and its probabilities are recorded.
 
 Fused kernels never hold the probabilities. `DefinedAttention` sees the functions that its thread calls, and computes
 PyTorch's two kinds of fused attention step by step; a model that computes its own softmax stays as it is. Nothing is

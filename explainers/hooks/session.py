@@ -148,7 +148,7 @@ class HookSession:
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
-        """All modules by path; a module of several names stands under each."""
+        """All modules by path; a module with several names is listed under each."""
         return self._modules
 
     def before_forward(

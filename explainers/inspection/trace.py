@@ -263,7 +263,7 @@ def _single(values: tuple[Any, ...]) -> Any:
 
 
 def _dead_maps(output: Tensor, image_size: tuple[int, int]) -> Tensor | None:
-    """Return (C,) bool on the CPU: which feature maps are zero everywhere; None if the output is no grid."""
+    """Return (C,) bool on the CPU: which feature maps are zero everywhere; None if the output is not a grid."""
     axes = grid_axes(tuple(output.shape), image_size)
     if axes is None or output.shape[axes[1]] * output.shape[axes[2]] < 2:
         return None

@@ -68,7 +68,7 @@ class Layer:
 
     @property
     def cells(self) -> int:
-        """Number of positions of its output in the picture; 0 if that is neither a grid nor tokens."""
+        """Number of positions of the output in the picture; 0 if it is neither a grid nor tokens."""
         return self.tokens.cells if self.tokens is not None else cells_of(self.output_shape, self.grid)
 
 

@@ -20,7 +20,7 @@ from seewhy.explainers.trust.trial import trial_of
 from seewhy.explainers.view import View, ViewSource, prepare
 
 SUBJECT = Subject("the similarity", "{:.3f}".format)
-"""What sentences about two pictures are about."""
+"""The subject of sentences about two pictures."""
 
 
 def similar(
@@ -33,7 +33,7 @@ def similar(
     proof_area: float = AREA,
     proof_fill: Fill = "blur",
 ) -> Likeness:
-    """Compare two pictures as a model sees them, and find the patches that make them alike.
+    """Compare two pictures as a model sees them, and find the patches that make them similar.
 
     The score is the cosine of their embeddings, which are what the last linear layer reads. Where an embedding is the
     average of a grid of features, or lists them, the maps and the pairs are its exact parts; otherwise they are

@@ -67,8 +67,8 @@ class Votes(LayerExplainer):
     reads the list of all positions, like VGG's, :math:`z_k(i)` is the number of positions times
     :math:`\sum_j A^j(i)\, \partial y_k / \partial A^j(i)`, for the target and its 50 strongest rivals, with one
     backward pass through the head for each, and :math:`b_k` is the rest of the logit :math:`y_k`. For a linear head,
-    all of these are equal. In a list of positions, gradients say what a position adds to this picture, not what it
-    would say alone: on a planted network, HiResCAM points at the cue more often than votes do.
+    all of these are equal. With listed positions, gradients describe the contribution of a position to this picture,
+    not its evidence on its own: on a planted network HiResCAM points at the cue more often than votes do.
 
     For all other models, such as a transformer with a class token, and for targets that are not classes, the map is
     Grad-CAM's. It then takes an extra forward pass and a backward pass, and a diagnostic (``votes-unavailable``)
