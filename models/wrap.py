@@ -1,5 +1,6 @@
 """A model from a module in memory, with its preprocessing and the labels of its classes."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,12 +12,13 @@ from seewhy.explainers.errors import ExplainerError
 from seewhy.explainers.execution.accelerators import choose
 from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.hooks.registered import remove_leftovers
-from seewhy.explainers.tasks.heads import Head, guessed_head, head_fault, task_with
+from seewhy.explainers.tasks.heads import Head, declared_head, guessed_head, head_fault, task_with
 from seewhy.explainers.tasks.pose import survey
 from seewhy.models.box_head import BoxHead
 from seewhy.models.detectors import DetectorParts, detector_parts, preprocess_of_detector, pyramid
 from seewhy.models.errors import ModelError
 from seewhy.models.preprocess import Interpolation, Preprocess
+from seewhy.models.probabilities import ADVICE, returns_probabilities
 from seewhy.models.spec import LoadedModel, ModelSpec
 from seewhy.models.transforms import Transform, preprocess_of
 
@@ -92,6 +94,9 @@ def wrap_model(
         count = box_head.layout.classes if box_head else task.outputs(raw).shape[1]
         default_layers = tuple(default_layers) or (pyramid(detector, shape) if detector else ())
         layers = survey(module, shape, default_layers, task)
+        head_kind = "detection" if box_head else declared_head(kind, count)
+        with evaluation_mode(module):
+            is_normalised = returns_probabilities(module, task, head_kind, empty)
     except (ExplainerError, ModelError) as error:
         raise ModelError(f"{name}: {error}") from error
     except Exception as error:
@@ -100,6 +105,8 @@ def wrap_model(
     names = _names(labels, count, kind, name)
     if fault := head_fault(kind, count, units):
         raise ModelError(f"{name}: {fault}")
+    if is_normalised:
+        warnings.warn(f"{name} {ADVICE}", UserWarning, stacklevel=2)
     spec = ModelSpec(
         name=name,
         source="own",

@@ -54,6 +54,13 @@ def test_a_module_that_was_trained_on_answers_as_it_is_now(module):
     assert explain(model, CAT).target.index == 1
 
 
+def test_a_module_that_returns_probabilities_is_warned_of(module):
+    normalised = nn.Sequential(module, nn.Softmax(dim=1))
+    with pytest.warns(UserWarning, match=r"^Sequential returns probabilities.*Return the logits before the softmax"):
+        wrap_model(normalised, input_size=64)
+    wrap_model(normalised, input_size=64, head="value")  # shares may be what a network was trained to return
+
+
 def test_logits_may_stand_in_a_dictionary(module):
     class Told(nn.Module):
         def __init__(self):
