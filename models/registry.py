@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from seewhy.explainers.errors import LayerError
+from seewhy.explainers.errors import LayerError, near_matches
 from seewhy.explainers.execution.accelerators import choose
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.process_wide import exclusive
@@ -69,6 +69,8 @@ class Registry:
             UnknownModelError: no such model or weight set; the message lists near matches.
         """
         if name not in self._declared:
+            if name not in zoo_names() and (hint := near_matches(name, self._declared)):
+                raise UnknownModelError(f"There is no model {name!r}. {hint}")
             return zoo_spec(name, weights)
         if weights is not None:
             raise UnknownModelError(f"{name!r} has the weights that the models file names; leave out {weights!r}.")

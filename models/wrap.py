@@ -1,7 +1,7 @@
 """A model from a module in memory, with its preprocessing and the labels of its classes."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -138,6 +138,9 @@ def _preprocess(
     Raises:
         ModelError: they contradict each other, or a detector of torchvision, which normalises by itself.
     """
+    for name, numbers in (("mean", mean), ("std", std)):
+        if not isinstance(numbers, Sequence) or isinstance(numbers, str):
+            raise ModelError(f"{name} is {numbers!r}; give a number for each channel, such as {name}=(0.5,).")
     if len(mean) != len(std):
         raise ModelError(f"mean has {len(mean)} numbers and std {len(std)}; give one of each for every channel.")
     size = (input_size, input_size) if isinstance(input_size, int) else input_size or (224, 224)
@@ -184,6 +187,8 @@ def _names(labels: Sequence[str] | None, count: int, head: Head | None, model: s
         ModelError: there is another number of labels.
     """
     kind, kinds = ("output", "values") if head == "value" else ("class", "classes")
+    if labels is not None and (isinstance(labels, str) or not isinstance(labels, Iterable)):
+        raise ModelError(f"labels is {labels!r}; give a list with a name for each of the {count} {kinds}.")
     names = tuple(f"{kind} {index}" for index in range(count)) if labels is None else tuple(labels)
     if len(names) != count:
         is_sigmoid = count == 1 and head != "value"

@@ -165,6 +165,11 @@ def test_models_whose_code_cannot_be_found_are_known_without_importing_anything(
     assert warning.startswith("[models.mine]: No module named 'nothing_of_the_kind': put its folder on Python's path")
 
 
+def test_a_name_close_to_a_declared_one_suggests_it(declare):
+    with pytest.raises(UnknownModelError, match=r"There is no model 'min'\. Near matches: mine"):
+        Registry(models_file=declare()).spec("min")
+
+
 class Shares(nets.Net):
     def forward(self, images):
         return super().forward(images).softmax(dim=1)
