@@ -127,7 +127,7 @@ def _section(method: Method) -> list[str]:
     lines += [text, ""] if text else []
     if method.rounding:
         lines += [f"Rounding can decide {method.rounding}; results report this (`rounding-decides`).", ""]
-    lines += [f"{paper.authors}: [{paper.title}]({paper.url}), {paper.year}.", ""]
+    lines += [f"{paper.authors}: [{paper.title}]({paper.url}), {paper.year}.", ""] if paper else []
     shared = METHODS["gradcam"].options
     own = [name for name, schema in method.options.items() if schema != shared.get(name)]
     return [*lines, *_options(method, own), ""] if own else lines

@@ -6,6 +6,7 @@
     │   └── PictureTooLargeError     more pixels than allowed
     ├── OptionError                  an unknown method or option, or a value out of bounds
     │   ├── UnknownOptionError       an unknown argument of an explainer; a TypeError too
+    │   ├── InvalidArgumentError     an argument that code gives wrongly; a ValueError too
     │   └── EditError                an edit that cannot be applied
     ├── CaptureTooLargeError         tensors of more memory than allowed
     ├── LayerError                   a layer that does not exist, does not run, or has no grid
@@ -71,6 +72,10 @@ class OptionError(ExplainerError):
 
 class UnknownOptionError(OptionError, TypeError):
     """An unknown argument of an explainer. It is a `TypeError` too, as for any other dataclass."""
+
+
+class InvalidArgumentError(OptionError, ValueError):
+    """An argument that Python code gives wrongly, such as images of another shape. It is a `ValueError` too."""
 
 
 class CaptureTooLargeError(ExplainerError):
@@ -166,11 +171,15 @@ def near_matches(name: str, names: Iterable[str]) -> str:
     return f"Near matches: {', '.join(close)}." if close else ""
 
 
+LAYER_LIST = "the list of the model's layers (in Python, `survey(...).layers`)"
+"""Where errors send readers to choose a layer."""
+
+
 def never_runs(path: str) -> str:
     """Return the message about a layer that a picture does not pass."""
     return (
         f"{path!r} never runs for this picture (its parts may run without it, or its `forward` is called directly, "
-        "bypassing hooks); choose a layer that runs, from the list of the model's layers."
+        "bypassing hooks); choose a layer that runs, from {LAYER_LIST}."
     )
 
 

@@ -1,6 +1,6 @@
 """A picture in, explanations out: of one or several targets, by one method or by several."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -10,7 +10,7 @@ from torch import nn
 from seewhy.explainers.core.ask import Ask, SpatialTarget
 from seewhy.explainers.core.model import Model, must_know_pictures
 from seewhy.explainers.core.task import each_ask, named_ask
-from seewhy.explainers.errors import OptionError, TargetError
+from seewhy.explainers.errors import LayerError, OptionError, TargetError
 from seewhy.explainers.hooks.selection import match_modules
 from seewhy.explainers.methods.cam.shared_pass import explain_jointly
 from seewhy.explainers.methods.catalogue import Method, build_methods, get_method
@@ -228,7 +228,7 @@ def compare(
         One explanation per method, all of the same class.
     """
     must_know_pictures(model)
-    entries = [get_method(name) for name in methods]
+    entries = [get_method(name) for name in ([methods] if isinstance(methods, str) else methods)]
     explainers = explainers_of(entries, layer, options, model.module)
     trial = trial_of(proof, proof_area, proof_fill, proof_calibration)
     view = prepare(model, picture)
@@ -273,11 +273,14 @@ def layer_paths(module: nn.Module, layer: Layers | None) -> tuple[str, ...] | No
     """Return the layers of `explain` as paths and globs.
 
     Raises:
-        LayerError: a module that is none of the model's.
+        LayerError: a module that is none of the model's, or something else.
     """
     if layer is None:
         return None
     modules = dict(module.named_modules())
-    layers = (layer,) if isinstance(layer, str | nn.Module) else tuple(layer)
+    layers = (layer,) if isinstance(layer, str | nn.Module) or not isinstance(layer, Iterable) else tuple(layer)
+    for part in layers:
+        if not isinstance(part, str | nn.Module):
+            raise LayerError(f"A layer is a dotted path, such as 'layer4', or a module, not {part!r}.")
     # The first name of a module that has several is the one that hooks know.
     return tuple(part if isinstance(part, str) else match_modules(modules, [part])[0] for part in layers)

@@ -1,6 +1,5 @@
 """Many pictures in, their explanations out, several in each pass of the model."""
 
-import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +9,6 @@ from itertools import islice
 from typing import Any, Literal, TypeAlias, overload
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from seewhy.explainers.core.ask import Ask
@@ -27,7 +25,7 @@ from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.choices import AREA, Extent, Fill
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.trial import Trial, trial_of
-from seewhy.explainers.view import View, ViewSource, prepare
+from seewhy.explainers.view import View, ViewSource, must_be_several, prepare
 
 Failure: TypeAlias = ExplainerError | OSError
 """The errors that belong to one picture of many."""
@@ -173,8 +171,7 @@ def explain_many(
         PictureError, OSError: while iterating: a picture that cannot be read, with ``on_error="raise"``.
     """
     must_know_pictures(model)
-    if isinstance(pictures, str | bytes | os.PathLike | Image.Image) or hasattr(pictures, "read"):
-        raise OptionError("Give several pictures, such as a list of paths; `explain` takes one.", field="pictures")
+    must_be_several(pictures)
     if batch_size < 1:
         raise OptionError(f"batch_size is {batch_size}; it must be 1 or more.", field="batch_size")
     if on_error not in ("raise", "yield"):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from seewhy.explainers.errors import LayerError
+from seewhy.explainers.errors import LayerError, near_matches
 from seewhy.explainers.execution.accelerators import choose
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.process_wide import exclusive
@@ -21,6 +21,7 @@ from seewhy.explainers.tasks.pose import survey
 from seewhy.models.detectors import box_head_of, detector_parts, preprocess_of_detector, pyramid
 from seewhy.models.errors import ModelError, ModelsFileError, UnknownModelError
 from seewhy.models.models_file import DEFAULT_PREPROCESS, own_specs
+from seewhy.models.probabilities import ADVICE, returns_probabilities
 from seewhy.models.spec import LoadedModel, ModelSpec
 from seewhy.models.weights import checked_sha256, find_weights, missing_reason, obtain_weights, read_state_dict
 from seewhy.models.zoo import zoo_names, zoo_spec
@@ -68,6 +69,8 @@ class Registry:
             UnknownModelError: no such model or weight set; the message lists near matches.
         """
         if name not in self._declared:
+            if name not in zoo_names() and (hint := near_matches(name, self._declared)):
+                raise UnknownModelError(f"There is no model {name!r}. {hint}")
             return zoo_spec(name, weights)
         if weights is not None:
             raise UnknownModelError(f"{name!r} has the weights that the models file names; leave out {weights!r}.")
@@ -133,6 +136,7 @@ class Registry:
             raise ModelsFileError(
                 f"[models.{spec.name}]: the model has {count} classes, but {len(spec.labels)} labels are given."
             )
+        _warn_of_probabilities(spec, module)
         return LoadedModel(
             spec=spec,
             module=module.to(dtype),
@@ -207,6 +211,18 @@ MOST_SURVEYS = 256
 def _surveyed(spec: ModelSpec, module: nn.Module) -> Survey:
     with _blaming(spec):
         return survey(module, spec.image_shape, spec.default_layers, spec.task)
+
+
+def _warn_of_probabilities(spec: ModelSpec, module: nn.Module) -> None:
+    """Log that a declared model ends in a softmax."""
+    if spec.source != "own":
+        return
+    first = next(module.parameters(), torch.empty(0))
+    empty = torch.zeros((1, *spec.image_shape), device=first.device, dtype=first.dtype)
+    with _blaming(spec):
+        is_normalised = returns_probabilities(module, spec.task, spec.head, empty)
+    if is_normalised:
+        _log.warning("[models.%s]: the model %s", spec.name, ADVICE)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """A model from a module in memory, with its preprocessing and the labels of its classes."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +12,13 @@ from seewhy.explainers.errors import ExplainerError
 from seewhy.explainers.execution.accelerators import choose
 from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.hooks.registered import remove_leftovers
-from seewhy.explainers.tasks.heads import Head, guessed_head, head_fault, task_with
+from seewhy.explainers.tasks.heads import Head, declared_head, guessed_head, head_fault, task_with
 from seewhy.explainers.tasks.pose import survey
 from seewhy.models.box_head import BoxHead
 from seewhy.models.detectors import DetectorParts, detector_parts, preprocess_of_detector, pyramid
 from seewhy.models.errors import ModelError
 from seewhy.models.preprocess import Interpolation, Preprocess
+from seewhy.models.probabilities import ADVICE, returns_probabilities
 from seewhy.models.spec import LoadedModel, ModelSpec
 from seewhy.models.transforms import Transform, preprocess_of
 
@@ -91,6 +93,9 @@ def wrap_model(
         count = box_head.layout.classes if box_head else task.outputs(raw).shape[1]
         default_layers = tuple(default_layers) or (pyramid(detector, shape) if detector else ())
         layers = survey(module, shape, default_layers, task)
+        head_kind = "detection" if box_head else declared_head(kind, count)
+        with evaluation_mode(module):
+            is_normalised = returns_probabilities(module, task, head_kind, empty)
     except (ExplainerError, ModelError) as error:
         raise ModelError(f"{name}: {error}") from error
     except Exception as error:
@@ -99,6 +104,8 @@ def wrap_model(
     names = _names(labels, count, kind, name)
     if fault := head_fault(kind, count, units):
         raise ModelError(f"{name}: {fault}")
+    if is_normalised:
+        warnings.warn(f"{name} {ADVICE}", UserWarning, stacklevel=2)
     spec = ModelSpec(
         name=name,
         source="own",
@@ -130,6 +137,9 @@ def _preprocess(
     Raises:
         ModelError: they contradict each other, or a detector of torchvision, which normalises by itself.
     """
+    for name, numbers in (("mean", mean), ("std", std)):
+        if not isinstance(numbers, Sequence) or isinstance(numbers, str):
+            raise ModelError(f"{name} is {numbers!r}; give a number for each channel, such as {name}=(0.5,).")
     if len(mean) != len(std):
         raise ModelError(f"mean has {len(mean)} numbers and std {len(std)}; give one of each for every channel.")
     size = (input_size, input_size) if isinstance(input_size, int) else input_size or (224, 224)
@@ -176,6 +186,8 @@ def _names(labels: Sequence[str] | None, count: int, head: Head | None, model: s
         ModelError: there is another number of labels.
     """
     kind, kinds = ("output", "values") if head == "value" else ("class", "classes")
+    if labels is not None and (isinstance(labels, str) or not isinstance(labels, Iterable)):
+        raise ModelError(f"labels is {labels!r}; give a list with a name for each of the {count} {kinds}.")
     names = tuple(f"{kind} {index}" for index in range(count)) if labels is None else tuple(labels)
     if len(names) != count:
         is_sigmoid = count == 1 and head != "value"

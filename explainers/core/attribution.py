@@ -14,6 +14,9 @@ from seewhy.explainers.execution.deferred_checks import require
 FAINT = 2.0**-6
 """Where the score changes by less than this share of it, rounding, about 10^-6 of the score, is 10^-4 of the change."""
 
+_SHOWN = 8
+"""Targets that a repr shows."""
+
 _BAD_MAP = "The map contains NaN or infinity; use a float32 model, or another layer or method."
 
 
@@ -93,6 +96,12 @@ class Attribution(Answered):
     def is_faint(self, row: int) -> bool:
         """Whether hiding changes the score so little that rounding is visible in the map; reads the tensor."""
         return self.change is not None and 0 < float(self.change[row]) < FAINT
+
+    def __repr__(self) -> str:
+        targets = self.targets.tolist() if isinstance(self.targets, Tensor) else list(self.targets)
+        shown = ", ".join(map(str, targets[:_SHOWN])) + (", ..." if len(targets) > _SHOWN else "")
+        layers = f", layers {', '.join(self.layers)}" if self.layers else ""
+        return f"Attribution(maps {tuple(self.maps.shape)}, targets [{shown}]{layers})"
 
     def rows(self) -> list["Attribution"]:
         """Return the attribution of each image (N = 1), on the CPU."""

@@ -18,7 +18,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from seewhy.explainers.errors import LayerError, UnsuitableModelError, UnsupportedModuleError
+from seewhy.explainers.errors import InvalidArgumentError, LayerError, UnsuitableModelError, UnsupportedModuleError
 from seewhy.explainers.hooks.call_site import CallSite
 from seewhy.explainers.hooks.evaluation import CHECKPOINTED, is_checkpointed, without_checkpointing
 from seewhy.explainers.hooks.gradient_tap import edges_behind_taps, is_differentiable
@@ -271,12 +271,13 @@ class HookSession:
         Raises:
             LayerError: a part of `where` matches nothing; the message lists near matches.
             RuntimeError: the session is not open.
-            ValueError: an unknown kind.
+            InvalidArgumentError: an unknown kind.
         """
         self._require_open()
         names: frozenset[Any] = frozenset([kinds] if isinstance(kinds, str) else kinds)
         if unknown := names - set(KINDS):
-            raise ValueError(f"Unknown kinds {sorted(unknown)}; choose from {', '.join(KINDS)}.")
+            choices = f"choose from {', '.join(KINDS)}"
+            raise InvalidArgumentError(f"Unknown kinds {sorted(map(str, unknown))}; {choices}.", field="kinds")
         paths = match_reachable(self._modules, where, self._unreachable)
         for path in paths:
             if names & set(CALL_KINDS):

@@ -14,7 +14,7 @@ from seewhy.explainers.core.attribution import Answered
 from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import finite_outputs, ready
 from seewhy.explainers.core.task import named_ask
-from seewhy.explainers.errors import CaptureTooLargeError, LayerError, OptionError, never_runs
+from seewhy.explainers.errors import LAYER_LIST, CaptureTooLargeError, LayerError, OptionError, never_runs
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.hooks.gradient_tap import is_differentiable
 from seewhy.explainers.hooks.kinds import GRADIENTS, Kind
@@ -279,8 +279,8 @@ def strongest(captured: Capture, count: int, by_effect: bool = False) -> list[Fe
         ]
     if not features:
         raise LayerError(
-            "No captured tensor is a grid of features over the picture; choose a layer that the list of the "
-            "model's layers marks as usable for a CAM, or another format."
+            f"No captured tensor is a grid of features over the picture; choose a layer that {LAYER_LIST} marks as "
+            "usable for a CAM, or another format."
         )
     features.sort(key=lambda feature: -abs(feature.strength))
     return features[:count]

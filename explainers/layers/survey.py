@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from seewhy.explainers.errors import LayerError
+from seewhy.explainers.errors import LAYER_LIST, LayerError
 from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps, TokenMaps
 from seewhy.explainers.layers.forward_pass import LayerCall, Pass, cells_of, follow, likely_grid
 from seewhy.explainers.layers.layout import COLUMNS, ROWS, Grid, TokenGrid
@@ -159,7 +159,7 @@ def _check_declared(path: str, call: LayerCall | None, count: int) -> None:
         fault = f"not a layer with a grid over the picture: it returns {output}"
     else:
         return
-    raise LayerError(f"The declared default layer {path!r} is {fault}; choose one from the list of the model's layers.")
+    raise LayerError(f"The declared default layer {path!r} is {fault}; choose one from {LAYER_LIST}.")
 
 
 def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | None]:

@@ -166,7 +166,7 @@ class Explainer(ABC):
             LayerError: a layer that does not suit the method.
             TargetError: a target out of range, or of the wrong shape.
             ModelOutputError: the model returns no outputs, or NaN.
-            ValueError: images of the wrong shape or dtype.
+            InvalidArgumentError: images of the wrong shape or dtype.
         """
         if not isinstance(targets, Ask):
             targets = Ask(against=against, function=targets) if callable(targets) else Ask(targets, against)
