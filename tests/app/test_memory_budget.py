@@ -135,7 +135,7 @@ def test_idle_models_make_room_before_anything_is_refused():
     assert idle == [30]
     with pytest.raises(OutOfMemoryError):  # in vain: it would not fit without models either
         Account(budget).take(60, BODY)
-    with pytest.raises(PictureTooLargeError, match="more than the 80 of all"):
+    with pytest.raises(PictureTooLargeError, match="more than the 80 allowed for all requests together"):
         Account(budget).take(81, PIXELS)
     assert idle == [30]
     request.wait(40, PIXELS, pytest.fail, 1)
