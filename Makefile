@@ -120,10 +120,10 @@ clean: ## remove .venv and all caches
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "SeeWhy needs Python 3.11 or later; say make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
-	$(PYTHON) -m venv .venv || { rm -rf .venv; echo "Debian: apt-get install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "Debian: apt-get install python3-venv" >&2; exit 1; }
 
 .venv/installed: pyproject.toml requirements/service.txt requirements/weights.txt | .venv/bin/python
-	@echo "Installing SeeWhy and PyTorch into .venv: about 5 GB, a few minutes, this once."
+	@echo "Installing SeeWhy and PyTorch into .venv: 6 GB, about five minutes, only this once."
 	$(LOCKED) requirements/build.txt
 	$(LOCKED) requirements/service.txt
 	$(LOCKED) requirements/weights.txt
@@ -131,7 +131,7 @@ clean: ## remove .venv and all caches
 	@touch $@
 
 .venv/installed-tests: pyproject.toml requirements/tests.txt requirements/quantus.txt requirements/weights.txt requirements/clients.txt | .venv/bin/python
-	@echo "Installing SeeWhy, PyTorch and the test tools into .venv: over 5 GB, a few minutes, this once."
+	@echo "Installing SeeWhy, PyTorch and the test tools into .venv: over 6 GB, about five minutes, only this once."
 	$(LOCKED) requirements/build.txt
 	$(LOCKED) requirements/tests.txt
 	$(LOCKED) requirements/quantus.txt || echo "No quantus: the tests that compare metrics with it will be skipped."
@@ -147,7 +147,7 @@ clean: ## remove .venv and all caches
 	@touch .venv/installed $@
 
 .venv/installed-bench: pyproject.toml requirements/bench.txt requirements/weights.txt | .venv/bin/python
-	@echo "Installing SeeWhy, PyTorch and the benchmarks' tools into .venv: over 5 GB, a few minutes, this once."
+	@echo "Installing SeeWhy, PyTorch and the benchmarks' tools into .venv: over 6 GB, about five minutes, only this once."
 	$(LOCKED) requirements/build.txt
 	$(LOCKED) requirements/bench.txt
 	$(LOCKED) requirements/quantus.txt

@@ -1,4 +1,4 @@
-"""How maps that cannot know the picture fare with a model, for the proofs of its maps."""
+"""Scores of maps that cannot depend on the picture, for proofs."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice

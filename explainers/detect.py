@@ -41,7 +41,7 @@ def detect(model: Model, picture: ViewSource) -> tuple[DetectedBox, ...]:
     Raises:
         UnsuitableModelError: the model is no detector.
         PictureError: the picture cannot be read.
-        UnsupportedModuleError: a bare module, whose preprocessing is unknown.
+        UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
     must_know_pictures(model)
     must_detect(model)

@@ -28,13 +28,13 @@ from typing import Any
 
 
 class ExplainerError(Exception):
-    """Root of everything this package raises on purpose. `field` names the option at fault, where that is known."""
+    """Base class of all errors of this package. `field` names the option at fault, if known."""
 
     field: str | None = None
 
 
 class PictureError(ExplainerError):
-    """Something is wrong with the picture itself."""
+    """The picture cannot be used."""
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def at_fault(field: str, kind: type[ExplainerError] = PictureError) -> Iterator[
 
 
 class UnreadablePictureError(PictureError):
-    """The bytes are no picture of a supported format, or incomplete."""
+    """The bytes are not a picture of a supported format, or are incomplete."""
 
 
 class PictureTooLargeError(PictureError):
@@ -85,7 +85,7 @@ class EditError(OptionError):
 
 
 class LayerError(ExplainerError):
-    """A layer that the model lacks, or that does not suit the method."""
+    """The model does not have the layer, or the method cannot use it."""
 
 
 class UnsuitableModelError(LayerError):
@@ -93,11 +93,11 @@ class UnsuitableModelError(LayerError):
 
 
 class TargetError(ExplainerError):
-    """A class index or label that the model lacks."""
+    """The model does not have this class index or label."""
 
 
 class MaskError(TargetError):
-    """A mask that is empty, of another size than the picture, or where the model sees nothing of it."""
+    """The mask is empty, has another size than the picture, or lies outside of the model's input."""
 
     field = "mask"
 
@@ -115,7 +115,7 @@ class UnsupportedOperationError(ExplainerError):
 
 
 class ModelOutputError(ExplainerError):
-    """The model's output holds no logits of shape (N, K)."""
+    """The model's output contains no logits of shape (N, K)."""
 
 
 class NonFiniteError(ModelOutputError):

@@ -56,7 +56,7 @@ def evaluate(
     All methods explain the same targets, and are measured on the same altered pictures.
 
     Args:
-        model: a `LoadedModel`, from `load_model` or `wrap_model`; left as it was.
+        model: a `LoadedModel`, from `load_model` or `wrap_model`; left unchanged.
         pictures: what `explain` takes, or pairs of that and the picture's own target, as for `explain_many`.
         methods: names of `list_methods()`, or explainers; or a mapping from any names to these. None for the model's
             default method.
@@ -82,7 +82,7 @@ def evaluate(
         OptionError: an unknown method, metric or option, or a metric needs what is not given.
         LayerError, TargetError: a layer or class that the model lacks; or a method does not suit the model.
         PictureError, OSError: a picture cannot be read, with ``on_error="raise"``.
-        UnsupportedModuleError: a bare module, whose preprocessing is unknown.
+        UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
     must_know_pictures(model)
     if isinstance(pictures, str | bytes | os.PathLike):

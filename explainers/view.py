@@ -41,7 +41,7 @@ def prepare(model: Model, picture: ViewSource) -> View:
 
     Raises:
         PictureError: the picture cannot be read.
-        UnsupportedModuleError: a bare module, whose preprocessing is unknown.
+        UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
     must_know_pictures(model)
     if isinstance(picture, Tensor):

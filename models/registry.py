@@ -32,7 +32,7 @@ DEFAULT = "default"
 
 
 class Registry:
-    """All models by name: the ready-made ones and the user's own.
+    """All models by name: built-in and custom models.
 
     Args:
         weights_dir: a folder of weights files, searched before the libraries' caches; None for no folder.
@@ -74,7 +74,7 @@ class Registry:
         return self._declared[name]
 
     def missing_weights(self, spec: ModelSpec) -> str | None:
-        """Return why the weights of a model are not on this machine, and what to do; None if they are."""
+        """Return why the weights of a model are not installed, and what to do; None if they are."""
         return missing_reason(spec) if find_weights(spec, self._weights_dir) is None else None
 
     def file_size(self, spec: ModelSpec) -> int:
@@ -157,7 +157,7 @@ def load_model(
     accelerator: str = "auto",
     dtype: torch.dtype = torch.float32,
 ) -> LoadedModel:
-    """Load a pretrained CNN in evaluation mode, with frozen parameters, weights of convolutions channels last.
+    """Load a pretrained model in evaluation mode, with frozen parameters and channels-last convolution weights.
 
     (To save these with safetensors, make them contiguous first: ``module.to(memory_format=torch.contiguous_format)``.)
 
@@ -165,25 +165,24 @@ def load_model(
     timm, or the internet.
 
     Args:
-        name: a name of `list_models()`.
+        name: a name from `list_models()`.
         weights: a weight set of the library, such as ``"IMAGENET1K_V1"``; ``"default"`` for the library's default; None
             for random weights.
-        device: of the module.
+        device: device of the module.
         download: whether missing weights may be downloaded.
-        accelerator: runs the parts of the model that need no hooks: ``onnxruntime`` (on a processor), ``eager``
-            (PyTorch), ``compile`` (`torch.compile`), or ``auto`` for onnxruntime on a processor if installed, else
-            eager.
-        dtype: of the weights. A model that is not float32 runs in PyTorch alone; maps are float32 in any case.
+        accelerator: runtime for the parts of the model that need no hooks: ``onnxruntime`` (on a CPU), ``eager``
+            (PyTorch), ``compile`` (`torch.compile`), or ``auto`` for onnxruntime on a CPU if installed, else eager.
+        dtype: dtype of the weights. Models that are not float32 run only in PyTorch. Maps are always float32.
 
     Returns:
         The model.
 
     Raises:
-        UnknownModelError: no such model or weight set.
+        UnknownModelError: the model or weight set does not exist.
         WeightsUnavailableError: the weights are missing; the message says how to get them.
         BadWeightsError: the file is damaged, or belongs to another architecture.
         ModelsFileError: a declared model cannot be built, or has another number of classes than labels.
-        OptionError: an accelerator that is unknown, not installed, or not for the device.
+        OptionError: the accelerator is unknown, not installed, or does not support the device.
     """
     if not isinstance(name, str):
         raise UnknownModelError(

@@ -38,38 +38,37 @@ def wrap_model(
 ) -> LoadedModel:
     """Return a module as a model for `explain` and all other functions that take a picture.
 
-    Give the preprocessing of its training: with another one, heatmaps explain mistakes of the preprocessing. The model
-    uses the module itself, not a copy, switches it to evaluation mode while it runs, and leaves it as it was; the
+    Pass the preprocessing that was used in training; with any other, heatmaps explain the wrong preprocessing. The
+    model uses the module itself, not a copy, switches it to evaluation mode while it runs, and restores its state; the
     module may be trained in between.
 
     Args:
-        module: (N, C, H, W) to logits or values (N, K) or (N, K, H, W), or to a tuple or dictionary that holds them.
+        module: (N, C, H, W) to logits or values (N, K) or (N, K, H, W), or to a tuple or dictionary that contains them.
         labels: K of them, in the order of the outputs; None for ``class 0``, ``class 1`` and so on.
         input_size: side of the input in pixels, or (height, width); None for 224, and for the size to which a detector
             of torchvision resizes pictures.
         resize: length of a picture's shorter side before the centre crop to `input_size`; None for `input_size`.
-        interpolation: of the resize: nearest, bilinear, bicubic or lanczos.
-        mean, std: of each channel in [0, 1], for the normalisation; by default those of ImageNet. One number each for a
-            network that sees grey; of other channels than one or three, `explain` takes tensors.
-        default_layers: paths of the layers that CAMs use by default; empty to find them.
-        name: of the model; None for that of the module's class.
+        interpolation: interpolation of the resize: nearest, bilinear, bicubic or lanczos.
+        mean, std: mean and standard deviation of each channel in [0, 1], for the normalisation; by default those of
+            ImageNet. One number each for a grayscale network. For other numbers of channels, `explain` takes tensors.
+        default_layers: paths of the layers that CAMs use by default; empty to choose them automatically.
+        name: name of the model; None for the name of the module's class.
         accelerator: see `load_model`.
-        head: what the outputs are: logits, of which ``softmax`` makes probabilities where classes exclude each other,
-            and ``sigmoid`` where several labels may apply; a ``value`` each, of a regression; or logits at each
-            position, of a ``segmentation``; or a `BoxHead`, which reads the boxes of a detector. None for that where
-            the module is a detector of torchvision or returns ``{"out": (N, K, H, W)}``, otherwise for the sigmoid of a
-            single logit and the softmax of several.
-        units: of the values, such as ``years``.
-        transform: torchvision's or timm's transform of evaluation, instead of the five arguments about the input.
+        head: interpretation of the outputs: ``softmax`` of logits if classes exclude each other, ``sigmoid`` of logits
+            if several labels may apply, ``value`` for regression, ``segmentation`` for logits at each position, or a
+            `BoxHead` for a detector. None detects torchvision's detectors and modules that return
+            ``{"out": (N, K, H, W)}``, and otherwise means the sigmoid of a single logit or the softmax of several.
+        units: units of the values, such as ``years``.
+        transform: the evaluation transform of torchvision or timm, instead of the five arguments about the input.
 
     Returns:
-        The model; its `module` is the given one. (Of a detector of torchvision it is one of the same parts under the
-        same paths, which returns all candidates with their logits.)
+        The model; its `module` is the given one. (For a torchvision detector, it is a module with the same parts under
+        the same paths, which returns all candidates with their logits.)
 
     Raises:
-        ModelError: the module fails on a picture of this size, returns no logits, or not one for each label; or the
-            head does not suit.
-        OptionError: an accelerator that is unknown or not installed.
+        ModelError: the module fails on a picture of this size, does not return one logit for each label, or does not
+            match the head.
+        OptionError: the accelerator is unknown or not installed.
     """
     if not isinstance(module, nn.Module):
         raise ModelError(f"A torch.nn.Module is needed, not {type(module).__name__}; `load_model` takes names.")

@@ -70,6 +70,15 @@ class Modules:
         return (module for reference in references if (module := reference()) is not None)
 
 
+OUTSIDE = {"served", "tight", "browser"}
+"""Fixtures that start a service or a browser."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Put tests with a service or a browser first: one process runs them all, for others take over the last tests."""
+    items.sort(key=lambda item: OUTSIDE.isdisjoint(item.fixturenames))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def live_modules() -> Iterator[Modules]:
     modules = Modules()

@@ -66,6 +66,7 @@ def test_other_contestants_run(method, workload):
         assert torch.as_tensor(run()).shape == (2, SIDE, SIDE), name
 
 
+@pytest.mark.slow
 def test_forwards_compute_the_same_logits(workload):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -39,7 +39,7 @@ explain_many(model, ["cat.png"], batch_size="8")
 def wheel(tmp_path_factory):
     """A wheel of a copy of what git would take along."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in ("seewhy", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("seewhy", "src", "pyproject.toml", "README.md", "LICENSE"):
         (source / name).symlink_to(ROOT / name)
     command = [sys.executable, "-c", f"from setuptools import build_meta; print(build_meta.build_wheel({str(out)!r}))"]
     subprocess.run(command, cwd=source, check=True, capture_output=True)
@@ -70,6 +70,15 @@ def test_one_package_carries_its_types_and_the_page(wheel):
     assert {name for name in names if name.startswith("seewhy/app/web/")} == page
     assert "seewhy/explainers/trust/embedded.json" in names
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"seewhy"}
+
+
+def test_a_clone_beside_a_script_does_not_hide_the_package(tmp_path):
+    """A folder without `__init__.py` is a package too, and would hide the name from an editable install."""
+    (tmp_path / "seewhy").mkdir()
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", "import seewhy; print(seewhy.__all__)"]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert "GradCAM" in process.stdout, process.stderr
 
 
 @pytest.mark.slow

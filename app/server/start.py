@@ -1,4 +1,4 @@
-"""Start of the service: mistakes are reported at once, and what processes share is created before they fork.
+"""Start of the service: mistakes are reported immediately, and shared state is created before processes fork.
 
 gunicorn's first process only watches the others. It imports what they need, so that they share that memory and a
 replacement does not import it again.

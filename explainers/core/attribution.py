@@ -1,4 +1,4 @@
-"""What an explainer returns: maps, their targets, and remarks for the reader."""
+"""The result of an explainer: maps, their targets, and diagnostics."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,7 +43,7 @@ class Diagnostic:
 
     Attributes:
         code: such as blank-map; docs/http.md lists them.
-        message: its meaning, and what to try.
+        message: the meaning, and what to try.
     """
 
     code: str
@@ -51,7 +51,7 @@ class Diagnostic:
 
 
 class Answered:
-    """Base of what has the outputs of a model."""
+    """Base of results with the outputs of a model."""
 
     outputs: Tensor
 
@@ -63,7 +63,7 @@ class Answered:
 
 @dataclass(frozen=True, eq=False)
 class Attribution(Answered):
-    """The maps of a batch, and what they explain.
+    """The maps of a batch, with their targets and outputs.
 
     Attributes:
         maps: (N, h, w) float32, raw: not resized, not normalised; on the images' device.
@@ -91,7 +91,7 @@ class Attribution(Answered):
     faithfulness: Faithfulness | None = None
 
     def is_faint(self, row: int) -> bool:
-        """Whether what is hidden changes the score so little that rounding shows in the map; looks at the tensor."""
+        """Whether hiding changes the score so little that rounding is visible in the map; reads the tensor."""
         return self.change is not None and 0 < float(self.change[row]) < FAINT
 
     def rows(self) -> list["Attribution"]:

@@ -122,7 +122,7 @@ class Question:
             total: how many rows there are.
             backward: whether a backward pass follows each forward pass.
             copies: see `chunk_size`.
-            progress: told of each pass; None for that of the question.
+            progress: notified of each pass; None for that of the question.
         """
         return chunks(total, chunk_size(self.module, self.images, backward, copies), progress or self.progress)
 

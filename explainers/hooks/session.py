@@ -148,7 +148,7 @@ class HookSession:
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
-        """All modules by path; a module of several names stands under each."""
+        """All modules by path; a module with several names is listed under each."""
         return self._modules
 
     def before_forward(
@@ -293,7 +293,7 @@ class HookSession:
         mode is off in this thread until the first of the modules has run; the end of the session restores it.
 
         Raises:
-            LayerError: a path that the model lacks.
+            LayerError: the model does not have this path.
             RuntimeError: the session is not open.
         """
         self._require_open()
@@ -311,7 +311,7 @@ class HookSession:
             LayerError: no hooked module ran.
             UnsuitableModelError: no gradient flows from the score to the cut.
             UnsupportedModuleError: the model uses gradient checkpointing that supports `score.backward()` alone.
-            ValueError: the score is no scalar.
+            ValueError: the score is not a scalar.
         """
         if score.numel() != 1:
             raise ValueError(f"Expected a scalar score, got the shape {tuple(score.shape)}; pick or sum logits.")

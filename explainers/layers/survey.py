@@ -68,7 +68,7 @@ class Layer:
 
     @property
     def cells(self) -> int:
-        """Number of positions of its output in the picture; 0 if that is neither a grid nor tokens."""
+        """Number of positions of the output in the picture; 0 if it is neither a grid nor tokens."""
         return self.tokens.cells if self.tokens is not None else cells_of(self.output_shape, self.grid)
 
 
@@ -124,7 +124,7 @@ def survey_module(
         module: within reach of hooks.
         image_shape: (C, H, W) of the input.
         outputs: reads the outputs (N, ...) in what the module returns.
-        layers: the default layers, where they are declared and need not be found.
+        layers: declared default layers; empty to choose them automatically.
 
     Raises:
         LayerError: a declared layer that cannot carry a CAM.

@@ -44,8 +44,8 @@ def survey(
     Args:
         model: an `nn.Module` or a `LoadedModel`.
         image_shape: (C, H, W) of the input.
-        layers: the default layers, where they are declared and need not be found.
-        task: of a bare module that does not classify.
+        layers: declared default layers; empty to choose them automatically.
+        task: task of a bare module that is not a classifier.
 
     Raises:
         LayerError: a declared layer that cannot carry a CAM.

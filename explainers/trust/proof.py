@@ -136,12 +136,14 @@ class Proof:
 
     @property
     def summary(self) -> str:
-        """One line of ASCII: ``supported; score=0.50; beats=0.99``."""
+        """One line of ASCII: ``supported; score=0.50; beats=0.99``, and ``copies=1.00`` of a full proof."""
         parts: list[str] = [self.grade or "ungraded"]
         if self.faithfulness:
             parts.append(f"score={self.faithfulness.score:.2f}")
         if self.calibration:
             parts.append(f"beats={floor(100 * self.calibration.beats) / 100:.2f}")  # never 1
+        if self.copies:
+            parts.append(f"copies={self.copies.beaten:.2f}")
         return "; ".join(parts)
 
 
@@ -173,11 +175,12 @@ def proof_of(
     shape = shape_of(values, geometry)
     warnings = _warnings(shape, sanity, is_blank, codes)
     grade = "blank" if is_blank else grade_of(measurement, comparison, warnings)
+    copies = None if is_blank else _copies(faithfulness)
     return Proof(
         grade=grade,
-        sentence=sentence_of(grade, faithfulness, subject),
+        sentence=sentence_of(grade, faithfulness, subject, None if copies is None else copies.lead > 0),
         faithfulness=None if is_blank else measurement,
-        copies=None if is_blank else _copies(faithfulness),
+        copies=copies,
         calibration=comparison,
         sanity=sanity,
         shape=shape,

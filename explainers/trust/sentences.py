@@ -32,14 +32,23 @@ def subject_of(target: Prediction, against: Prediction | None = None) -> Subject
     return Subject(name, target.reading)
 
 
-def sentence_of(grade: str | None, faithfulness: Faithfulness, about: Subject) -> str:
+def sentence_of(grade: str | None, faithfulness: Faithfulness, about: Subject, leads: bool | None = None) -> str:
     """Return the verdict on one map for people.
 
     Args:
         grade: see `Proof`.
         faithfulness: of the map (N = 1).
         about: what is explained.
+        leads: whether the map beats all of its own rotated and mirrored copies; None if they were not tried.
     """
+    sentence = _verdict(grade, faithfulness, about)
+    if leads is None:
+        return sentence
+    return f"{sentence} Rotated or mirrored, the heatmap does {'worse' if leads else 'as well or better'}."
+
+
+def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject) -> str:
+    """Return the verdict, without regard to copies."""
     first, then = _HIDDEN[faithfulness.fill]
     part = _part(faithfulness.area)
     subject = about.name

@@ -211,7 +211,7 @@ def test_intervene(run, tmp_path):
         (("--edit", '{"layer": "bn2", "op": "zero"}', "--format", "csv"), "add --each-channel"),
         (("--edit", '{"layer": "bn9", "op": "zero"}'), "edits[0].layer: The model has no layer 'bn9'."),
         (("--edit", '{"layer": "bn2", "op": "zero", "channels": [9999]}'), "edits[0].channels: At 'bn2': Channel 9999"),
-        (("--edit", '{"layer": "bn2", "op": "zero"}', "--each-channel", "--method", "saliency"), "leave 'method' out"),
+        (("--edit", '{"layer": "bn2", "op": "zero"}', "--each-channel", "--method", "saliency"), "omit 'method'"),
     ],
 )
 def test_what_intervene_refuses(run, tmp_path, arguments, message):

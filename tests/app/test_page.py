@@ -88,7 +88,8 @@ def test_the_wipe_uncovers_the_picture(page):
     assert page.locator("#stage .map").evaluate("map => map.style.clipPath").startswith("inset(0px 0px 0px 95%")
 
 
-@pytest.mark.parametrize("way", few(["paste", "drop"], short=["drop"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["paste", "drop"])
 def test_a_picture_is_pasted_or_dropped(page, way):
     content = base64.b64encode((EXAMPLES / "coffee.png").read_bytes()).decode()
     page.evaluate(
@@ -107,6 +108,7 @@ def test_a_picture_is_pasted_or_dropped(page, way):
     expect(page.locator("#answer-label")).to_have_text("espresso")
 
 
+@pytest.mark.slow
 def test_an_example_is_a_click_away(page, url):
     page.get_by_role("button", name="A cup of coffee on a table").click()
     answered(page)
@@ -135,7 +137,7 @@ def test_two_classes_are_contrasted(cat_page, url, way):
     expect(cat_page.locator("#contrast")).to_contain_text("tiger cat rather than tabby")
     expected = levels(ask(url, method=START, target="282", against="281").content)
     assert np.abs(page_pixels(cat_page) - expected).max() <= 2
-    fields = explained_anew(cat_page, cat_page.get_by_role("button", name="Explain it alone").click)
+    fields = explained_anew(cat_page, cat_page.get_by_role("button", name="Explain without contrast").click)
     assert "against" not in dict(fields)
     expect(cat_page.locator("#contrast")).to_be_hidden()
 
@@ -410,6 +412,7 @@ def test_downloads(cat_page, url):
     assert answer["explanations"][0]["target"]["label"] == "tiger cat"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_copied_command_makes_what_is_shown(tab, url, tmp_path):
     page, name = tab, "a 'cat; of\"mine,.png"
@@ -517,6 +520,7 @@ def test_an_error_within_a_stream_is_told(page):
     expect(page.locator("#progress")).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_picture_is_told_beside_the_drop_zone(page, tmp_path):
     bad = tmp_path / "cat.jpg"
     bad.write_text("no picture")
@@ -556,7 +560,9 @@ def test_an_error_stands_beside_its_control(tab, url, query):
     expect(tab.locator("#problem")).to_be_hidden()
 
 
-@pytest.mark.parametrize(("name", "message"), [("gradcm", "Near matches: gradcam"), ("nonsense", "GET /methods lists")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("gradcm", "Near matches: gradcam"), ("nonsense", "the list of the methods")]
+)
 @pytest.mark.slow
 def test_a_link_with_an_unknown_method_is_answered_by_the_default_one(tab, url, name, message):
     tab.goto(f"{url}/?example=cat&method={name}&samples=3&target=281")

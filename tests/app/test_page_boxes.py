@@ -123,6 +123,7 @@ def test_the_list_and_the_keyboard_explain_boxes_and_their_edges(street, boxes):
     assert ("target", f"box:{number}") in fields
 
 
+@pytest.mark.slow
 def test_a_rectangle_asks_why_there_is_no_box(street, browser, scenes, picture):
     drag(street, (18, 30), (30, 46))
     edges = street.locator("#edges")

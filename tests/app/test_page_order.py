@@ -252,14 +252,15 @@ def test_an_unknown_way_to_compare_is_by_method(page, url):
 
 
 def test_what_is_opened_is_the_map_of_its_card(page, url):
-    page.goto(f"{url}/?example=cat&layer=blocks.5&sign=signed&show=compare&compare=gradcam&compare=layercam")
+    link = f"{url}/?example=cat&method=gradcam&layer=blocks.5&sign=signed&show=compare&compare=gradcam&compare=layercam"
+    page.goto(link)
     expect(page.locator(".card progress")).to_have_count(0)
     for name, options in (("layercam", set()), ("gradcam", {("sign", "signed")})):
         page.click("#tab-compare")
         fields = explained_anew(page, page.get_by_role("button", name=f"Open {name}", exact=True).click)
         assert set(fields) >= {("method", name), ("layer", "blocks.5"), *options}
         expect(page.locator("#layer-name")).to_have_text("blocks.5")
-        page.goto(f"{url}/?example=cat&layer=blocks.5&sign=signed&show=compare&compare=gradcam&compare=layercam")
+        page.goto(link)
         expect(page.locator(".card progress")).to_have_count(0)
 
 

@@ -68,6 +68,7 @@ def test_the_picture_is_the_one_that_the_service_reads(dark, url, tmp_path, coff
     dark.locator("#alpha").fill("0")
     assert np.abs(page_pixels(dark) - expected).mean() < 2
     dark.locator("#wipe").evaluate("handle => handle.hidden = true")
+    dark.locator("#stage").evaluate("stage => stage.scrollIntoView()")
     box = dark.locator("#stage").bounding_box()
     inside = {"x": box["x"] + 0.4 * box["width"], "y": box["y"] + 200, "width": 0.2 * box["width"], "height": 200}
     shots = {dark.screenshot(clip=inside) for _ in range(4)}
@@ -87,6 +88,7 @@ def test_a_thin_picture_is_no_sheet(page, tmp_path, coffee):
     expect(page.locator("#reading")).to_contain_text("x 2000, y 3: ")
 
 
+@pytest.mark.slow
 def test_what_was_chosen_is_asked_of_whatever_becomes_of_the_file(page, tmp_path):
     file = Path(shutil.copy(EXAMPLES / "cat.png", tmp_path))
     upload(page, file)
@@ -96,8 +98,9 @@ def test_what_was_chosen_is_asked_of_whatever_becomes_of_the_file(page, tmp_path
     expect(page.locator("#predictions .label").first).to_have_text("tiger cat")
 
 
-@pytest.mark.parametrize("address", few(["", "?example=coffee"], short=["?example=coffee"]))
-@pytest.mark.parametrize("late", few(["/methods", "/colormaps"], short=["/methods"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["", "?example=coffee"])
+@pytest.mark.parametrize("late", ["/methods", "/colormaps"])
 def test_a_picture_that_is_chosen_while_the_page_loads_is_explained(tab, url, late, address):
     def hold(route):
         tab.set_input_files("#image", EXAMPLES / "cat.png")

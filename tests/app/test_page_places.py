@@ -90,6 +90,7 @@ def test_a_class_of_the_list_is_its_whole_region_or_the_border_of_it(regions, sc
     assert ("target", "1") in fields
 
 
+@pytest.mark.slow
 def test_a_link_and_back_ask_about_the_same_place_again(regions, browser, scenes, picture):
     explained_anew(regions, lambda: regions.mouse.click(*over(regions, 45, 33)))
     fields = explained_anew(regions, regions.get_by_role("button", name="Contrast with green").click)

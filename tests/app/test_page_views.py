@@ -121,11 +121,13 @@ def inside(browser, url):
         yield tab
 
 
+@pytest.mark.slow
 def test_the_trace_is_drawn(inside):
     assert inside.locator("#trace img").evaluate("image => image.naturalWidth") > 500
     expect(inside.locator("#trace-summary")).to_contain_text("feature maps that are zero everywhere")
 
 
+@pytest.mark.slow
 def test_feature_maps_are_ranked_by_effect(inside, url):
     fields = {"layer": "blocks.5", "kind": ["output", "grad_output"], "format": "npz"}
     with np.load(io.BytesIO(ask(url, "/hooks/capture", **fields).content)) as arrays:
@@ -192,6 +194,7 @@ def tab_to(page, selector):
     raise AssertionError(f"{selector} cannot be reached")
 
 
+@pytest.mark.slow
 def test_the_keyboard_is_enough_and_nothing_keeps_anybody_out(page):
     accessible(page)
     tab_to(page, "#examples button")

@@ -239,7 +239,7 @@ def test_each_map_comes_with_its_proof(ask, text):
     for output, status in {"maps": 400, "explanation": 200, "proofs": 200}.items():
         response = ask(tensor(text) | options | {"outputs": [{"name": output}]}, "explain")
         assert response.status_code == status
-    assert "needs the parameter proof" in refused(ask(tensor(text) | {"outputs": [{"name": "proofs"}]}, "explain"))
+    assert "needs the parameter `proof`" in refused(ask(tensor(text) | {"outputs": [{"name": "proofs"}]}, "explain"))
 
 
 def test_pictures_of_several_sizes(ask, text, coffee):

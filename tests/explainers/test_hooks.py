@@ -64,6 +64,7 @@ def session(resnet18: nn.Module, untouched) -> HookSession:
     return hooks
 
 
+@pytest.mark.slow
 def test_every_record_of_a_resnet_equals_autograd(session, reference):
     result = (session.inputs, session.outputs, session.grad_inputs, session.grad_outputs)
     assert len(reference) == 67

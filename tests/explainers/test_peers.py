@@ -13,21 +13,17 @@ from tools.peers import NETS, PAGE, PEERS, TOLERANCE, Peer, difference
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-LONG = {"scorecam", "ablationcam", "kernel-shap", "lime", "occlusion", "xrai", "integrated-gradients"} | {
-    *("smoothgrad", "vargrad", "deconvnet", "xgradcam", "kpcacam", "guided-gradcam"),
-    *("feature-ablation", "shapleycam", "finercam", "gradcam-elementwise", "hirescam", "input-x-gradient"),
-}
-"""Methods of many passes or of hundreds of areas, and variants of others; `make test-slow` compares them."""
+SHORT = ("gradcam", "saliency")
+"""The methods that `make test` compares, on the first network."""
 
 
 def pairs():
-    """Yield each peer with a network: the first where it can be compared, or in the long tests one after the other."""
+    """Yield each peer with one network where it can be compared; the networks take turns."""
     for place, peer in enumerate(PEERS):
         names = [name for name in NETS if name not in peer.without]
-        name = names[(place + 1) % len(names)] if peer.method in LONG else names[0]
-        is_long = name != "resnet18" or peer.method in LONG
-        marks = [pytest.mark.slow] if is_long else []
-        yield pytest.param(peer, name, marks=marks, id=f"{peer.method}-{peer.library}-{name}")
+        is_short = peer.method in SHORT
+        name = names[0] if is_short else names[(place + 1) % len(names)]
+        yield pytest.param(peer, name, marks=[] if is_short else [pytest.mark.slow], id=f"{peer.method}-{peer.library}")
 
 
 @pytest.mark.parametrize(("peer", "name"), list(pairs()))

@@ -69,6 +69,7 @@ def test_one_wrong_record_is_found(spoil: Callable[[HookSession], object], monke
     assert row.worst > TOLERANCE
 
 
+@pytest.mark.slow
 def test_records_that_in_place_operations_reach_are_found(monkeypatch):
     monkeypatch.setattr("seewhy.explainers.hooks.call_site.copied", lambda value: value)
     row = check("resnet18")

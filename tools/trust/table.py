@@ -23,10 +23,10 @@ from seewhy.explainers.errors import ExplainerError
 from seewhy.explainers.evaluate import CONTROLS
 from seewhy.explainers.methods.catalogue import METHODS, Method
 from seewhy.explainers.results.evaluation import CONFIDENCE, RESAMPLES
+from seewhy.explainers.sanity import networks_of, sanity_of
 from seewhy.explainers.tasks.pose import predict
 from seewhy.explainers.view import prepare
 from tools.trust.photographs import photographs
-from tools.trust.sanity import random_head, random_model, sanity_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
 NUMBERS = PAGE.with_suffix("")
@@ -94,7 +94,7 @@ def measure(model: LoadedModel, pictures: Sequence[Image.Image], methods: Mappin
     head = {"model": name, "sha256": model.sha256, "pictures": len(pictures), "sure": SURE}
     old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     numbers = {**head, "methods": old["methods"] if {**old, "methods": {}} == {**head, "methods": {}} else {}}
-    models = model, random_head(model), random_model(model)
+    models = networks_of(model)
     sane = [prepare(model, picture).image for picture in pictures[: round(SANE_SHARE * len(pictures))]]
     for method, entry in methods.items():
         start, explainer = time.perf_counter(), entry.build({})

@@ -48,7 +48,7 @@ export async function prepareSettings() {
     return make("optgroup", { label }, ...maps.map((colormap) => new Option(colormap.name, colormap.name)));
   };
   const colormap = byId("colormap");
-  colormap.replaceChildren(new Option("fits the map", ""), group("From none to most", false), group("For signed maps", true));
+  colormap.replaceChildren(new Option("automatic", ""), group("Sequential", false), group("Diverging, for signed maps", true));
   colormap.addEventListener("change", () => change({ colormap: colormap.value || null }));
   onChange(show);
   show({ ...state });

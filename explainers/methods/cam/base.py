@@ -36,7 +36,7 @@ class LayerExplainer(Explainer):
 
     layers: Annotated[
         tuple[str, ...],
-        Field(description="Dotted path or glob of the layer, repeatable; several are fused."),
+        Field(description="Dotted path or glob of the layer, repeatable to fuse several layers."),
     ] = ()
 
     @field_validator("layers", mode="before")

@@ -192,21 +192,24 @@ def test_malicious_weights_in_the_folder_run_no_code(tmp_path, small, app_of):
 VALUES = ["/etc/passwd", "a" * 5000, "x", "", "-1", "1e999", "nan", "null", "[]", "{}", "%00", "é", "\ud7ff"]
 
 
-def provoked(client, small, values):
-    """Every error that requests can provoke without harm, by what was sent."""
+def provoked(client, small, path):
+    """Every error that requests of a route can provoke without harm, by what was sent."""
     image = base64.b64encode(small).decode()
     send = {"data": small, "content_type": "image/png"}
-    for path, schema in ROUTES.items():
-        for name in [*schema.model_fields, "sign", "smooth", "samples", "baseline", "none"]:
-            for value in values:
-                yield client.post(path, query_string={name: value}, **send)
-                yield client.post(path, json={"image": image, name: {"a": value}})
-                yield client.post(path, json={"image": image, name: [value, 7, None]})
-        for content in (b"", b"{", b"[]", small[:40], b"\xff" * 9):
-            for kind in ("image/png", "application/json", "multipart/form-data; boundary=x", "text/plain", ""):
-                yield client.post(path, data=content, content_type=kind)
-        yield client.post(path, headers={"Accept": "text/turtle"}, **send)
-        yield client.open(path, method="PATCH")
+    for name in [*ROUTES[path].model_fields, "sign", "smooth", "samples", "baseline", "none"]:
+        for value in VALUES:
+            yield client.post(path, query_string={name: value}, **send)
+        yield client.post(path, json={"image": image, name: {"a": VALUES[0]}})
+        yield client.post(path, json={"image": image, name: [VALUES[0], 7, None]})
+    for content in (b"", b"{", b"[]", small[:40], b"\xff" * 9):
+        for kind in ("image/png", "application/json", "multipart/form-data; boundary=x", "text/plain", ""):
+            yield client.post(path, data=content, content_type=kind)
+    yield client.post(path, headers={"Accept": "text/turtle"}, **send)
+    yield client.open(path, method="PATCH")
+
+
+def provoked_elsewhere(client):
+    """Errors of other routes, and of pictures that cannot be read."""
     for path in (
         "/nowhere",
         "/models/none",
@@ -221,11 +224,11 @@ def provoked(client, small, values):
             yield client.post("/predict", data=picture.content, content_type="image/png")
 
 
-@pytest.mark.parametrize("values", few([VALUES[:1], VALUES[1:]], short=[VALUES[:1]]), ids=len)
+@pytest.mark.parametrize("path", few(["elsewhere", *ROUTES], short=["elsewhere", "/predict"]))
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
-def test_no_error_tells_of_the_inside(client, small, values):
+def test_no_error_tells_of_the_inside(client, small, path):
     refusals = 0
-    for response in provoked(client, small, values):
+    for response in provoked_elsewhere(client) if path == "elsewhere" else provoked(client, small, path):
         assert response.status_code < 500, response.text
         if response.status_code >= 400:
             refusals += 1
@@ -233,7 +236,7 @@ def test_no_error_tells_of_the_inside(client, small, values):
             text = response.text.replace("/etc/passwd", "")
             assert not INSIDE.search(text), text
             assert "Werkzeug" not in response.headers.get("Server", "")
-    assert refusals > 100 * len(values)
+    assert refusals > (10 if path == "elsewhere" else 50)
 
 
 def test_names_of_fields_never_reach_python(client, small):
