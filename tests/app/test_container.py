@@ -24,6 +24,7 @@ def exercise(url):
         assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.slow
 @pytest.mark.fault(
     "a file system that is read-only except for `/tmp`",
     "nothing",

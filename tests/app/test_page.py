@@ -456,6 +456,7 @@ def test_copied_python_makes_what_is_shown(tab, url, tmp_path):
     assert np.abs(page_pixels(tab) - levels(tmp_path / "heatmap.png")).max() <= 2
 
 
+@pytest.mark.slow
 def test_a_link_shows_the_whole_view_again(tab, url, browser):
     page = tab
     page.goto(f"{url}?example=cat")
