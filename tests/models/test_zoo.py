@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import torch
-from torchvision import models as torchvision_models
 
 from seewhy.explainers import GradCAM, Saliency
 from seewhy.models import Registry, load_model
@@ -109,7 +108,7 @@ def test_detectors_have_names_too():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", torchvision_models.list_models(module=torchvision_models.detection))
-def test_layers_of_every_detector_are_known_before_it_is_loaded(name):
+@pytest.mark.parametrize("name", ["fasterrcnn_mobilenet_v3_large_320_fpn", "ssdlite320_mobilenet_v3_large"])
+def test_layers_of_detectors_are_known_before_it_is_loaded(name):
     layers = Registry().survey(Registry().spec(name)).default_layers
     assert len(set(layers)) == len(layers) >= 2
