@@ -292,7 +292,7 @@ class Service:
         return digest.hexdigest()[:32]
 
     def _gathers(self, options: ProofOptions, model: LoadedModel) -> bool:
-        """Whether a request asks for proofs that are compared with what earlier requests have left."""
+        """Whether a request asks for proofs that are compared with scores from earlier requests."""
         of: Explained = LIKENESS if isinstance(options, SimilarOptions) else "target"
         gathers = self.null.gathers(model, options.proof_area, options.proof_fill, of)
         return bool(options.proof) and (gathers or (of == "target" and self._sanity.measures(model)))

@@ -125,7 +125,7 @@ class Explanation(Drawing):
 
     @property
     def caption(self) -> str:
-        """One line: the target, what the model says of it, its contrast, and the method."""
+        """One line: the target, its probability or value, its contrast, and the method."""
         against = f" against {self.against.label}" if self.against else ""
         return f"{self.target.label} {self.target.text}{against} by {self.method}"
 

@@ -148,6 +148,7 @@ def test_a_generated_client_explains(call, models, upload):
     assert answer.predictions[0].to_dict() == BEST
 
 
+@pytest.mark.slow
 def test_a_generated_client_predicts_in_each_way(call, models, upload):
     as_json = models.PredictJsonBody(image=base64.b64encode(CAT.read_bytes()).decode(), top=2)
     for body in (models.PredictFilesBody(image=upload()), as_json, upload()):

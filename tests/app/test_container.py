@@ -24,8 +24,9 @@ def exercise(url):
         assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.slow
 @pytest.mark.fault(
-    "a file system that is read-only but for `/tmp`",
+    "a file system that is read-only except for `/tmp`",
     "nothing",
 )
 def test_nothing_need_be_writable_but_the_temporary_folder(tight):

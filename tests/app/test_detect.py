@@ -174,6 +174,7 @@ def test_wrong_targets_are_the_clients_mistake(fields, field, reason, client):
 def test_other_models_show_no_boxes(client):
     answer = post(client, "/detect", model="tiny")
     assert (answer.status_code, answer.json["errors"][0]["field"]) == (422, "model")
+    assert answer.json["type"].endswith("bad-option"), "as of /segment"
     assert "is not a detector" in answer.json["detail"]
     answer = post(client, "/explain", model="tiny", attribute="x1")
     assert (answer.status_code, answer.json["errors"][0]["field"]) == (422, "attribute")

@@ -135,7 +135,7 @@ def test_idle_models_make_room_before_anything_is_refused():
     assert idle == [30]
     with pytest.raises(OutOfMemoryError):  # in vain: it would not fit without models either
         Account(budget).take(60, BODY)
-    with pytest.raises(PictureTooLargeError, match="more than the 80 of all"):
+    with pytest.raises(PictureTooLargeError, match="more than the 80 allowed for all requests together"):
         Account(budget).take(81, PIXELS)
     assert idle == [30]
     request.wait(40, PIXELS, pytest.fail, 1)
@@ -444,7 +444,7 @@ def test_the_gauge_tells_what_requests_hold(narrow, budget):
     assert "seewhy_memory_used_bytes 0.0" in narrow.test_client().get("/metrics").text
 
 
-@pytest.mark.fault("memory that runs out while an answer is encoded", "503; the next request is answered")
+@pytest.mark.fault("memory that runs out while a response is encoded", "503; the next request is handled")
 @pytest.mark.parametrize(
     "error",
     [

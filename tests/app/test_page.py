@@ -137,7 +137,7 @@ def test_two_classes_are_contrasted(cat_page, url, way):
     expect(cat_page.locator("#contrast")).to_contain_text("tiger cat rather than tabby")
     expected = levels(ask(url, method=START, target="282", against="281").content)
     assert np.abs(page_pixels(cat_page) - expected).max() <= 2
-    fields = explained_anew(cat_page, cat_page.get_by_role("button", name="Explain it alone").click)
+    fields = explained_anew(cat_page, cat_page.get_by_role("button", name="Explain without contrast").click)
     assert "against" not in dict(fields)
     expect(cat_page.locator("#contrast")).to_be_hidden()
 
@@ -456,6 +456,7 @@ def test_copied_python_makes_what_is_shown(tab, url, tmp_path):
     assert np.abs(page_pixels(tab) - levels(tmp_path / "heatmap.png")).max() <= 2
 
 
+@pytest.mark.slow
 def test_a_link_shows_the_whole_view_again(tab, url, browser):
     page = tab
     page.goto(f"{url}?example=cat")

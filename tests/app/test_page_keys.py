@@ -30,6 +30,7 @@ def opened(browser):
     page.close()
 
 
+@pytest.mark.slow
 def test_the_page_asks_for_a_key_and_keeps_it_while_the_tab_is_open(opened, guarded):
     url, key = guarded
     opened.goto(url)

@@ -231,7 +231,7 @@ def test_views_of_an_unknown_model_say_so(page, url):
 def test_a_model_without_layers_to_compare_says_so(page, url):
     page.route("**/layers", lambda route: route.fulfill(json={"model": "x", "layers": []}))
     page.goto(f"{url}/?example=cat&show=compare&by=layer")
-    expect(page.locator("#cards")).to_contain_text("not a layer with a grid")
+    expect(page.locator("#cards")).to_contain_text("no layer with a grid")
 
 
 def test_layers_that_are_found_late_are_not_compared_as_methods(page):

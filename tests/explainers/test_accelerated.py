@@ -363,7 +363,7 @@ def test_names_of_accelerators(monkeypatch):
     assert choose("eager", CPU) == "eager"
     with pytest.raises(OptionError, match="choose from auto, eager, onnxruntime, compile"):
         choose("magic", CPU)
-    with pytest.raises(OptionError, match="processor"):
+    with pytest.raises(OptionError, match="only runs on the CPU here"):
         choose("onnxruntime", torch.device("cuda"))
     monkeypatch.setattr("seewhy.explainers.execution.accelerators.find_spec", lambda name: None)
     assert choose("auto", CPU) == "eager"

@@ -18,11 +18,11 @@ SHORT = ("gradcam", "saliency")
 
 
 def pairs():
-    """Yield each peer with one network where it can be compared; the networks take turns."""
+    """Yield each peer with one network where it can be compared; the networks take turns, but for long methods."""
     for place, peer in enumerate(PEERS):
         names = [name for name in NETS if name not in peer.without]
-        is_short = peer.method in SHORT
-        name = names[0] if is_short else names[(place + 1) % len(names)]
+        is_short, is_long = peer.method in SHORT, METHODS[peer.method].forwards not in ("1", "2")
+        name = names[0] if is_short or is_long else names[(place + 1) % len(names)]
         yield pytest.param(peer, name, marks=[] if is_short else [pytest.mark.slow], id=f"{peer.method}-{peer.library}")
 
 

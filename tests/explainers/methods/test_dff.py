@@ -106,7 +106,7 @@ def test_layers_that_cannot_be_factorised_are_refused(layers, message, resnet18,
 
 
 def test_two_layers_are_no_option():
-    with pytest.raises(OptionError, match="may have 1") as caught:
+    with pytest.raises(OptionError, match="at most 1 are allowed") as caught:
         get_method("dff").build({"layers": ["a", "b"]})
     assert caught.value.field == "layer"
 
