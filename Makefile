@@ -1,12 +1,12 @@
-# Everything runs in .venv, made on first use from Python 3.11 or later.
+# Everything runs in .venv, which is created on first use with Python 3.11 or later.
 PYTHON ?= python3
 PORT ?= 8000
 DOCS_PORT ?= 8001
 BIN := .venv/bin
-# Two processes of one thread each are quicker than one of two: most tensors of the tests are small.
+# Two processes with one thread each are faster than one with two, because most tensors in the tests are small.
 WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
-# Which of the long tests `make test-slow` runs: files and folders.
+# The long tests that `make test-slow` runs: files and folders.
 SLOW ?= tests
 
 # All is installed from requirements/: these releases, these files. Nothing is resolved; what has to be built is built by
@@ -33,15 +33,15 @@ PHOTOS ?= photos
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
-setup: .venv/installed ## make .venv and install SeeWhy
+setup: .venv/installed ## create .venv and install SeeWhy
 
 serve: .venv/installed ## serve on 127.0.0.1:8000 (PORT=9000 for another port)
 	$(BIN)/seewhy serve --port $(PORT)
 
-test: .venv/installed-tests ## run the tests that hold each behaviour once: four minutes on two quiet cores
+test: .venv/installed-tests ## run the main tests: four minutes on two idle cores
 	$(PYTEST)
 
-test-slow: .venv/installed-tests ## run the other tests: longer ones, further cases (SLOW=tests/app for some of them)
+test-slow: .venv/installed-tests ## run the longer tests and further cases (SLOW=tests/app for some of them)
 	$(PYTEST) -m slow $(SLOW)
 
 test-all: .venv/installed-tests ## run all tests
@@ -50,25 +50,25 @@ test-all: .venv/installed-tests ## run all tests
 sweep: .venv/installed-tests ## compare every module of torchvision's classifiers with autograd; writes docs/sweep.md
 	$(BIN)/python -m tools.sweep --write --bare 10
 
-soak: .venv/installed-tests ## load and faults for an hour; writes docs/reliability.md
+soak: .venv/installed-tests ## test load and faults for an hour; writes docs/reliability.md
 	$(BIN)/python -m tools.reliability --write
 
-fuzz: .venv/installed-tests ## try hostile input for a quarter of an hour; writes docs/reliability.md
+fuzz: .venv/installed-tests ## test hostile input for a quarter of an hour; writes docs/reliability.md
 	$(BIN)/python -m tools.hostile --write
 
-check: .venv/installed-tests ## lint, type-check, look for dangerous code and for known holes in what is installed
+check: .venv/installed-tests ## lint, type-check, and scan for dangerous code and vulnerable dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive app explainers models
 	@rm -f .venv/audited.json
 	@$(AUDIT) --format json --output .venv/audited.json 2> .venv/audit.log || if [ -s .venv/audited.json ]; \
-		then $(AUDIT); exit 1; else echo "The index could not be asked about known holes: make audit says why."; fi
+		then $(AUDIT); exit 1; else echo "Dependencies could not be checked for vulnerabilities: make audit says why."; fi
 
-audit: .venv/installed-tests ## look for known holes in what is installed; what the index tells nothing about is named
+audit: .venv/installed-tests ## check installed packages for known vulnerabilities, and list those that cannot be checked
 	$(AUDIT)
 
-lock: .venv/installed-tests ## write the releases that pyproject.toml allows, and digests of their files, to requirements/ (UPGRADE=--upgrade for the newest)
+lock: .venv/installed-tests ## pin releases and file digests in requirements/ (UPGRADE=--upgrade for the newest releases)
 	$(LOCK) $(UPGRADE) pyproject.toml --extra test --extra check --output-file requirements/tests.txt
 	$(LOCK) $(UPGRADE) $(AS_TESTED) pyproject.toml --extra bench --output-file requirements/bench.txt
 	$(LOCK) $(UPGRADE) tests/clients/requirements.txt --output-file requirements/clients.txt
@@ -82,13 +82,13 @@ format: .venv/installed-tests ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-peers: .venv/installed-tests ## compare the methods with those of other libraries; writes docs/peers.md
+peers: .venv/installed-tests ## compare methods with other libraries; writes docs/peers.md
 	$(BIN)/python -m tools.peers --write
 
 trust: .venv/installed-tests ## measure the methods on networks with real weights and photographs (PHOTOS=folder); writes docs/trust.md
 	$(BIN)/python -m tools.trust.table $(PHOTOS) --write
 
-bench: .venv/installed-bench ## time SeeWhy beside other libraries and a plain Flask server; writes docs/performance.md
+bench: .venv/installed-bench ## compare the speed with other libraries and a plain Flask server; writes docs/performance.md
 	$(BIN)/python -m benchmarks
 
 methods: .venv/installed ## write docs/methods.md and docs/metrics.md from the catalogues and draw the pictures of methods
@@ -104,14 +104,14 @@ docs: .venv/installed-tests ## build the documentation as a site, in site/; warn
 	PYTHONPATH=. $(BIN)/zensical build --strict --clean
 	@echo "The site is in site/; its search needs a server: make docs-serve."
 
-docs-serve: .venv/installed-tests ## show the documentation while it is written, on port 8001 (DOCS_PORT=9001 for another)
+docs-serve: .venv/installed-tests ## serve the documentation on port 8001, with live reload (DOCS_PORT=9001 for another)
 	$(BIN)/python -m docs.routes
 	PYTHONPATH=. $(BIN)/zensical serve --dev-addr localhost:$(DOCS_PORT)
 
-notebook: .venv/installed-tests ## run examples/notebook.ipynb and keep what it shows
+notebook: .venv/installed-tests ## run examples/notebook.ipynb and save its output
 	$(BIN)/python -m docs.notebook
 
-screens: .venv/installed-tests ## take the pictures of the page, with chromium
+screens: .venv/installed-tests ## take the screenshots of the web page, with chromium
 	$(BIN)/python -m docs.screens
 
 clean: ## remove .venv and all caches
@@ -119,7 +119,7 @@ clean: ## remove .venv and all caches
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "SeeWhy needs Python 3.11 or later; say make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+		{ echo "SeeWhy needs Python 3.11 or later; run make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "Debian: apt-get install python3-venv" >&2; exit 1; }
 
 .venv/installed: pyproject.toml requirements/service.txt requirements/weights.txt | .venv/bin/python
@@ -143,7 +143,7 @@ clean: ## remove .venv and all caches
 		echo "No chromium or no nginx: their tests will be skipped. Debian: apt-get install chromium nginx-light"
 	@$(BIN)/python -m venv .venv/clients && \
 		.venv/clients/bin/pip install --quiet --no-deps --only-binary :all: --require-hashes --requirement requirements/clients.txt || \
-		{ rm -rf .venv/clients; echo "No clients of other servers: their tests will be skipped."; }
+		{ rm -rf .venv/clients; echo "No KServe and Triton clients: their tests will be skipped."; }
 	@touch .venv/installed $@
 
 .venv/installed-bench: pyproject.toml requirements/bench.txt requirements/weights.txt | .venv/bin/python

@@ -31,7 +31,7 @@ ROUTES = (pictures, hooks, catalogue, health, pages, v1, v2, torchserve)
 ERROR_FORMS = dict.fromkeys(("v1", "v2"), protocol_error) | dict.fromkeys(
     ("predictions", "explanations", "ping"), torchserve.torchserve_error
 )
-"""Error formats of other servers' routes, by the first part of their paths."""
+"""Error formats of the compatibility APIs, by the first part of their paths."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Components:
 
     Attributes:
         settings: settings of the application.
-        strict: raise if the key file cannot be read; otherwise nobody is let in until it can be read.
+        strict: raise if the key file cannot be read; otherwise requests are refused until it can be read.
         service: answers requests.
         operations: metrics, logs and traces.
     """
@@ -95,7 +95,8 @@ STAGES = (
     # The envelope keeps a policy that is set.
     Stage("pages", lambda app, _: app.after_request(restrict_page)),
 )
-"""The stages, the outermost first, with the reasons of their order: a request passes them so, its answer in reverse."""
+"""The stages, the outermost first, with the reasons for their order. Requests pass them in this order, responses in
+reverse."""
 
 
 def create_app(settings: Settings | None = None, strict: bool = True) -> Flask:
@@ -103,7 +104,7 @@ def create_app(settings: Settings | None = None, strict: bool = True) -> Flask:
 
     Args:
         settings: by default from the environment.
-        strict: raise if the key file cannot be read; otherwise nobody is let in until it can be read.
+        strict: raise if the key file cannot be read; otherwise requests are refused until it can be read.
     """
     settings = settings or Settings()
     quiet_decoders()

@@ -9,7 +9,7 @@ RETRY_AFTER = 5
 """Seconds after which a refused client should try again."""
 
 _MEMORY_WORDS = ("out of memory", "allocate memory", "failed to allocate", "bad_alloc", "bad allocation")
-"""Messages of libraries that have no exception of their own for this."""
+"""Messages of libraries without a specific exception for this."""
 
 
 class ServiceError(Exception):
@@ -61,7 +61,7 @@ class TooMuchWorkError(FieldError):
 
 
 class TooCostlyError(ServiceError):
-    """The request costs more than what is left of the client's rate limit."""
+    """The request costs more than the remaining quota of the client."""
 
 
 class InvalidOptionsError(ServiceError):
@@ -73,15 +73,15 @@ class InvalidOptionsError(ServiceError):
 
 
 class TooManyPicturesError(ServiceError):
-    """The request holds more pictures than allowed."""
+    """The request contains more pictures than allowed."""
 
 
 class BodyTooLargeError(ServiceError):
-    """The body holds more lists, objects and texts than allowed."""
+    """The body contains more lists, objects and strings than allowed."""
 
 
 class AnswerTooLargeError(ServiceError):
-    """The answer would hold more numbers than allowed."""
+    """The response would contain more numbers than allowed."""
 
 
 class OverloadedError(ServiceError):
@@ -93,7 +93,7 @@ class OverloadedError(ServiceError):
 
 
 class NoMoreError(OverloadedError):
-    """The server is stopping: it finishes the requests it has, and accepts no more."""
+    """The server is stopping: it finishes accepted requests and refuses new ones."""
 
 
 class OutOfMemoryError(ServiceError):
@@ -105,7 +105,7 @@ class NotReadyError(ServiceError):
 
 
 class BrokenError(ServiceError):
-    """This process can no longer answer, and waiting does not help."""
+    """This process can no longer handle requests and does not recover."""
 
 
 class StoppingError(NotReadyError):
@@ -113,7 +113,7 @@ class StoppingError(NotReadyError):
 
 
 class KeysUnavailableError(ServiceError):
-    """The key file cannot be read, so nobody is let in."""
+    """The key file cannot be read, so all requests are refused."""
 
 
 class DeadlineError(ServiceError):
@@ -121,7 +121,7 @@ class DeadlineError(ServiceError):
 
 
 class ClientGoneError(ServiceError):
-    """Nobody waits for the answer any more."""
+    """The client no longer waits for the response."""
 
 
 EXPECTED = (ServiceError, explainer_errors.ExplainerError, model_errors.ModelError)
@@ -208,7 +208,7 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 def kind_of(error: Exception) -> Kind:
-    """Return the kind of an exception: that of its nearest listed base class, or out-of-memory where it means that."""
+    """Return the kind of an exception: that of its nearest listed base class, or out-of-memory."""
     if lacks_memory(error):
         return KINDS[MemoryError]
     return next((KINDS[ancestor] for ancestor in type(error).__mro__ if ancestor in KINDS), INTERNAL)

@@ -124,6 +124,11 @@ class Settings(BaseSettings):
     queue_size: Count = Field(
         64, description="Maximum number of pictures that may wait for a model; more are refused with 503."
     )
+    sanity: bool = Field(
+        True,
+        description="Measure while the service is idle, on eight pictures of its requests, whether the heatmaps of a "
+        "method depend on the class and on the model, for proofs with models for which this is not included.",
+    )
     log_format: Literal["text", "json"] = Field("text", description="Log format: text or json.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest log level: debug (includes probes), info (each request), warning or error."

@@ -1,4 +1,4 @@
-"""How maps that cannot know the picture fare with a model, for the proofs of its maps."""
+"""Scores of maps that cannot depend on the picture, for proofs."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -17,7 +17,7 @@ from seewhy.explainers.trust.choices import AREA, Fill
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.strangers import Strangers
 from seewhy.explainers.trust.trial import Trial
-from seewhy.explainers.view import ViewSource, prepare
+from seewhy.explainers.view import ViewSource, must_be_several, prepare
 
 NULL = "rotated maps, mirrored maps and maps of other pictures"
 
@@ -50,6 +50,7 @@ def calibrate(
         OptionError: too few pictures.
     """
     must_know_pictures(model)
+    must_be_several(pictures)
     (explainer,) = explainers_of([get_method(method or model.task.default_method)], layer, options, model.module)
     trial = Trial(proof_area, proof_fill, full=True)
     rows = null_rows(model, explainer, pictures, trial, batch_size)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from seewhy.explainers.core.model import Model, must_know_pictures
 from seewhy.explainers.core.task import located
-from seewhy.explainers.errors import UnsuitableModelError
+from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging.geometry import Box, Geometry
 from seewhy.explainers.tasks.detected import BoxPrediction
 from seewhy.explainers.tasks.detection import Detection
@@ -39,9 +39,9 @@ def detect(model: Model, picture: ViewSource) -> tuple[DetectedBox, ...]:
         picture: as `explain`.
 
     Raises:
-        UnsuitableModelError: the model is no detector.
+        OptionError: the model is no detector.
         PictureError: the picture cannot be read.
-        UnsupportedModuleError: a bare module, whose preprocessing is unknown.
+        UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
     must_know_pictures(model)
     must_detect(model)
@@ -50,11 +50,12 @@ def detect(model: Model, picture: ViewSource) -> tuple[DetectedBox, ...]:
 
 
 def must_detect(model: Model) -> None:
-    """Raise `UnsuitableModelError` unless a model is a detector."""
+    """Raise `OptionError` unless a model is a detector."""
     if not isinstance(model.task, Detection):
-        raise UnsuitableModelError(
+        raise OptionError(
             "This model is not a detector; use one, such as fasterrcnn_resnet50_fpn, or wrap your own with "
-            "head=BoxHead(...)."
+            "head=BoxHead(...).",
+            field="model",
         )
 
 

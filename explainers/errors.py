@@ -6,6 +6,7 @@
     │   └── PictureTooLargeError     more pixels than allowed
     ├── OptionError                  an unknown method or option, or a value out of bounds
     │   ├── UnknownOptionError       an unknown argument of an explainer; a TypeError too
+    │   ├── InvalidArgumentError     an argument that code gives wrongly; a ValueError too
     │   └── EditError                an edit that cannot be applied
     ├── CaptureTooLargeError         tensors of more memory than allowed
     ├── LayerError                   a layer that does not exist, does not run, or has no grid
@@ -28,13 +29,13 @@ from typing import Any
 
 
 class ExplainerError(Exception):
-    """Root of everything this package raises on purpose. `field` names the option at fault, where that is known."""
+    """Base class of all errors of this package. `field` names the option at fault, if known."""
 
     field: str | None = None
 
 
 class PictureError(ExplainerError):
-    """Something is wrong with the picture itself."""
+    """The picture cannot be used."""
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def at_fault(field: str, kind: type[ExplainerError] = PictureError) -> Iterator[
 
 
 class UnreadablePictureError(PictureError):
-    """The bytes are no picture of a supported format, or incomplete."""
+    """The bytes are not a picture of a supported format, or are incomplete."""
 
 
 class PictureTooLargeError(PictureError):
@@ -73,6 +74,10 @@ class UnknownOptionError(OptionError, TypeError):
     """An unknown argument of an explainer. It is a `TypeError` too, as for any other dataclass."""
 
 
+class InvalidArgumentError(OptionError, ValueError):
+    """An argument that Python code gives wrongly, such as images of another shape. It is a `ValueError` too."""
+
+
 class CaptureTooLargeError(ExplainerError):
     """The captured tensors would take more memory than allowed."""
 
@@ -85,7 +90,7 @@ class EditError(OptionError):
 
 
 class LayerError(ExplainerError):
-    """A layer that the model lacks, or that does not suit the method."""
+    """The model does not have the layer, or the method cannot use it."""
 
 
 class UnsuitableModelError(LayerError):
@@ -93,11 +98,11 @@ class UnsuitableModelError(LayerError):
 
 
 class TargetError(ExplainerError):
-    """A class index or label that the model lacks."""
+    """The model does not have this class index or label."""
 
 
 class MaskError(TargetError):
-    """A mask that is empty, of another size than the picture, or where the model sees nothing of it."""
+    """The mask is empty, has another size than the picture, or lies outside of the model's input."""
 
     field = "mask"
 
@@ -115,7 +120,7 @@ class UnsupportedOperationError(ExplainerError):
 
 
 class ModelOutputError(ExplainerError):
-    """The model's output holds no logits of shape (N, K)."""
+    """The model's output contains no logits of shape (N, K)."""
 
 
 class NonFiniteError(ModelOutputError):
@@ -166,11 +171,15 @@ def near_matches(name: str, names: Iterable[str]) -> str:
     return f"Near matches: {', '.join(close)}." if close else ""
 
 
+LAYER_LIST = "the list of the model's layers (in Python, `survey(...).layers`)"
+"""Where errors send readers to choose a layer."""
+
+
 def never_runs(path: str) -> str:
     """Return the message about a layer that a picture does not pass."""
     return (
         f"{path!r} never runs for this picture (its parts may run without it, or its `forward` is called directly, "
-        "bypassing hooks); choose a layer that runs, from the list of the model's layers."
+        "bypassing hooks); choose a layer that runs, from {LAYER_LIST}."
     )
 
 

@@ -28,7 +28,7 @@ from seewhy.explainers.trust.choices import CONTROLS, DEFAULT_METRICS
 from seewhy.explainers.trust.metrics.base import Metric
 from seewhy.explainers.trust.metrics.catalogue import build_metrics, entry_of
 from seewhy.explainers.trust.metrics.measure import check_truth, measure
-from seewhy.explainers.view import ViewSource, prepare
+from seewhy.explainers.view import ViewSource, must_be_several, prepare
 
 Boxes: TypeAlias = Box | Sequence[Box] | None
 """Left, top, right and bottom in pixels of the picture, or several such boxes."""
@@ -37,8 +37,8 @@ Boxes: TypeAlias = Box | Sequence[Box] | None
 def evaluate(
     model: Model,
     pictures: Iterable[ViewSource | Pair],
-    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None = None,
-    metrics: Sequence[str | Metric] = DEFAULT_METRICS,
+    methods: str | Explainer | Sequence[str | Explainer] | Mapping[str, str | Explainer] | None = None,
+    metrics: str | Metric | Sequence[str | Metric] = DEFAULT_METRICS,
     target: Target | None = None,
     layer: Layers | None = None,
     *,
@@ -56,10 +56,10 @@ def evaluate(
     All methods explain the same targets, and are measured on the same altered pictures.
 
     Args:
-        model: a `LoadedModel`, from `load_model` or `wrap_model`; left as it was.
+        model: a `LoadedModel`, from `load_model` or `wrap_model`; left unchanged.
         pictures: what `explain` takes, or pairs of that and the picture's own target, as for `explain_many`.
-        methods: names of `list_methods()`, or explainers; or a mapping from any names to these. None for the model's
-            default method.
+        methods: names of `list_methods()`, or explainers, or one of them; or a mapping from any names to these. None
+            for the model's default method.
         metrics: names of `list_metrics()`, or metrics with their parameters, such as ``ROAD(imputation="exact")``.
         target: of all pictures without one of their own; None for the most probable class.
         layer: for the methods that look at layers; None for the model's default.
@@ -82,11 +82,10 @@ def evaluate(
         OptionError: an unknown method, metric or option, or a metric needs what is not given.
         LayerError, TargetError: a layer or class that the model lacks; or a method does not suit the model.
         PictureError, OSError: a picture cannot be read, with ``on_error="raise"``.
-        UnsupportedModuleError: a bare module, whose preprocessing is unknown.
+        UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
     must_know_pictures(model)
-    if isinstance(pictures, str | bytes | os.PathLike):
-        raise OptionError("Give several pictures, such as a list of paths.", field="pictures")
+    must_be_several(pictures)
     if batch_size < 1:
         raise OptionError(f"batch_size is {batch_size}; it must be 1 or more.", field="batch_size")
     if on_error not in ("raise", "skip"):
@@ -107,8 +106,8 @@ def evaluate(
 
 def prepare_evaluation(
     model: Model,
-    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None,
-    metrics: Sequence[str | Metric],
+    methods: str | Explainer | Sequence[str | Explainer] | Mapping[str, str | Explainer] | None,
+    metrics: str | Metric | Sequence[str | Metric],
     layer: Layers | None,
     options: Mapping[str, Any],
     controls: bool = True,
@@ -147,16 +146,14 @@ def _explainers(
     return {name: method if isinstance(method, Explainer) else by_name[name] for name, method in methods.items()}
 
 
-def _by_name(methods: Sequence[str | Explainer]) -> dict[str, str | Explainer]:
+def _by_name(methods: str | Explainer | Sequence[str | Explainer]) -> dict[str, str | Explainer]:
     """Return methods by their names in the catalogue.
 
     Raises:
         OptionError: one is given twice.
     """
-    if isinstance(methods, str | Explainer):
-        raise OptionError("Give a list of methods.", field="methods")
     result: dict[str, str | Explainer] = {}
-    for method in methods:
+    for method in [methods] if isinstance(methods, str | Explainer) else methods:
         name = get_method(method).name if isinstance(method, str) else _name_of(method)
         if name in result:
             raise OptionError(f"The method {name!r} is given twice; give a mapping from names to methods.", "methods")

@@ -1,6 +1,6 @@
 """A picture in, explanations out: of one or several targets, by one method or by several."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -10,7 +10,7 @@ from torch import nn
 from seewhy.explainers.core.ask import Ask, SpatialTarget
 from seewhy.explainers.core.model import Model, must_know_pictures
 from seewhy.explainers.core.task import each_ask, named_ask
-from seewhy.explainers.errors import OptionError, TargetError
+from seewhy.explainers.errors import LayerError, OptionError, TargetError
 from seewhy.explainers.hooks.selection import match_modules
 from seewhy.explainers.methods.cam.shared_pass import explain_jointly
 from seewhy.explainers.methods.catalogue import Method, build_methods, get_method
@@ -108,29 +108,30 @@ def explain(
     proof_calibration: Calibration | None = None,
     **options: Any,
 ) -> Explanation | list[Explanation]:
-    """Explain why a model gave a picture a class.
+    """Explain the prediction of a model for a picture.
 
     Args:
-        model: a `LoadedModel`, from `load_model` or `wrap_model`; left as it was.
+        model: a `LoadedModel`, from `load_model` or `wrap_model`; left unchanged.
         picture: a path, bytes, open file, PIL image or array, see `read_picture`; or a tensor (C, H, W) of the model's
             input, float and normalised, as `model.preprocess` makes it.
-        method: a name of `list_methods()`; None for ``gradcam``, or ``hirescam`` of a segmenter and
-            ``odam`` of a detector.
-        target: class index or label, or several; ``output:INDEX`` of a value, with ``:down`` for what makes it smaller;
-            of a detector ``box:N``, ``box:X1,Y1,X2,Y2``, ``label:NAME`` for each of its boxes, or
-            ``region:X1,Y1,X2,Y2``; of a segmenter the region of a class, that at ``pixel:X,Y``, or a mask (H, W) of
-            bool, see `Segmentation.target`; a function from outputs (N, K) to the scores (N,) to explain; None for the
-            most probable class, the surest box or the largest region.
+        method: a name from `list_methods()`; None for ``gradcam``, or ``hirescam`` for segmenters and ``odam`` for
+            detectors.
+        target: class index or label, or several; for regression ``output:INDEX``, with ``:down`` for what lowers the
+            value; for a detector ``box:N``, ``box:X1,Y1,X2,Y2``, ``label:NAME`` for each box of a class, or
+            ``region:X1,Y1,X2,Y2``; for a segmenter the region of a class, the region at ``pixel:X,Y``, or a bool mask
+            (H, W), see `Segmentation.target`; a function from outputs (N, K) to the scores (N,) to explain; None for
+            the most probable class, the box with the highest score or the largest region.
         layer: dotted path or glob, or a module of the model, or several; None for the model's default.
         against: class index or label to contrast each target with; None for no contrast.
-        top: explain so many of the most probable classes, instead of `target`.
-        attribute: of a detector's box: ``score``, ``x1``, ``y1``, ``x2``, ``y2``, ``box``, ``objectness`` or ``mask``.
+        top: number of the most probable classes to explain, instead of `target`.
+        attribute: property of a detector's box: ``score``, ``x1``, ``y1``, ``x2``, ``y2``, ``box``, ``objectness`` or
+            ``mask``.
         label: class of a target that is a place, such as ``region:10,20,90,80``.
-        proof: whether to try the map on masked copies of the picture, two or three forward passes more, and to give
-            the result a `proof`; ``full`` to try the map's own turned and mirrored copies too.
-        proof_area: share of the model's input that the map marks then, 0.01 to 0.9.
-        proof_fill: what hides pixels then: ``blur``, or ``mean`` for the mean colour.
-        proof_calibration: what `calibrate` has measured, to grade the map by; None for what ships with the weights.
+        proof: whether to test the map on masked copies of the picture, with two or three extra forward passes, and add
+            a `proof` to the result; ``full`` also tries rotated and mirrored copies of the map.
+        proof_area: share of the model's input that the map marks for the proof, 0.01 to 0.9.
+        proof_fill: replacement of hidden pixels for the proof: ``blur``, or ``mean`` for the mean colour.
+        proof_calibration: result of `calibrate`, to grade the map; None for the scores included with the weights.
         options: the method's own options.
 
     Returns:
@@ -139,9 +140,9 @@ def explain(
 
     Raises:
         PictureError: the picture cannot be read.
-        OptionError: an unknown method or option, or a value out of bounds.
-        LayerError, TargetError: a layer or class that the model lacks.
-        UnsupportedModuleError: a bare module, whose preprocessing is unknown.
+        OptionError: a method or option is unknown, or a value is out of bounds.
+        LayerError, TargetError: the model does not have the layer or class.
+        UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
     must_know_pictures(model)
     entry = get_method(method or model.task.default_method)
@@ -171,7 +172,7 @@ def _best(model: Model, view: View, target: Any, top: int) -> list[Any]:
 
 
 def _each(model: Model, view: View, asks: Sequence[Ask]) -> list[Ask]:
-    """Return what is asked of a picture, of each box of a class one by one."""
+    """Return the questions about a picture, one for each box of a class."""
     asks = [ask.placed(view.geometry) for ask in asks]
     if not any(ask.is_plural for ask in asks):
         return asks
@@ -213,21 +214,21 @@ def compare(
     proof_calibration: Calibration | None = None,
     **options: Any,
 ) -> list[Explanation]:
-    """Explain by several methods, which share forward and backward passes where possible.
+    """Explain with several methods, which share forward and backward passes where possible.
 
     `rank_correlation` measures the agreement of two of the maps.
 
     Args:
         model, picture, layer, against, proof, proof_area, proof_fill, proof_calibration: as `explain`; also the errors.
-        methods: names of `list_methods()`.
-        target: as `explain`, but one.
+        methods: names from `list_methods()`.
+        target: as `explain`, but a single target.
         options: of the methods; each method gets its own.
 
     Returns:
         One explanation per method, all of the same class.
     """
     must_know_pictures(model)
-    entries = [get_method(name) for name in methods]
+    entries = [get_method(name) for name in ([methods] if isinstance(methods, str) else methods)]
     explainers = explainers_of(entries, layer, options, model.module)
     trial = trial_of(proof, proof_area, proof_fill, proof_calibration)
     view = prepare(model, picture)
@@ -248,7 +249,7 @@ def ask_of(
     attribute: str | None = None,
     label: int | str | None = None,
 ) -> Ask:
-    """Return what is asked of one picture, as a user names it.
+    """Return the question about one picture, from user input.
 
     Raises:
         TargetError: the model has no such target, or a function is contrasted.
@@ -272,11 +273,14 @@ def layer_paths(module: nn.Module, layer: Layers | None) -> tuple[str, ...] | No
     """Return the layers of `explain` as paths and globs.
 
     Raises:
-        LayerError: a module that is none of the model's.
+        LayerError: a module that is none of the model's, or something else.
     """
     if layer is None:
         return None
     modules = dict(module.named_modules())
-    layers = (layer,) if isinstance(layer, str | nn.Module) else tuple(layer)
+    layers = (layer,) if isinstance(layer, str | nn.Module) or not isinstance(layer, Iterable) else tuple(layer)
+    for part in layers:
+        if not isinstance(part, str | nn.Module):
+            raise LayerError(f"A layer is a dotted path, such as 'layer4', or a module, not {part!r}.")
     # The first name of a module that has several is the one that hooks know.
     return tuple(part if isinstance(part, str) else match_modules(modules, [part])[0] for part in layers)

@@ -1,6 +1,5 @@
 """Many pictures in, their explanations out, several in each pass of the model."""
 
-import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +9,6 @@ from itertools import islice
 from typing import Any, Literal, TypeAlias, overload
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from seewhy.explainers.core.ask import Ask
@@ -27,7 +25,7 @@ from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.choices import AREA, Extent, Fill
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.trial import Trial, trial_of
-from seewhy.explainers.view import View, ViewSource, prepare
+from seewhy.explainers.view import View, ViewSource, must_be_several, prepare
 
 Failure: TypeAlias = ExplainerError | OSError
 """The errors that belong to one picture of many."""
@@ -43,7 +41,7 @@ _DECODERS = 4
 
 @dataclass(frozen=True)
 class _Series:
-    """The question about each picture of many; `ask` is that of pictures without a target of their own."""
+    """The question about each of many pictures; `ask` applies to pictures without their own target."""
 
     model: Model
     method: str
@@ -53,7 +51,7 @@ class _Series:
     calibration: Calibration | None
 
     def prepare(self, picture: ViewSource, target: int | str | None) -> tuple[View, Ask]:
-        """Return what the model sees of a picture, and what is asked of it."""
+        """Return the model's view of a picture, and the question about it."""
         ask = self.ask
         if target is not None:
             if ask.function is not None:
@@ -148,21 +146,21 @@ def explain_many(
     proof_calibration: Calibration | None = None,
     **options: Any,
 ) -> Iterator[Explanation | Failure]:
-    """Explain many pictures, several in each pass of the model; the maps are those of `explain`.
+    """Explain many pictures in batches; the maps equal those of `explain`.
 
-    Options are checked at once. Pictures are read from the iterable on demand, two batches ahead, so their number is
-    unlimited: no more than two batches are in memory.
+    Options are checked immediately. Pictures are read from the iterable on demand, at most two batches ahead, so their
+    number is unlimited.
 
     Args:
         model, method, layer, against, proof, proof_area, proof_fill, proof_calibration: as `explain`, and the same for
             all pictures.
-        pictures: what `explain` takes, or pairs of that and the picture's own target, such as ``zip(paths, labels)``. A
-            loader gives batches: tensors (N, C, H, W), or pairs of these and N targets.
-        target: of all pictures without one of their own: class index or label; None for the most probable class.
+        pictures: pictures as for `explain`, or pairs of a picture and its target, such as ``zip(paths, labels)``; or a
+            `DataLoader` of batches: tensors (N, C, H, W), or pairs of these and N targets.
+        target: target of all pictures without their own: class index or label; None for the most probable class.
         batch_size: pictures in a pass, at least 1.
         progress: whether to show a bar with the rate and the remaining time.
-        on_error: ``raise`` the exception of a picture that cannot be read or explained, after the explanations before
-            it; or ``yield`` the exception in its place and go on.
+        on_error: ``raise`` the exception of a picture that cannot be read or explained, after all earlier explanations;
+            or ``yield`` the exception instead and continue.
         options: the method's own options.
 
     Returns:
@@ -173,8 +171,7 @@ def explain_many(
         PictureError, OSError: while iterating: a picture that cannot be read, with ``on_error="raise"``.
     """
     must_know_pictures(model)
-    if isinstance(pictures, str | bytes | os.PathLike | Image.Image) or hasattr(pictures, "read"):
-        raise OptionError("Give several pictures, such as a list of paths; `explain` takes one.", field="pictures")
+    must_be_several(pictures)
     if batch_size < 1:
         raise OptionError(f"batch_size is {batch_size}; it must be 1 or more.", field="batch_size")
     if on_error not in ("raise", "yield"):

@@ -28,7 +28,7 @@ def segment(model: Model, picture: ViewSource) -> Segments:
         OptionError: the model does not segment.
         PictureError: the picture cannot be read.
         ModelOutputError: the model returns no logits, or NaN.
-        UnsupportedModuleError: a bare module, whose preprocessing is unknown.
+        UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
     must_know_pictures(model)
     segmentation_of(model)

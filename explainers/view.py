@@ -1,5 +1,6 @@
 """Views: a picture, and the model's input made from it."""
 
+import os
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -8,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from seewhy.explainers.core.model import Model, Preprocess, must_know_pictures
-from seewhy.explainers.errors import UnreadablePictureError
+from seewhy.explainers.errors import OptionError, UnreadablePictureError
 from seewhy.explainers.imaging.decode import PictureSource, read_picture
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.levels import are_unit_levels, ends, levels_of, picture_of
@@ -36,12 +37,18 @@ class View:
         return self.image[None].to(device)
 
 
+def must_be_several(pictures: object) -> None:
+    """Raise `OptionError` for one picture where several are needed."""
+    if isinstance(pictures, str | bytes | os.PathLike | Image.Image) or hasattr(pictures, "read"):
+        raise OptionError("Give several pictures, such as a list of paths; `explain` takes one.", field="pictures")
+
+
 def prepare(model: Model, picture: ViewSource) -> View:
     """Read a picture and make the model's input from it.
 
     Raises:
         PictureError: the picture cannot be read.
-        UnsupportedModuleError: a bare module, whose preprocessing is unknown.
+        UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
     must_know_pictures(model)
     if isinstance(picture, Tensor):

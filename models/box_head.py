@@ -21,20 +21,20 @@ def as_it_is(raw: Any) -> Candidates:
 
 @dataclass(frozen=True)
 class BoxHead:
-    """How a detector's results are read, and which of its candidates it shows; the ``head`` of `wrap_model`.
+    """Reads a detector's results and selects the boxes to show; the ``head`` of `wrap_model`.
 
-    Shown are the candidates with a score above `threshold`, without those that overlap a surer box of their class by
-    more than `overlap`, and `most` of them.
+    It shows at most `most` candidates with a score above `threshold`, except those that overlap a box of their class
+    with a higher score by more than `overlap`.
 
     Attributes:
-        decode: from what the module returns to `Candidates`, differentiable, boxes in pixels of the model's input.
-        scoring: from logits to scores: ``sigmoid`` of each, times that of the objectness where there is one;
+        decode: converts the module's output to `Candidates`; differentiable, with boxes in pixels of the model's input.
+        scoring: converts logits to scores: ``sigmoid`` of each, times that of the objectness if there is one;
             ``geometric-mean``, the square root of that product; or ``softmax`` of classes that exclude each other.
-        threshold, overlap: of scores, and of intersections over unions.
-        most: how many boxes of a picture are shown.
-        background: the class that means that there is nothing; None without one.
-        moving: whether the order of the candidates depends on the picture, as that of proposals does: in changed
-            pictures the candidate that overlaps the explained box most then takes its place.
+        threshold, overlap: thresholds of the score, and of the intersection over union.
+        most: maximum number of shown boxes per picture.
+        background: the class of the background; None without one.
+        moving: whether the order of the candidates depends on the picture, as with proposals. In modified pictures, the
+            candidate that overlaps the explained box most then replaces it.
         preselected: how many candidates of each level or class are considered, if the detector limits them.
         least_side: of boxes that are shown, as a share of the picture's sides, once what lies beyond it is cut off.
         size: height and width of the model's input, in pixels; `wrap_model` knows it.

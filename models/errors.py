@@ -13,7 +13,7 @@ Every message says what to do next, and none holds a path of the machine.
 
 
 class ModelError(Exception):
-    """Root of all errors that this package raises on purpose."""
+    """Base class of all errors of this package."""
 
 
 class UnknownModelError(ModelError):

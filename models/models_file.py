@@ -20,10 +20,12 @@ licence = "proprietary"
 import importlib
 import logging
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -76,6 +78,11 @@ def own_specs(file: Path) -> dict[str, ModelSpec]:
     Raises:
         ModelsFileError: no TOML, an unknown key, an invalid value, or no file of labels.
     """
+    return {name: _own_spec(name, table, file) for name, table in _tables(file).items()}
+
+
+def _tables(file: Path) -> dict[str, Any]:
+    """Return the tables of the file by the names of the models; they are still unchecked."""
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8")).get("models", {})
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -85,7 +92,7 @@ def own_specs(file: Path) -> dict[str, ModelSpec]:
     for name in tables:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
             raise ModelsFileError(f"[models.{name!r}]: a name may hold letters, digits, dots, dashes and underscores.")
-    return {name: _own_spec(name, table, file) for name, table in tables.items()}
+    return tables
 
 
 def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
@@ -180,6 +187,26 @@ def _builder(name: str, architecture: str, classes: int) -> Callable[[], nn.Modu
     )
 
 
+def missing_modules(file: Path) -> Iterator[str]:
+    """Yield a warning for each declared model whose code this Python does not find; nothing is imported.
+
+    Args:
+        file: the models file, which `own_specs` accepts.
+    """
+    for name, table in _tables(file).items():
+        package, colon, _ = table["architecture"].partition(":")
+        package = package.partition(".")[0]
+        if colon and package not in sys.modules and package and find_spec(package) is None:
+            yield _missing(name, package)
+
+
+def _missing(name: str, module: str) -> str:
+    return (
+        f"[models.{name}]: No module named {module!r}: put its folder on Python's path (PYTHONPATH=FOLDER seewhy ...), "
+        "or install it."
+    )
+
+
 def _imported(name: str, architecture: str) -> ModuleType:
     """Return the package of a factory.
 
@@ -191,9 +218,14 @@ def _imported(name: str, architecture: str) -> ModuleType:
 
 
 def _from_factory(name: str, architecture: str) -> nn.Module:
-    code = _imported(name, architecture)
+    code, (path, _, function) = _imported(name, architecture), architecture.partition(":")
+    with _blaming(name, architecture):
+        factory = getattr(code, function, None)
+    if factory is None:
+        hint = near_matches(function, vars(code)) or "Name a function or a class of it."
+        raise ModelsFileError(f"[models.{name}]: the module {path!r} has no {function!r}. {hint}")
     with _blaming(name, architecture), accepted_changes(), restored() as changes:
-        module = getattr(code, architecture.partition(":")[2])()
+        module = factory()
     if changes:
         raise ModelsFileError(
             f"[models.{name}]: {architecture!r} left {' and '.join(changes)} changed, which all models share; restore "
@@ -211,6 +243,8 @@ def _blaming(name: str, architecture: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            raise ModelsFileError(_missing(name, error.name)) from error
         _log.exception("[models.%s]: %r failed", name, architecture)
         raise ModelsFileError(
             f"[models.{name}]: {architecture!r} raised {type(error).__name__}; the log says why."

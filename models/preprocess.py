@@ -36,9 +36,9 @@ class Preprocess:
         scale_size: (height, width) to resize to before the crop.
         resize: ``shorter`` keeps the proportions and covers `scale_size`, so that the crop loses the ends of the longer
             side; ``longer`` keeps them and fits inside it, padded; ``exact`` changes the proportions.
-        interpolation: of the resize, with antialiasing.
-        mean, std: per channel, for values in [0, 1]: of red, green and blue, or of grey. A model of other channels
-            takes tensors, and no pictures.
+        interpolation: interpolation of the resize, with antialiasing.
+        mean, std: mean and standard deviation per channel, for values in [0, 1]: of red, green and blue, or of grey.
+            Models with other channels take tensors, not pictures.
     """
 
     size: tuple[int, int]

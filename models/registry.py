@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from seewhy.explainers.errors import LayerError
+from seewhy.explainers.errors import LayerError, near_matches
 from seewhy.explainers.execution.accelerators import choose
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.process_wide import exclusive
@@ -21,6 +21,7 @@ from seewhy.explainers.tasks.pose import survey
 from seewhy.models.detectors import box_head_of, detector_parts, preprocess_of_detector, pyramid
 from seewhy.models.errors import ModelError, ModelsFileError, UnknownModelError
 from seewhy.models.models_file import DEFAULT_PREPROCESS, own_specs
+from seewhy.models.probabilities import ADVICE, returns_probabilities
 from seewhy.models.spec import LoadedModel, ModelSpec
 from seewhy.models.weights import checked_sha256, find_weights, missing_reason, obtain_weights, read_state_dict
 from seewhy.models.zoo import zoo_names, zoo_spec
@@ -32,7 +33,7 @@ DEFAULT = "default"
 
 
 class Registry:
-    """All models by name: the ready-made ones and the user's own.
+    """All models by name: built-in and custom models.
 
     Args:
         weights_dir: a folder of weights files, searched before the libraries' caches; None for no folder.
@@ -68,13 +69,15 @@ class Registry:
             UnknownModelError: no such model or weight set; the message lists near matches.
         """
         if name not in self._declared:
+            if name not in zoo_names() and (hint := near_matches(name, self._declared)):
+                raise UnknownModelError(f"There is no model {name!r}. {hint}")
             return zoo_spec(name, weights)
         if weights is not None:
             raise UnknownModelError(f"{name!r} has the weights that the models file names; leave out {weights!r}.")
         return self._declared[name]
 
     def missing_weights(self, spec: ModelSpec) -> str | None:
-        """Return why the weights of a model are not on this machine, and what to do; None if they are."""
+        """Return why the weights of a model are not installed, and what to do; None if they are."""
         return missing_reason(spec) if find_weights(spec, self._weights_dir) is None else None
 
     def file_size(self, spec: ModelSpec) -> int:
@@ -133,6 +136,7 @@ class Registry:
             raise ModelsFileError(
                 f"[models.{spec.name}]: the model has {count} classes, but {len(spec.labels)} labels are given."
             )
+        _warn_of_probabilities(spec, module)
         return LoadedModel(
             spec=spec,
             module=module.to(dtype),
@@ -157,7 +161,7 @@ def load_model(
     accelerator: str = "auto",
     dtype: torch.dtype = torch.float32,
 ) -> LoadedModel:
-    """Load a pretrained CNN in evaluation mode, with frozen parameters, weights of convolutions channels last.
+    """Load a pretrained model in evaluation mode, with frozen parameters and channels-last convolution weights.
 
     (To save these with safetensors, make them contiguous first: ``module.to(memory_format=torch.contiguous_format)``.)
 
@@ -165,25 +169,24 @@ def load_model(
     timm, or the internet.
 
     Args:
-        name: a name of `list_models()`.
+        name: a name from `list_models()`.
         weights: a weight set of the library, such as ``"IMAGENET1K_V1"``; ``"default"`` for the library's default; None
             for random weights.
-        device: of the module.
+        device: device of the module.
         download: whether missing weights may be downloaded.
-        accelerator: runs the parts of the model that need no hooks: ``onnxruntime`` (on a processor), ``eager``
-            (PyTorch), ``compile`` (`torch.compile`), or ``auto`` for onnxruntime on a processor if installed, else
-            eager.
-        dtype: of the weights. A model that is not float32 runs in PyTorch alone; maps are float32 in any case.
+        accelerator: runtime for the parts of the model that need no hooks: ``onnxruntime`` (on a CPU), ``eager``
+            (PyTorch), ``compile`` (`torch.compile`), or ``auto`` for onnxruntime on a CPU if installed, else eager.
+        dtype: dtype of the weights. Models that are not float32 run only in PyTorch. Maps are always float32.
 
     Returns:
         The model.
 
     Raises:
-        UnknownModelError: no such model or weight set.
+        UnknownModelError: the model or weight set does not exist.
         WeightsUnavailableError: the weights are missing; the message says how to get them.
         BadWeightsError: the file is damaged, or belongs to another architecture.
         ModelsFileError: a declared model cannot be built, or has another number of classes than labels.
-        OptionError: an accelerator that is unknown, not installed, or not for the device.
+        OptionError: the accelerator is unknown, not installed, or does not support the device.
     """
     if not isinstance(name, str):
         raise UnknownModelError(
@@ -208,6 +211,18 @@ MOST_SURVEYS = 256
 def _surveyed(spec: ModelSpec, module: nn.Module) -> Survey:
     with _blaming(spec):
         return survey(module, spec.image_shape, spec.default_layers, spec.task)
+
+
+def _warn_of_probabilities(spec: ModelSpec, module: nn.Module) -> None:
+    """Log that a declared model ends in a softmax."""
+    if spec.source != "own":
+        return
+    first = next(module.parameters(), torch.empty(0))
+    empty = torch.zeros((1, *spec.image_shape), device=first.device, dtype=first.dtype)
+    with _blaming(spec):
+        is_normalised = returns_probabilities(module, spec.task, spec.head, empty)
+    if is_normalised:
+        _log.warning("[models.%s]: the model %s", spec.name, ADVICE)
 
 
 @contextmanager

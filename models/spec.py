@@ -56,10 +56,11 @@ class ModelSpec:
         build: makes the architecture with random weights.
         fill: loads a state dict into the architecture that `build` made.
         weights: where to find the weights; None if none were published.
-        default_layers: declared default layers; empty to find them.
-        declared_head: what the outputs are; None for logits, with the sigmoid of one and the softmax of several.
-        units: of values, one for each; empty where none are known.
-        box_head: how the results of a detector are read; None of all other models.
+        default_layers: declared default layers; empty to choose them automatically.
+        declared_head: interpretation of the outputs; None for logits, with the sigmoid of one or the softmax of
+            several.
+        units: units of the values, one for each; empty if unknown.
+        box_head: reads the results of a detector; None for all other models.
         prepare: imports what `build` needs. It is called before `build` and outside the process-wide lock.
     """
 
@@ -79,7 +80,7 @@ class ModelSpec:
 
     @property
     def head(self) -> Head:
-        """What the outputs are."""
+        """Interpretation of the outputs."""
         return "detection" if self.box_head else declared_head(self.declared_head, len(self.labels))
 
     @cached_property
@@ -101,12 +102,13 @@ class LoadedModel:
 
     Attributes:
         spec: its description.
-        module: in evaluation mode, its parameters frozen.
-        survey: its layers, in execution order.
-        device: of the module.
+        module: the module, in evaluation mode, with frozen parameters.
+        survey: the layers, in execution order.
+        device: device of the module.
         weights: name of the weight set; None for random weights.
-        sha256: of the weights file, hexadecimal; None for random weights.
-        accelerator: runs the parts of the model that need no hooks: a name in `execution.accelerators`, or ``auto``.
+        sha256: SHA-256 of the weights file, hexadecimal; None for random weights.
+        accelerator: runtime for the parts of the model that need no hooks: a name in `execution.accelerators`, or
+            ``auto``.
     """
 
     spec: ModelSpec
@@ -142,7 +144,7 @@ class LoadedModel:
 
     @property
     def task(self) -> Task:
-        """What it was trained for."""
+        """The task that the model was trained for."""
         return self.spec.task
 
     @property

@@ -1,6 +1,7 @@
 """A model from a module in memory, with its preprocessing and the labels of its classes."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +12,13 @@ from seewhy.explainers.errors import ExplainerError
 from seewhy.explainers.execution.accelerators import choose
 from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.hooks.registered import remove_leftovers
-from seewhy.explainers.tasks.heads import Head, guessed_head, head_fault, task_with
+from seewhy.explainers.tasks.heads import Head, declared_head, guessed_head, head_fault, task_with
 from seewhy.explainers.tasks.pose import survey
 from seewhy.models.box_head import BoxHead
 from seewhy.models.detectors import DetectorParts, detector_parts, preprocess_of_detector, pyramid
 from seewhy.models.errors import ModelError
 from seewhy.models.preprocess import Interpolation, Preprocess
+from seewhy.models.probabilities import ADVICE, returns_probabilities
 from seewhy.models.spec import LoadedModel, ModelSpec
 from seewhy.models.transforms import Transform, preprocess_of
 
@@ -38,38 +40,37 @@ def wrap_model(
 ) -> LoadedModel:
     """Return a module as a model for `explain` and all other functions that take a picture.
 
-    Give the preprocessing of its training: with another one, heatmaps explain mistakes of the preprocessing. The model
-    uses the module itself, not a copy, switches it to evaluation mode while it runs, and leaves it as it was; the
+    Pass the preprocessing that was used in training; with any other, heatmaps explain the wrong preprocessing. The
+    model uses the module itself, not a copy, switches it to evaluation mode while it runs, and restores its state; the
     module may be trained in between.
 
     Args:
-        module: (N, C, H, W) to logits or values (N, K) or (N, K, H, W), or to a tuple or dictionary that holds them.
+        module: (N, C, H, W) to logits or values (N, K) or (N, K, H, W), or to a tuple or dictionary that contains them.
         labels: K of them, in the order of the outputs; None for ``class 0``, ``class 1`` and so on.
         input_size: side of the input in pixels, or (height, width); None for 224, and for the size to which a detector
             of torchvision resizes pictures.
         resize: length of a picture's shorter side before the centre crop to `input_size`; None for `input_size`.
-        interpolation: of the resize: nearest, bilinear, bicubic or lanczos.
-        mean, std: of each channel in [0, 1], for the normalisation; by default those of ImageNet. One number each for a
-            network that sees grey; of other channels than one or three, `explain` takes tensors.
-        default_layers: paths of the layers that CAMs use by default; empty to find them.
-        name: of the model; None for that of the module's class.
+        interpolation: interpolation of the resize: nearest, bilinear, bicubic or lanczos.
+        mean, std: mean and standard deviation of each channel in [0, 1], for the normalisation; by default those of
+            ImageNet. One number each for a grayscale network. For other numbers of channels, `explain` takes tensors.
+        default_layers: paths of the layers that CAMs use by default; empty to choose them automatically.
+        name: name of the model; None for the name of the module's class.
         accelerator: see `load_model`.
-        head: what the outputs are: logits, of which ``softmax`` makes probabilities where classes exclude each other,
-            and ``sigmoid`` where several labels may apply; a ``value`` each, of a regression; or logits at each
-            position, of a ``segmentation``; or a `BoxHead`, which reads the boxes of a detector. None for that where
-            the module is a detector of torchvision or returns ``{"out": (N, K, H, W)}``, otherwise for the sigmoid of a
-            single logit and the softmax of several.
-        units: of the values, such as ``years``.
-        transform: torchvision's or timm's transform of evaluation, instead of the five arguments about the input.
+        head: interpretation of the outputs: ``softmax`` of logits if classes exclude each other, ``sigmoid`` of logits
+            if several labels may apply, ``value`` for regression, ``segmentation`` for logits at each position, or a
+            `BoxHead` for a detector. None detects torchvision's detectors and modules that return
+            ``{"out": (N, K, H, W)}``, and otherwise means the sigmoid of a single logit or the softmax of several.
+        units: units of the values, such as ``years``.
+        transform: the evaluation transform of torchvision or timm, instead of the five arguments about the input.
 
     Returns:
-        The model; its `module` is the given one. (Of a detector of torchvision it is one of the same parts under the
-        same paths, which returns all candidates with their logits.)
+        The model; its `module` is the given one. (For a torchvision detector, it is a module with the same parts under
+        the same paths, which returns all candidates with their logits.)
 
     Raises:
-        ModelError: the module fails on a picture of this size, returns no logits, or not one for each label; or the
-            head does not suit.
-        OptionError: an accelerator that is unknown or not installed.
+        ModelError: the module fails on a picture of this size, does not return one logit for each label, or does not
+            match the head.
+        OptionError: the accelerator is unknown or not installed.
     """
     if not isinstance(module, nn.Module):
         raise ModelError(f"A torch.nn.Module is needed, not {type(module).__name__}; `load_model` takes names.")
@@ -92,6 +93,9 @@ def wrap_model(
         count = box_head.layout.classes if box_head else task.outputs(raw).shape[1]
         default_layers = tuple(default_layers) or (pyramid(detector, shape) if detector else ())
         layers = survey(module, shape, default_layers, task)
+        head_kind = "detection" if box_head else declared_head(kind, count)
+        with evaluation_mode(module):
+            is_normalised = returns_probabilities(module, task, head_kind, empty)
     except (ExplainerError, ModelError) as error:
         raise ModelError(f"{name}: {error}") from error
     except Exception as error:
@@ -100,6 +104,8 @@ def wrap_model(
     names = _names(labels, count, kind, name)
     if fault := head_fault(kind, count, units):
         raise ModelError(f"{name}: {fault}")
+    if is_normalised:
+        warnings.warn(f"{name} {ADVICE}", UserWarning, stacklevel=2)
     spec = ModelSpec(
         name=name,
         source="own",
@@ -131,6 +137,9 @@ def _preprocess(
     Raises:
         ModelError: they contradict each other, or a detector of torchvision, which normalises by itself.
     """
+    for name, numbers in (("mean", mean), ("std", std)):
+        if not isinstance(numbers, Sequence) or isinstance(numbers, str):
+            raise ModelError(f"{name} is {numbers!r}; give a number for each channel, such as {name}=(0.5,).")
     if len(mean) != len(std):
         raise ModelError(f"mean has {len(mean)} numbers and std {len(std)}; give one of each for every channel.")
     size = (input_size, input_size) if isinstance(input_size, int) else input_size or (224, 224)
@@ -177,6 +186,8 @@ def _names(labels: Sequence[str] | None, count: int, head: Head | None, model: s
         ModelError: there is another number of labels.
     """
     kind, kinds = ("output", "values") if head == "value" else ("class", "classes")
+    if labels is not None and (isinstance(labels, str) or not isinstance(labels, Iterable)):
+        raise ModelError(f"labels is {labels!r}; give a list with a name for each of the {count} {kinds}.")
     names = tuple(f"{kind} {index}" for index in range(count)) if labels is None else tuple(labels)
     if len(names) != count:
         is_sigmoid = count == 1 and head != "value"

@@ -73,7 +73,7 @@ def test_one_package_carries_its_types_and_the_page(wheel):
 
 
 def test_a_clone_beside_a_script_does_not_hide_the_package(tmp_path):
-    """A folder without `__init__.py` is a package too, whose name an import hook of an editable install would not get."""
+    """A folder without `__init__.py` is a package too, and would hide the name from an editable install."""
     (tmp_path / "seewhy").mkdir()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-c", "import seewhy; print(seewhy.__all__)"]

@@ -2,11 +2,14 @@
 
 import json
 
+import pytest
 import torch
 from PIL import Image
 from torch import nn
 
 from seewhy import wrap_model
+from seewhy.explainers.methods.catalogue import METHODS
+from tests.explainers.test_evaluate import LABELS, Brightness
 from tools.trust import table
 
 
@@ -60,6 +63,40 @@ def test_fewer_pictures_have_a_table_of_their_own(tmp_path, monkeypatch):
         table.file_of(name, count).write_text(json.dumps(document))
     heads = [line.split(" | ")[0] for line in table.tables(table.kept()) if "| top |" in line]
     assert heads == ["| votes-detail less gradcam", "| mobilenet_v2, 3 pictures", "| efficientnet_lite0, 2 pictures"]
+
+
+def test_methods_in_no_table_are_named():
+    fit, costly = table.left_out([numbers(**{name: [0.5] for name in METHODS if name not in ("drise", "sscam")})])
+    assert "no attention, boxes or regions: `drise`." in fit
+    assert "passes that they take: `sscam`." in costly
+
+
+@pytest.fixture(scope="module")
+def colours():
+    """A model of four colours, and a picture of each."""
+    model = wrap_model(Brightness().eval(), LABELS, 16, mean=(0, 0, 0), std=(1, 1, 1), name="colours")
+    return model, [Image.new("RGB", (16, 16), colour) for colour in ("red", "lime", "blue", "grey")]
+
+
+def test_methods_of_a_network_suit_it_and_are_quick(colours):
+    methods = table.methods_of(colours[0], 60)
+    assert {"gradcam", "edges", "smoothgrad"} <= methods.keys()
+    assert not {"drise", "legrad", "rise"} & methods.keys()
+
+
+@pytest.mark.slow
+def test_methods_are_added_to_those_that_were_measured_alike(colours, tmp_path):
+    file, (model, pictures) = tmp_path / "colours.json", colours
+    table.measure(model, pictures, {"edges": METHODS["edges"]}, file)
+    table.measure(model, pictures, {"hirescam": METHODS["hirescam"]}, file)
+    document = json.loads(file.read_text())
+    assert (document["pictures"], list(document["methods"])) == (4, ["edges", "hirescam"])
+    row = document["methods"]["hirescam"]
+    assert row["sanity"]["pictures"] == 2
+    assert row["values"].keys() == table.COLUMNS.keys()
+    assert min(row["values"]["gridpg"][:3]) > 0.9
+    table.measure(model, [*pictures, pictures[0]], {"edges": METHODS["edges"]}, file)
+    assert list(json.loads(file.read_text())["methods"]) == ["edges"]
 
 
 def test_the_surest_pictures_are_kept_in_their_order():

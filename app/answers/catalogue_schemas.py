@@ -82,7 +82,7 @@ class MethodAnswer(BaseModel):
     name: str
     family: str
     summary: str
-    paper: Paper
+    paper: Paper | None = Field(description="Its publication; null without one.")
     signed: bool
     needs: list[str]
     cost: dict[str, str] = Field(

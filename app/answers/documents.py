@@ -76,7 +76,7 @@ _ANSWERS: dict[type[Prediction], tuple[type[AnyPrediction], type[AnyTarget]]] = 
     RegionPrediction: (SegmentAnswer, SegmentTargetAnswer),
     BoxPrediction: (BoxAnswer, BoxTargetAnswer),
 }
-"""What answers give of a prediction, and of it as the target; both have fields of its names."""
+"""Schemas of a prediction, and of the same prediction as a target; both have fields with its names."""
 
 _COPIES = 3
 """Bytes per value of a heatmap while it is resized to the picture and scaled."""
@@ -389,7 +389,7 @@ def ranked(predictions: Sequence[Prediction]) -> list[AnyPrediction]:
 
 
 def target_answer(target: Prediction) -> AnyTarget:
-    """Return what is explained for an answer."""
+    """Return the target of a response."""
     return _ANSWERS[type(target)][1].model_validate(target, from_attributes=True)
 
 

@@ -85,7 +85,7 @@ def command(result: ExplainResult, options: ExplainOptions, has_mask: bool, sett
 
 
 def _flags(fields: dict[str, Any]) -> Iterator[str]:
-    """Yield the options of a command; lists are repeated, but for the two ends of a scale."""
+    """Yield the options of a command; lists are repeated, except the two ends of a scale."""
     for name, value in fields.items():
         values = value if isinstance(value, list) and name != "scale" else [value]
         yield from (f"--{name.replace('_', '-')}={_word(part)}" for part in values)
@@ -105,7 +105,7 @@ def _record(
     mask: bytes | None,
     settings: Settings,
 ) -> dict[str, Any]:
-    """Return what a report states: the JSON answer without drawings and times, and what the answer came of."""
+    """Return the record of a report: the JSON response without drawings and times, and its inputs."""
     geometry = result.explanations[0].geometry
     explanations = [
         {name: value for name, value in part.items() if name != "overlay"} for part in document["explanations"]

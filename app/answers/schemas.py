@@ -84,7 +84,7 @@ class BoxAnswer(PredictionAnswer):
 
 
 AnyPrediction = PredictionAnswer | ValueAnswer | SegmentAnswer | BoxAnswer
-"""What a model says of a class, of a value, of a class and where it is, or of a box."""
+"""The prediction for a class, a value, a class with its area, or a box."""
 
 
 class ModelIdentity(BaseModel):
@@ -227,7 +227,7 @@ class ExplainAnswer(BaseModel):
 
 
 class PatchMapAnswer(BaseModel):
-    """What each place of a picture adds to a likeness."""
+    """The contribution of each place in a picture to a likeness."""
 
     shape: tuple[int, int] = Field(description="Height and width of the upload.")
     min: float = Field(description="Smallest value of the map, laid onto the upload.")
@@ -249,7 +249,7 @@ class PairAnswer(BaseModel):
 
 
 class MethodValuesAnswer(MethodIdentity):
-    """What metrics tell of a method's map."""
+    """The values of metrics for a method's map."""
 
     control: bool = Field(
         description="Whether it is a control that does not depend on the class, which any useful method should beat."

@@ -72,7 +72,8 @@ def methods() -> None:
         click.echo(line)
     for method in map(get_method, list_methods()):
         click.echo(f"\n{method.name} ({method.family}): {method.summary}")
-        click.echo(f"  {method.paper.authors} ({method.paper.year}). {method.paper.title}. {method.paper.url}")
+        if (paper := method.paper) is not None:
+            click.echo(f"  {paper.authors} ({paper.year}). {paper.title}. {paper.url}")
         click.echo(f"  forwards: {method.forwards}; backwards: {method.backwards}")
         for line in _options({name: schema for name, schema in method.options.items() if schema != common.get(name)}):
             click.echo(line)

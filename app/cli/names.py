@@ -22,7 +22,7 @@ _REGISTRATION = re.compile(r'^@method\(\s*"([^"]+)"', re.MULTILINE)
 
 
 def method_names() -> list[str]:
-    """Return the names of the ready-made methods."""
+    """Return the names of the built-in methods."""
     spec = find_spec("seewhy.explainers")  # this imports `seewhy`, which imports nothing
     folders = (spec and spec.submodule_search_locations) or ()
     files = (file for folder in folders for file in Path(folder, "methods").rglob("*.py"))
@@ -41,7 +41,7 @@ def model_names() -> list[str]:
 
 
 def layer_names(model: str) -> list[str]:
-    """Return the paths of a model's modules; empty if there is no such model."""
+    """Return the paths of a model's modules; empty if the model does not exist."""
 
     def search() -> list[str]:
         from seewhy.models.registry import Registry

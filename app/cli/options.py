@@ -98,7 +98,7 @@ pair_options = table_options({**DRAWING, **SIMILAR}, **_DRAWING)
 
 
 def extra_option(text: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds the option --option, of which `text` says what it takes."""
+    """Return a decorator that adds the option --option; `text` describes its values."""
     return click.option("--option", "extra", multiple=True, metavar="NAME=VALUE", help=f"{text}; repeatable.")
 
 

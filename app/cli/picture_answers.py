@@ -250,7 +250,7 @@ def detect_in_pictures(items: list[Item], fields: dict[str, Any], device: str | 
 def compare_pictures(
     items: list[Item], reference: Path, form: Format, fields: dict[str, Any], device: str | None
 ) -> None:
-    """Write how alike a picture and its reference are."""
+    """Write the similarity of a picture and its reference."""
     options = parse(SimilarOptions, fields)
     service = ready_service(device, options.model)
     other = read(reference)

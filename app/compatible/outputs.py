@@ -46,7 +46,7 @@ def explained_names(head: Head, has_proofs: bool = False) -> tuple[str, ...]:
 
 
 def check_proofs(outputs: Sequence[V2RequestedOutput], has_proofs: bool) -> None:
-    """Check that outputs hold proofs if they are asked for, and only then.
+    """Check that outputs contain proofs if and only if these are requested.
 
     Raises:
         FieldError: they do not.
@@ -54,7 +54,7 @@ def check_proofs(outputs: Sequence[V2RequestedOutput], has_proofs: bool) -> None
     names = {output.name for output in outputs}
     if has_proofs and names.isdisjoint({PROOFS, "explanation"}):
         raise FieldError(
-            "No output holds the proof: request proofs or explanation too, or leave proof out.", field="outputs"
+            "No output contains the proof: request proofs or explanation too, or leave proof out.", field="outputs"
         )
     if PROOFS in names and not has_proofs:
         raise FieldError("The output `proofs` needs the parameter `proof`: true or full.", field="outputs")

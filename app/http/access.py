@@ -41,7 +41,7 @@ def require_keys(app: Flask, file: Path | None, strict: bool) -> None:
     Args:
         app: the application.
         file: the key file.
-        strict: raise if it cannot be read; otherwise nobody is let in until it can be read.
+        strict: raise if it cannot be read; otherwise requests are refused until it can be read.
 
     Raises:
         FieldError: the file cannot be read.
@@ -73,7 +73,7 @@ def allow_origins(app: Flask, origins: str) -> None:
 
 
 def _plain_address(answer: "WSGIApplication") -> "WSGIApplication":
-    """Reduce the client's address to an IP address; where there is none, the proxy's address counts.
+    """Reduce the client's address to an IP address; if there is none, use the proxy's address.
 
     Some proxies add the port, which differs for each connection.
     """

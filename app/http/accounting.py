@@ -24,7 +24,7 @@ def keep_answer(response: Response) -> Response:
 
 
 class Accounting:
-    """WSGI middleware: a request has an account from its headers until its answer is sent or given up.
+    """WSGI middleware: a request has an account from its headers until its response is sent or abandoned.
 
     Args:
         inner: the application.

@@ -34,7 +34,7 @@ class SecondPicture(NamedTuple):
 
 @dataclass(frozen=True)
 class Protocol:
-    """What the routes of a protocol have in common.
+    """Common properties of the routes of a protocol.
 
     Attributes:
         error: schema of its errors.
@@ -108,7 +108,7 @@ class Declaration:
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """Names of the formats of its answers, the default first; only `json` where there is no choice."""
+        """Names of the response formats, the default first; only `json` if there is no choice."""
         fields = self.options.model_fields if self.options is not None else {}
         if self.forms or "format" not in fields:
             return self.forms or (("json",) if self.answers else ())
@@ -116,7 +116,7 @@ class Declaration:
 
     @property
     def media_types(self) -> list[str]:
-        """Media types of its answers, those of the formats first."""
+        """Media types of the responses, those of the formats first."""
         return list(dict.fromkeys([*(MEDIA_TYPES[name] for name in self.formats), *self.media]))
 
 

@@ -64,7 +64,7 @@ def _bound(schemas: Sequence[Schema], widest: Callable[[Iterable[Any]], Any], in
 
 
 def _text(schema: Schema, union: Schema) -> str:
-    """Return what a method's schema of an option adds to the union."""
+    """Return the contribution of a method's option to the union."""
     shared = {name for name in schema if union.get(name) == schema[name]}
     parts = [schema.get("description", "")]
     if "default" in schema:

@@ -1,4 +1,4 @@
-"""Rate limits, counted by Flask-Limiter: per key, or per address where there are no keys.
+"""Rate limits, counted by Flask-Limiter: per key, or per address if there are no keys.
 
 A request counts 1 on arrival. It is refused as soon as its cost (`pipeline.costs`) is known to be too high. The rest
 of the cost counts once the model's queue has accepted the work: a request refused for another reason counts 1. A cost

@@ -49,7 +49,8 @@ PAGE_POLICY = "; ".join(
         "trusted-types 'none'",
     )
 )
-"""What a page may load and run: only files of this service, no inline script or style, no text as markup."""
+"""What a page may load and run: only files of this service, without inline scripts and styles, and no text as
+markup."""
 
 
 class Envelope:

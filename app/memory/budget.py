@@ -18,7 +18,7 @@ _GLANCE = 0.1
 """Seconds between two checks that a client still waits."""
 
 _LARGE, _MUCH = 2**22, 2**27
-"""Free memory may be trimmed before this many bytes are taken at once, if this many have been given back."""
+"""Free memory may be trimmed before this many bytes are reserved at once, if this many have been released."""
 
 _BESIDE = 8
 """Pictures may pass the queue if one for each processor fits into this fraction of the budget."""
@@ -77,7 +77,7 @@ class MemoryBudget:
         self._changed = changed
         self._trim = trim
         self._freed = 0
-        """Bytes given back since the last trim."""
+        """Bytes released since the last trim."""
         self._queue: deque[object] = deque()
         self._brief = 0
         """Bytes taken by `wait`, which are held only briefly."""

@@ -1,4 +1,4 @@
-"""Memory of models in the budget: reserved before a model is loaded, given back when its weights are freed."""
+"""Memory of models in the budget: reserved before a model is loaded, released when its weights are freed."""
 
 import threading
 import weakref

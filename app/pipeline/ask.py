@@ -30,6 +30,7 @@ from seewhy.app.pipeline.options import (
 from seewhy.app.pipeline.plan import Plan, drawing_style, explain_methods, explain_plan
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResult, SegmentResult
+from seewhy.app.pipeline.sanity import SanityChecks
 from seewhy.app.pipeline.ticket import Submission, Ticket
 from seewhy.app.pipeline.timings import Timings
 from seewhy.app.settings import Settings
@@ -55,7 +56,7 @@ class Service:
 
     Args:
         settings: limits and defaults.
-        warm: see `ModelStore`.
+        warm: see `ModelStore`; without it, sanity is not measured.
         observer: gets the events of models and explanations.
 
     Attributes:
@@ -70,6 +71,7 @@ class Service:
         self.models = ModelStore(settings, warm, observer)
         self._observer = observer
         self.null = NullScores()
+        self._sanity = SanityChecks(self.models.engine, self.models.memory, settings.sanity and warm)
         self._decoder = Decoder(settings.max_pixels, settings.max_side)
         self.processors = self._decoder.processors
 
@@ -256,7 +258,10 @@ class Service:
     def present(self, ticket: Ticket) -> list[ExplainResult]:
         """Wait for the explanations and return them for each picture; errors as `Ticket.result`."""
         pairs = zip(ticket.submissions, ticket.result(), strict=True)
-        results = [_explain_result(submission, outcomes, self.null) for submission, outcomes in pairs]
+        results = [_explain_result(submission, outcomes, self.null, self._sanity) for submission, outcomes in pairs]
+        if ticket.plan.is_proved:
+            for submission in ticket.submissions:
+                self._sanity.offer(submission.plan.model, submission.plan.methods, submission.picture.image)
         ticket.release(sum(result.outputs.nbytes for result in results))
         self._observer.explained(ticket.plan.model, [part for result in results for part in result.explanations])
         return results
@@ -287,9 +292,10 @@ class Service:
         return digest.hexdigest()[:32]
 
     def _gathers(self, options: ProofOptions, model: LoadedModel) -> bool:
-        """Whether a request asks for proofs that are compared with what earlier requests have left."""
+        """Whether a request asks for proofs that are compared with scores from earlier requests."""
         of: Explained = LIKENESS if isinstance(options, SimilarOptions) else "target"
-        return bool(options.proof) and self.null.gathers(model, options.proof_area, options.proof_fill, of)
+        gathers = self.null.gathers(model, options.proof_area, options.proof_fill, of)
+        return bool(options.proof) and (gathers or (of == "target" and self._sanity.measures(model)))
 
     def _prepare(self, sources: Sequence[Source], plans: Sequence[Plan], drawn: bool) -> list[Submission]:
         """Prepare pictures for their model; an error names the picture at fault."""
@@ -319,7 +325,9 @@ def _own(outputs: Tensor) -> "NDArray[np.float32]":
     return (outputs if is_alone else outputs.clone()).numpy()
 
 
-def _explain_result(submission: Submission, outcomes: Sequence[Outcome], null: NullScores) -> ExplainResult:
+def _explain_result(
+    submission: Submission, outcomes: Sequence[Outcome], null: NullScores, sanity: SanityChecks
+) -> ExplainResult:
     """Map the heatmaps of one picture back to its coordinates."""
     plan, picture = submission.plan, submission.picture
     return ExplainResult(
@@ -334,6 +342,7 @@ def _explain_result(submission: Submission, outcomes: Sequence[Outcome], null: N
                 attribution,
                 calibration=null.calibration(plan.model, attribution.faithfulness),
                 explainer=explainer,
+                sanity=sanity.of(plan.model, explainer),
             )[0]
             for outcome in outcomes
             for (method, explainer), attribution in zip(plan.methods, outcome.result, strict=True)

@@ -179,7 +179,7 @@ class SoloComputation(Computation):
     runs_whole: bool = False
 
     def outputs(self, result: Any) -> Sequence[Tensor]:
-        """Return what `outputs_of` does."""
+        """Return the result of `outputs_of`."""
         return self.outputs_of(result)
 
     def passes(self, model: LoadedModel) -> Passes | None:

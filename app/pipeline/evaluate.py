@@ -1,4 +1,4 @@
-"""The path of requests that measure methods on one picture, beside the controls."""
+"""The path of requests that measure methods on one picture, compared with controls."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The path of requests about two pictures: how alike they are to a model."""
+"""The path of requests about the similarity of two pictures."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ from seewhy.explainers.trust.trial import trial_of
 from seewhy.models import LoadedModel
 
 PASSES = Passes(2, 2)
-"""Both pictures forward, and back from what they share."""
+"""Forward passes of both pictures, and a backward pass from their product."""
 
 
 def similar(

@@ -132,7 +132,7 @@ class Liveness(Observer):
         return faults
 
     def _lasting_changes(self) -> list[str]:
-        """Return what differed at each check; a change counts once every model has been checked anew while idle.
+        """Return the differences at each check; a change counts once every model has been checked again while idle.
 
         A busy model may have changed something temporarily, so the checks of the other models do not count it.
         """

@@ -63,6 +63,11 @@ class Plan:
         return max(self.top, len(self.asks))
 
     @property
+    def is_proved(self) -> bool:
+        """Whether its maps have proofs."""
+        return isinstance(self.computation, ExplainComputation) and self.computation.trial is not None
+
+    @property
     def signed(self) -> bool:
         """Whether negative values of the first method are evidence against the class."""
         return self.methods[0][1].sign == "signed"

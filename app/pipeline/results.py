@@ -1,4 +1,4 @@
-"""Results of requests, from which answers are made."""
+"""Results of requests, from which responses are made."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

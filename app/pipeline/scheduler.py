@@ -18,7 +18,7 @@ MOST_PASSES: dict[Tier, float] = {"short": 32, "medium": 800, "long": math.inf}
 """Maximum passes, forward and backward, of work in a tier."""
 
 WEIGHTS: dict[Tier, int] = {"short": 4, "medium": 2, "long": 2}
-"""Shares of a model's time among the tiers that have work: beside short work only, each of the others gets a third."""
+"""Shares of a model's time among the tiers that have work: next to short work, each of the others gets a third."""
 
 MOST_UNDERWAY: dict[Tier, int] = {"short": 1, "medium": 2, "long": 2}
 """Maximum number of running batches of a tier, each with its memory; more wait in the queue."""

@@ -1,4 +1,4 @@
-"""gunicorn's first process, the arbiter: it starts and ends workers, and tells each whether others answer."""
+"""gunicorn's main process, the arbiter: it starts and ends workers, and tells each of them whether others are ready."""
 
 import signal
 import time

@@ -87,7 +87,7 @@ def begin(worker: Any) -> None:
 def await_turn(worker: Any) -> None:
     """Start the thread, and wait for the default model while others answer; then gunicorn begins to accept.
 
-    If no others answer, connections are accepted at once and told that the service is starting.
+    If no others are ready, connections are accepted immediately and told that the service is starting.
     """
     Readiness(worker.wsgi, worker.state).start()
     while worker.alive and worker.state.others_answer and not worker.state.answers:

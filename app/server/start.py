@@ -1,4 +1,4 @@
-"""Start of the service: mistakes are reported at once, and what processes share is created before they fork.
+"""Start of the service: mistakes are reported immediately, and shared state is created before processes fork.
 
 gunicorn's first process only watches the others. It imports what they need, so that they share that memory and a
 replacement does not import it again.
@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import tempfile
+from pathlib import Path
 
 from seewhy.app.errors import FieldError
 from seewhy.app.observability.processes import share_figures
@@ -42,6 +43,7 @@ def serve(settings: Settings) -> None:
     raise_file_limit()
     remove_figures = share_figures(settings.workers)
     checked_app(settings)
+    _warn_of_missing_modules(settings.models)
     _share_memory()
     try:
         Processes(Server(settings)).run()
@@ -49,6 +51,14 @@ def serve(settings: Settings) -> None:
         # `end_process` skips Python's slow exit, and with it what `atexit` would do.
         remove_figures()
         end_process(error)
+
+
+def _warn_of_missing_modules(file: Path | None) -> None:
+    """Name the models whose code cannot be found: a request for one of them would be the first to say so."""
+    from seewhy.models.models_file import missing_modules  # imports PyTorch, see `checked_app`
+
+    for warning in missing_modules(file) if file else ():
+        print(f"Warning: {warning}", file=sys.stderr)
 
 
 def _share_memory() -> None:

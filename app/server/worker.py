@@ -106,7 +106,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             connection.timeout = min(connection.timeout, self.last_call)
 
     def _accept_waiting(self, listener: socket) -> None:
-        """Accept connections that the system has queued: the service stops, and `Admission` tells their clients."""
+        """Accept connections that the system has queued while the service stops; `Admission` informs their clients."""
         while self.nr_conns < self.worker_connections:
             count = self.nr_conns
             self.accept(listener)

@@ -23,4 +23,4 @@ class SharedFlag:
 
 
 stopping = SharedFlag()
-"""Set once the whole service has been told to stop, not when a single process is replaced."""
+"""Set once the whole service stops, not when a single process is replaced."""

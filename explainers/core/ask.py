@@ -1,4 +1,4 @@
-"""What is asked of pictures: targets, and what they are contrasted with."""
+"""Questions about pictures: targets, and contrasts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ MOST_PROBABLE = torch.iinfo(torch.int64).min
 """In targets: the most probable one of that picture."""
 
 NO_CONTRAST = torch.iinfo(torch.int64).min
-"""Among what targets are contrasted with: nothing; the target's score alone counts."""
+"""No contrast: only the target's score counts."""
 
 
 class SpatialTarget(Protocol):
@@ -22,7 +22,7 @@ class SpatialTarget(Protocol):
 
     @property
     def label(self) -> int | None:
-        """The index of its class; None where the model's outputs tell."""
+        """The index of the class; None if it depends on the model's outputs."""
 
     @property
     def is_plural(self) -> bool:
@@ -40,12 +40,12 @@ class SpatialTarget(Protocol):
 
 
 Targets: TypeAlias = Tensor | tuple[SpatialTarget | None, ...]
-"""(N,) integers, the numbers that a task gives to what can be explained; or N targets that lie in the pictures."""
+"""(N,) integers, the task's numbers of its targets; or N targets that are places in the pictures."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ask:
-    """What is asked of each picture of a batch, still unchecked.
+    """The question about each picture of a batch, still unchecked.
 
     Attributes:
         targets: see `Targets`, or `MOST_PROBABLE` (None in a tuple); None for the most probable target of each picture.
@@ -59,7 +59,7 @@ class Ask:
 
     @classmethod
     def single(cls, target: Any = None, against: int | None = None) -> Self:
-        """Return what is asked of one picture; by default its most probable target, without a contrast."""
+        """Return the question about one picture; by default its most probable target, without a contrast."""
         contrasts = None if against is None else torch.tensor([against])
         if target is None:
             return cls(None, contrasts)
@@ -67,7 +67,8 @@ class Ask:
 
     @classmethod
     def stacked(cls, asks: Sequence["Ask"]) -> Self:
-        """Return what is asked of a batch, from what is asked of each picture (N = 1), all of one function or none."""
+        """Return the question about a batch, from the questions about each picture (N = 1); either all or none are a
+        function."""
         against = _stacked([ask.against for ask in asks], NO_CONTRAST)
         targets = [ask.targets for ask in asks]
         if any(isinstance(part, tuple) for part in targets):
@@ -76,13 +77,13 @@ class Ask:
         return cls(_stacked(numbers, MOST_PROBABLE), against, asks[0].function)
 
     def rows(self, rows: slice) -> Self:
-        """Return what is asked of some of the pictures."""
+        """Return the question about some of the pictures."""
         targets = None if self.targets is None else self.targets[rows]
         return replace(self, targets=targets, against=None if self.against is None else self.against[rows])
 
     @property
     def contrast(self) -> int | None:
-        """What the target of one picture is contrasted with."""
+        """The contrast of one picture."""
         return None if self.against is None else int(self.against)
 
     @property
@@ -114,13 +115,13 @@ class Ask:
         return isinstance(self.targets, tuple) and any(target and target.is_plural for target in self.targets)
 
     def placed(self, geometry: Geometry) -> Self:
-        """Return what is asked, in the model's input; errors are those of `SpatialTarget.placed`."""
+        """Return the question in coordinates of the model's input; errors are those of `SpatialTarget.placed`."""
         if not isinstance(self.targets, tuple):
             return self
         return replace(self, targets=tuple(target and target.placed(geometry) for target in self.targets))
 
     def mirrored(self) -> Self:
-        """Return what is asked of the mirrored pictures."""
+        """Return the question about the mirrored pictures."""
         if not isinstance(self.targets, tuple):
             return self
         return replace(self, targets=tuple(target and target.mirrored() for target in self.targets))

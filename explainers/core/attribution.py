@@ -1,4 +1,4 @@
-"""What an explainer returns: maps, their targets, and remarks for the reader."""
+"""The result of an explainer: maps, their targets, and diagnostics."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +13,9 @@ from seewhy.explainers.execution.deferred_checks import require
 
 FAINT = 2.0**-6
 """Where the score changes by less than this share of it, rounding, about 10^-6 of the score, is 10^-4 of the change."""
+
+_SHOWN = 8
+"""Targets that a repr shows."""
 
 _BAD_MAP = "The map contains NaN or infinity; use a float32 model, or another layer or method."
 
@@ -43,7 +46,7 @@ class Diagnostic:
 
     Attributes:
         code: such as blank-map; docs/http.md lists them.
-        message: its meaning, and what to try.
+        message: the meaning, and what to try.
     """
 
     code: str
@@ -51,7 +54,7 @@ class Diagnostic:
 
 
 class Answered:
-    """Base of what has the outputs of a model."""
+    """Base of results with the outputs of a model."""
 
     outputs: Tensor
 
@@ -63,7 +66,7 @@ class Answered:
 
 @dataclass(frozen=True, eq=False)
 class Attribution(Answered):
-    """The maps of a batch, and what they explain.
+    """The maps of a batch, with their targets and outputs.
 
     Attributes:
         maps: (N, h, w) float32, raw: not resized, not normalised; on the images' device.
@@ -91,8 +94,14 @@ class Attribution(Answered):
     faithfulness: Faithfulness | None = None
 
     def is_faint(self, row: int) -> bool:
-        """Whether what is hidden changes the score so little that rounding shows in the map; looks at the tensor."""
+        """Whether hiding changes the score so little that rounding is visible in the map; reads the tensor."""
         return self.change is not None and 0 < float(self.change[row]) < FAINT
+
+    def __repr__(self) -> str:
+        targets = self.targets.tolist() if isinstance(self.targets, Tensor) else list(self.targets)
+        shown = ", ".join(map(str, targets[:_SHOWN])) + (", ..." if len(targets) > _SHOWN else "")
+        layers = f", layers {', '.join(self.layers)}" if self.layers else ""
+        return f"Attribution(maps {tuple(self.maps.shape)}, targets [{shown}]{layers})"
 
     def rows(self) -> list["Attribution"]:
         """Return the attribution of each image (N = 1), on the CPU."""

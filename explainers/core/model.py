@@ -1,4 +1,4 @@
-"""What an explanation needs to know of a model beside its module; a `LoadedModel` of the floor above is one."""
+"""The interface of models that explanations need; `LoadedModel` implements it."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -19,11 +19,11 @@ class Preprocess(Protocol):
 
     @property
     def mean(self) -> tuple[float, ...]:
-        """What is subtracted from each channel in [0, 1]."""
+        """Mean to subtract from each channel in [0, 1]."""
 
     @property
     def std(self) -> tuple[float, ...]:
-        """What each channel is divided by then."""
+        """Standard deviation to divide each channel by."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -37,7 +37,7 @@ class Preprocess(Protocol):
 
 
 class Model(Protocol):
-    """What `explain` asks of a model; a `LoadedModel` is one."""
+    """The interface that `explain` needs; `LoadedModel` implements it."""
 
     @property
     def module(self) -> nn.Module:
@@ -45,7 +45,7 @@ class Model(Protocol):
 
     @property
     def task(self) -> Task:
-        """What it was trained for."""
+        """The task that the model was trained for."""
 
     @property
     def preprocess(self) -> Preprocess:
@@ -65,7 +65,7 @@ class Model(Protocol):
 
     @property
     def no_default_layer(self) -> str | None:
-        """Why there are none; None where there are."""
+        """The reason if there are none; else None."""
 
     @property
     def survey(self) -> Survey:
@@ -73,7 +73,7 @@ class Model(Protocol):
 
     @property
     def accelerated(self) -> AcceleratedModel | None:
-        """What runs the parts that need no hooks; None where PyTorch runs everything."""
+        """The runtime of the parts that need no hooks; None if PyTorch runs everything."""
 
     @property
     def device(self) -> torch.device:

@@ -14,6 +14,7 @@ from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.task import Task
 from seewhy.explainers.errors import (
+    InvalidArgumentError,
     ModelOutputError,
     NonFiniteError,
     UnsupportedModuleError,
@@ -122,7 +123,7 @@ class Question:
             total: how many rows there are.
             backward: whether a backward pass follows each forward pass.
             copies: see `chunk_size`.
-            progress: told of each pass; None for that of the question.
+            progress: notified of each pass; None for that of the question.
         """
         return chunks(total, chunk_size(self.module, self.images, backward, copies), progress or self.progress)
 
@@ -155,6 +156,17 @@ class Question:
         return self.task.objective(checked_rows(outputs, self.images), self.ask)
 
 
+def must_be_images(images: object) -> None:
+    """Raise `InvalidArgumentError` unless images are a floating-point tensor (N, C, H, W)."""
+    expected = "Expected floating-point images of shape (N, C, H, W)"
+    if not isinstance(images, Tensor):
+        kind = type(images).__name__
+        raise InvalidArgumentError(f"{expected}, got {kind}; give a torch.Tensor.", field="images")
+    if images.ndim != 4 or not images.is_floating_point() or 0 in images.shape:
+        hint = "; `images[None]` adds the axis of the batch" if images.ndim == 3 else ""
+        raise InvalidArgumentError(f"{expected}, got {tuple(images.shape)} {images.dtype}{hint}.", field="images")
+
+
 @contextmanager
 def ready(model: AnyModel, images: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
     """Yield the module in evaluation mode, outside inference mode, and the images in its dtype.
@@ -163,13 +175,10 @@ def ready(model: AnyModel, images: Tensor) -> Iterator[tuple[nn.Module, Tensor]]
 
     Raises:
         UnsupportedModuleError: a scripted, compiled or data-parallel module.
-        ValueError: images of the wrong shape or dtype.
+        InvalidArgumentError: images of the wrong shape or dtype.
     """
     module = as_module(model)
-    if images.ndim != 4 or not images.is_floating_point() or 0 in images.shape:
-        raise ValueError(
-            f"Expected floating-point images of shape (N, C, H, W), got {tuple(images.shape)} {images.dtype}."
-        )
+    must_be_images(images)
     with torch.inference_mode(False), evaluation_mode(module):
         try:
             # Autograd cannot save inference tensors, but it can save their copies.

@@ -112,7 +112,8 @@ class BoxTask(Task, Protocol):
     """The task of a detector, whose targets are boxes."""
 
     def with_attribute(self, target: Any, attribute: str) -> Any:
-        """Return the target, or the surest box for None, with what is asked of it: ``score``, ``x1`` and so on.
+        """Return the target, or the box with the highest score for None, with its attribute: ``score``, ``x1`` and so
+        on.
 
         Raises:
             OptionError: the detector has no such attribute.
@@ -141,7 +142,7 @@ def percent(share: float) -> str:
 
 
 def probability_change(before: Prediction, after: Prediction) -> float | None:
-    """Return by how much a probability has risen; None where the model gives none."""
+    """Return the increase of a probability; None if the model has none."""
     if before.probability is None or after.probability is None:
         return None
     return after.probability - before.probability
@@ -187,7 +188,7 @@ def named_ask(
     attribute: str | None = None,
     label: int | str | None = None,
 ) -> Ask:
-    """Return what is asked of one picture, as a user names it.
+    """Return the question about one picture, from user input.
 
     Args:
         task, target, attribute, label: as `named_target`, and so are the errors.

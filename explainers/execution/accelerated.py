@@ -56,7 +56,7 @@ class AcceleratedModel:
         layers: the cut for `whole`; empty for none.
         outputs: reads the outputs (N, ...) in what the module returns.
         accelerator: a name in `ACCELERATORS`, or ``auto``.
-        device: of the module.
+        device: device of the module.
 
     Raises:
         OptionError: an accelerator that is unknown, not installed, or not for this device.
@@ -118,7 +118,8 @@ class AcceleratedModel:
                 self._keep(key)
 
     def seal(self) -> None:
-        """Check the weights no more: nobody else has the model, and hundreds of tensors take as long as some layers."""
+        """Stop checking the weights: the model is not shared, and checking hundreds of tensors takes as long as some
+        layers."""
         self._sealed = True
 
     def _serves(self, images: Tensor) -> bool:
@@ -161,7 +162,7 @@ class AcceleratedModel:
             return None
 
     def _agree(self, parts: Parts, probe: Tensor, expected: tuple[tuple[Tensor, ...], Tensor]) -> bool:
-        """Whether parts give what the model gives, for batches of other sizes than compiled for."""
+        """Whether the parts give the same results as the model, for other batch sizes than compiled for."""
         values, outputs = expected
         for rows in (slice(0, 1), slice(1, 3), slice(0, 3)):
             crossing = parts.prefix(probe[rows])

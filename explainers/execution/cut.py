@@ -38,7 +38,7 @@ class Cut:
 
 
 class _Tracer(fx.Tracer):
-    """Traces through all modules but the given ones, torch's own, and those that cannot be traced.
+    """Traces through all modules except the given ones, torch's own, and those that cannot be traced.
 
     Tracing replaces `nn.Module.__call__` and `nn.Module.__getattr__` for the whole process, so calls of other threads,
     which run models meanwhile, are passed through. Functions of `math` are not replaced: `torch.fx` replaces them in

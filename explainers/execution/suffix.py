@@ -1,4 +1,4 @@
-"""What a model computes of a layer's output alone, such as its head."""
+"""The part of a model that depends only on a layer's output, such as its head."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from seewhy.explainers.layers.survey_cache import ModuleCache
 from seewhy.explainers.process_wide import exclusive
 
 _suffixes = ModuleCache[tuple[fx.GraphModule, ...]]()
-"""The suffix of a module, by layer, size and dtype of pictures; empty where there is none."""
+"""The suffix of a module, by layer, size and dtype of pictures; empty if there is none."""
 
 
 def suffix_of(

@@ -1,4 +1,4 @@
-"""Attention made visible: within a session attention is computed by its definition, and its probabilities are kept.
+"""Attention sessions: within a session, attention is computed by its definition and its probabilities are recorded.
 
 Fused kernels never hold the probabilities. `DefinedAttention` sees the functions that its thread calls, and computes
 PyTorch's two kinds of fused attention step by step; a model that computes its own softmax stays as it is. Nothing is
@@ -119,7 +119,7 @@ class DefinedAttention(TorchFunctionMode):
 
 
 class AttentionSession:
-    """Shows the attention of a model's forward passes, and leaves no trace.
+    """Records the attention probabilities of a model's forward passes.
 
     >>> from torch import nn, ones
     >>> model = nn.Sequential(nn.Flatten(2), nn.TransformerEncoderLayer(16, 2, batch_first=True)).eval()
@@ -128,7 +128,7 @@ class AttentionSession:
     >>> [(call.path, tuple(call.probabilities.shape)) for call in attention.calls]
     [('1.self_attn', (1, 2, 5, 5))]
 
-    The results differ from those of fused attention by rounding alone. A session sees only forward passes of the thread
+    The results differ from those of fused attention only by rounding. A session sees only forward passes of the thread
     that opened it.
 
     Args:
@@ -164,7 +164,7 @@ class AttentionSession:
 
     @property
     def hooks(self) -> HookSession:
-        """The session of hooks, for hooks and records beside the attention."""
+        """A `HookSession` of the same modules, for further hooks and records."""
         return self._hooks
 
     @property

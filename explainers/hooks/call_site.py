@@ -1,4 +1,4 @@
-"""What a session does at one module: the user's hooks in order, the tap, the records.
+"""The actions of a session at one module: the user's hooks in order, the tap, the records.
 
 PyTorch runs up to four functions of a call site for each call of the module: `enter` before it, `restore` and `leave`
 after it, and `fail` in case of an exception. A `Frame` carries the state of the call from one to the next, and into the
@@ -25,7 +25,7 @@ from seewhy.explainers.hooks.registry import Registry
 
 
 class CallSite:
-    """What a session does at one module.
+    """The actions of a session at one module.
 
     Attributes:
         path: of the module; the first one, if it has several names.

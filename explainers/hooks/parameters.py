@@ -1,4 +1,5 @@
-"""What a session does at one parameter: run the user's hooks in order, record; frozen parameters thaw meanwhile."""
+"""The actions of a session at one parameter: run the user's hooks in order, record; meanwhile frozen parameters require
+a gradient."""
 
 import threading
 from collections.abc import Callable
@@ -13,7 +14,7 @@ Hook = Callable[..., Any]
 
 
 class ParameterSite:
-    """What a session does at one parameter: the user's hooks in the order of registration, then the records.
+    """The actions of a session at one parameter: the user's hooks in the order of registration, then the records.
 
     Attributes:
         parameter: the parameter.

@@ -1,4 +1,4 @@
-"""What the parts of a session share: the thread that it sees, the running hook, and what to undo at its end.
+"""Shared state of the parts of a session: the thread that it sees, the running hook, and what to undo at its end.
 
 A session owns one registry and hands it to its call sites, parameters and leaves, which know nothing else of it.
 """
@@ -62,7 +62,7 @@ class Registry:
         self._thread = None
 
     def sees_this_thread(self) -> bool:
-        """Whether what runs in this thread is the session's."""
+        """Whether the code that runs in this thread belongs to the session."""
         return self._thread == threading.get_ident() and getattr(_only, "registry", self) is self
 
     @contextmanager

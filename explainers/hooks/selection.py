@@ -1,4 +1,4 @@
-"""What needs no hook: which module is meant, and what its parts are called."""
+"""Selection of modules and parameters by path, glob, type or predicate; it needs no hooks."""
 
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase

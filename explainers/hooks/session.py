@@ -18,7 +18,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from seewhy.explainers.errors import LayerError, UnsuitableModelError, UnsupportedModuleError
+from seewhy.explainers.errors import InvalidArgumentError, LayerError, UnsuitableModelError, UnsupportedModuleError
 from seewhy.explainers.hooks.call_site import CallSite
 from seewhy.explainers.hooks.evaluation import CHECKPOINTED, is_checkpointed, without_checkpointing
 from seewhy.explainers.hooks.gradient_tap import edges_behind_taps, is_differentiable
@@ -148,7 +148,7 @@ class HookSession:
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
-        """All modules by path; a module of several names stands under each."""
+        """All modules by path; a module with several names is listed under each."""
         return self._modules
 
     def before_forward(
@@ -271,12 +271,13 @@ class HookSession:
         Raises:
             LayerError: a part of `where` matches nothing; the message lists near matches.
             RuntimeError: the session is not open.
-            ValueError: an unknown kind.
+            InvalidArgumentError: an unknown kind.
         """
         self._require_open()
         names: frozenset[Any] = frozenset([kinds] if isinstance(kinds, str) else kinds)
         if unknown := names - set(KINDS):
-            raise ValueError(f"Unknown kinds {sorted(unknown)}; choose from {', '.join(KINDS)}.")
+            choices = f"choose from {', '.join(KINDS)}"
+            raise InvalidArgumentError(f"Unknown kinds {sorted(map(str, unknown))}; {choices}.", field="kinds")
         paths = match_reachable(self._modules, where, self._unreachable)
         for path in paths:
             if names & set(CALL_KINDS):
@@ -293,7 +294,7 @@ class HookSession:
         mode is off in this thread until the first of the modules has run; the end of the session restores it.
 
         Raises:
-            LayerError: a path that the model lacks.
+            LayerError: the model does not have this path.
             RuntimeError: the session is not open.
         """
         self._require_open()
@@ -311,7 +312,7 @@ class HookSession:
             LayerError: no hooked module ran.
             UnsuitableModelError: no gradient flows from the score to the cut.
             UnsupportedModuleError: the model uses gradient checkpointing that supports `score.backward()` alone.
-            ValueError: the score is no scalar.
+            ValueError: the score is not a scalar.
         """
         if score.numel() != 1:
             raise ValueError(f"Expected a scalar score, got the shape {tuple(score.shape)}; pick or sum logits.")

@@ -1,4 +1,4 @@
-"""Levels: what a normalised input shows as a picture, and whether numbers can be one."""
+"""Levels: a normalised input as a picture, and whether numbers can be a normalised input."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from PIL import Image
 
 
 def ends(mean: Sequence[float], std: Sequence[float]) -> tuple[float, float]:
-    """Return what black and white become at the most by a normalisation."""
+    """Return the extremes of black and white after normalisation."""
     pairs = list(zip(mean, std, strict=True))
     return min(-middle / spread for middle, spread in pairs), max((1 - middle) / spread for middle, spread in pairs)
 

@@ -9,7 +9,8 @@ from PIL import Image
 from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
 
 MAX_SCANS = 32
-"""Most scans of a JPEG of the largest size, three times what encoders write; a smaller one may have more."""
+"""Maximum number of scans of a JPEG of the largest size, three times what encoders write; smaller ones may have
+more."""
 
 _TIFF = frozenset({b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0"})
 """First bytes of files that Pillow reads as TIFF, now or in the future; with a plus sign, offsets have 64 bits."""
@@ -21,7 +22,7 @@ _LAYOUT = frozenset({256, 257, 258, 259, 277, 284, *_STRIPS, _STRIP_ROWS, *_TILE
 """Tags of TIFF that determine the amount of data; those without a name here are width, length, bits, and so on."""
 
 _INTEGERS = frozenset({1, 3, 4, 6, 8, 9, 16})
-"""Types of TIFF that Pillow and libtiff read alike."""
+"""Types of TIFF that Pillow and libtiff read in the same way."""
 
 _SCAN = b"\xff\xda"
 """First bytes of a JPEG's scan; compressed samples cannot contain them."""

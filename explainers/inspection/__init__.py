@@ -1,1 +1,1 @@
-"""What hooks show of a model: traces, captured tensors, interventions, sweeps."""
+"""Inspection of models with hooks: traces, captured tensors, interventions, sweeps."""

@@ -14,7 +14,7 @@ from seewhy.explainers.core.attribution import Answered
 from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import finite_outputs, ready
 from seewhy.explainers.core.task import named_ask
-from seewhy.explainers.errors import CaptureTooLargeError, LayerError, OptionError, never_runs
+from seewhy.explainers.errors import LAYER_LIST, CaptureTooLargeError, LayerError, OptionError, never_runs
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.hooks.gradient_tap import is_differentiable
 from seewhy.explainers.hooks.kinds import GRADIENTS, Kind
@@ -70,9 +70,9 @@ class Capture(Result, Answered):
 
     Attributes:
         tensors: ordered by layer in module order, kind and call.
-        target: whose gradients these are: a class index, or what lies in the picture.
+        target: target of the gradients: a class index, or a place in the picture.
         outputs: (K, ...) float32, as the model's task reads them.
-        image_size: (H, W) of the model's input, whose proportions tell a feature map from other tensors.
+        image_size: (H, W) of the model's input, whose aspect ratio distinguishes feature maps from other tensors.
         views: how the outputs of layers hold feature maps, as far as the model's survey knows.
         canvas: the picture and its geometry, for `sheet`; None in a capture of a tensor.
     """
@@ -106,7 +106,7 @@ class Capture(Result, Answered):
         """Draw the strongest feature maps, ranked and labelled, over the part of the picture that the model saw.
 
         Args:
-            top: most maps to draw, at least 1.
+            top: maximum number of maps to draw, at least 1.
             rank: ``activation`` for the mean magnitude, or ``effect`` (see `strongest`).
             style: see `render.Style`.
 
@@ -168,19 +168,19 @@ def capture(
     """Capture activations and gradients of layers for a picture.
 
     Args:
-        model: a `LoadedModel`; left as it was.
+        model: a `LoadedModel`; left unchanged.
         picture: a path, bytes, PIL image or array; see `read_picture`.
         layers: paths, globs, types or predicates; or one path or glob.
         kinds: one or more of input, output, grad_input, grad_output, parameter_grad.
         target: class index or label whose logit is differentiated; None for the most probable class.
-        max_bytes: most bytes of all tensors together; None for no limit.
+        max_bytes: maximum size of all tensors together, in bytes; None for no limit.
 
     Returns:
         The tensors, on the CPU.
 
     Raises:
-        CaptureTooLargeError: more than `max_bytes`; raised before any tensor is stored.
-        LayerError: a layer that the model lacks, or no layer runs.
+        CaptureTooLargeError: the tensors exceed `max_bytes`; raised before any tensor is stored.
+        LayerError: the model does not have the layer, or no layer runs.
         PictureError, TargetError: as `explain`.
     """
     view = prepare(model, picture)
@@ -205,7 +205,7 @@ def capture_images(
     """Capture activations and gradients of layers for a normalised picture.
 
     Args:
-        model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left as it was.
+        model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left unchanged.
         images: (1, C, H, W) floating, on the model's device.
         layers, kinds, max_bytes: as `capture`.
         ask: whose score gradients are of; a contrast counts.
@@ -279,8 +279,8 @@ def strongest(captured: Capture, count: int, by_effect: bool = False) -> list[Fe
         ]
     if not features:
         raise LayerError(
-            "No captured tensor is a grid of features over the picture; choose a layer that the list of the "
-            "model's layers marks as usable for a CAM, or another format."
+            f"No captured tensor is a grid of features over the picture; choose a layer that {LAYER_LIST} marks as "
+            "usable for a CAM, or another format."
         )
     features.sort(key=lambda feature: -abs(feature.strength))
     return features[:count]

@@ -318,7 +318,7 @@ def _plain(value: Any) -> Any:
 
 
 NO_LIST = ("tuple_type", "too_short", "too_long")
-"""Pydantic's names for a value that is no list, or a list of a wrong length."""
+"""Pydantic's names for a value that is not a list, or a list of the wrong length."""
 
 
 def edit_fault(fault: Any, loc: Sequence[int | str]) -> tuple[str, str]:
@@ -378,7 +378,7 @@ def not_finite(subject: str, index: int, edit: Edit) -> EditError:
 
 
 def _as(value: float, values: Tensor) -> Tensor:
-    """Return a number as a tensor like another; infinite where it is too large for the precision."""
+    """Return a number as a tensor like another; infinite if it is too large for the precision."""
     return torch.tensor(value, dtype=torch.float64).to(values.dtype).to(values.device)
 
 

@@ -66,12 +66,12 @@ class Intervention(Figure):
 
     @property
     def score_change(self) -> float:
-        """Logit, or value, of the target after the edits less that before."""
+        """Change of the target's logit, or value, by the edits."""
         return self.after.target.score - self.before.target.score
 
     @property
     def probability_change(self) -> float | None:
-        """Probability of the target after the edits less that before; None for a value."""
+        """Change of the target's probability by the edits; None for a value."""
         return probability_change(self.before.target, self.after.target)
 
     def panel(
@@ -113,7 +113,7 @@ def intervene(
     """Edit the activations and gradients of a model's layers, and compare predictions and heatmaps.
 
     Args:
-        model: a `LoadedModel`; left as it was.
+        model: a `LoadedModel`; left unchanged.
         picture: a path, bytes, PIL image or array; see `read_picture`.
         edits: applied in this order; `Edit` objects, or mappings of the same fields.
         target: class index or label; None for the most probable class before the edits.
@@ -159,13 +159,13 @@ def edit_images(
     """Explain a normalised picture without and with edits.
 
     Args:
-        model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left as it was.
+        model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left unchanged.
         images: (1, C, H, W) floating, on the model's device.
         edits: applied in this order.
         explainer: makes the maps.
         ask: what is explained: by default what is most probable before the edits.
         other: (1, C, H, W), the picture that ``swap`` takes from.
-        progress: told of each pass; its `cancel` is called before each edit of a tensor too.
+        progress: notified of each pass; its `cancel` is called before each edit of a tensor too.
 
     Raises:
         EditError: an edit that does not fit the model, or makes its output infinite.

@@ -74,11 +74,11 @@ class Sweep(Result, Answered):
     Attributes:
         layer: path.
         edit: of each channel.
-        target: class index, or what lies in the picture.
+        target: class index, or a place in the picture.
         outputs: (K, ...) float32, as the model's task reads them, without any edit.
-        probability: of the target without any edit; None for a value.
+        probability: probability of the target without any edit; None for a value.
         channels: the channel whose edit lowers the score most comes first.
-        maps: (C, h, w) float32, the layer's feature maps without any edit; None if they are no grid.
+        maps: (C, h, w) float32, the layer's feature maps without any edit; None if they are not a grid.
         canvas: the picture and its geometry, for `sheet`; None in a sweep of a tensor.
     """
 
@@ -95,14 +95,14 @@ class Sweep(Result, Answered):
         """Draw the feature maps of the first channels, with the change of the score, over the model's input.
 
         Args:
-            top: most maps to draw, at least 1.
+            top: maximum number of maps to draw, at least 1.
             style: see `render.Style`.
 
         Returns:
             The sheet, RGB.
 
         Raises:
-            LayerError: the layer's output is no grid over the picture.
+            LayerError: the layer's output is not a grid over the picture.
             OptionError: a value out of bounds, or an unknown name.
             PictureError: the sweep is of a tensor.
         """
@@ -146,9 +146,9 @@ def sweep_channels(
     """Rank the channels of a layer by the effect of an edit of each on a class.
 
     Args:
-        model: a `LoadedModel`; left as it was.
+        model: a `LoadedModel`; left unchanged.
         picture: a path, bytes, PIL image or array; see `read_picture`.
-        edit: of one layer's input or output; applied to each channel, or each of its `channels`, by itself.
+        edit: an edit of one layer's input or output, applied to each channel, or each of its `channels`, separately.
         target: class index or label; None for the most probable class.
         other: the source picture of ``swap``.
 
@@ -156,7 +156,7 @@ def sweep_channels(
         The ranked channels.
 
     Raises:
-        EditError: an edit that is invalid, does not fit, or cannot be swept.
+        EditError: the edit is invalid, does not fit, or cannot be swept.
         PictureError, TargetError: as `explain`.
     """
     (checked,) = parse_edits([edit])
@@ -180,12 +180,12 @@ def sweep_images(
     """Sweep the channels of a layer for a normalised picture.
 
     Args:
-        model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left as it was.
+        model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left unchanged.
         images: (1, C, H, W) floating, on the model's device.
         edit: of one layer's input or output.
         ask: which target is watched; the gradients that ``swap`` takes are of its score, a contrast included.
         other: (1, C, H, W), the picture that ``swap`` takes from.
-        progress: told of each batch.
+        progress: notified of each batch.
 
     Raises:
         EditError: an edit that does not fit, cannot be swept, or makes the logits infinite.

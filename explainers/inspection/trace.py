@@ -41,12 +41,12 @@ from seewhy.explainers.view import prepare
 
 @dataclass(frozen=True, eq=False)
 class Trace(Answered):
-    """The time line of one forward and one backward pass.
+    """The timeline of one forward and one backward pass.
 
     Attributes:
         events: in chronological order.
-        summary: what stands out.
-        target: where the backward pass starts: a class index, or what lies in the picture.
+        summary: notable modules and feature maps.
+        target: start of the backward pass: a class index, or a place in the picture.
         outputs: (K, ...) float32, as the model's task reads them.
     """
 
@@ -93,7 +93,7 @@ def trace(
     """Trace one forward and one backward pass of a picture.
 
     Args:
-        model: a `LoadedModel`; left as it was.
+        model: a `LoadedModel`; left unchanged.
         picture: a path, bytes, PIL image or array; see `read_picture`.
         target: class index or label; None for the most probable class.
         layers: paths, globs, types or predicates; by default all modules without submodules.
@@ -103,7 +103,7 @@ def trace(
 
     Raises:
         PictureError: the picture cannot be read.
-        LayerError, TargetError: a layer or class that the model lacks.
+        LayerError, TargetError: the model does not have the layer or class.
     """
     view = prepare(model, picture)
     return trace_images(model, view.images(model.device), named_ask(model.task, target).placed(view.geometry), layers)
@@ -119,7 +119,7 @@ def trace_images(
     """Trace one forward and one backward pass of a normalised picture.
 
     Args:
-        model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left as it was. Frozen parameters require
+        model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left unchanged. Frozen parameters require
             a gradient meanwhile.
         images: (1, C, H, W) floating, on the model's device.
         ask: whose score gradients are of; a contrast counts.
@@ -127,7 +127,7 @@ def trace_images(
         progress: its `cancel` is called at each event.
 
     Raises:
-        LayerError, TargetError: a layer or class that the model lacks.
+        LayerError, TargetError: the model does not have the layer or class.
         ModelOutputError: the model returns no logits.
     """
     with ready(model, images) as (module, inputs), torch.enable_grad(), HookSession(module) as hooks:
@@ -263,7 +263,7 @@ def _single(values: tuple[Any, ...]) -> Any:
 
 
 def _dead_maps(output: Tensor, image_size: tuple[int, int]) -> Tensor | None:
-    """Return (C,) bool on the CPU: which feature maps are zero everywhere; None if the output is no grid."""
+    """Return (C,) bool on the CPU: which feature maps are zero everywhere; None if the output is not a grid."""
     axes = grid_axes(tuple(output.shape), image_size)
     if axes is None or output.shape[axes[1]] * output.shape[axes[2]] < 2:
         return None

@@ -1,4 +1,4 @@
-"""The events of a trace, and what stands out among them."""
+"""The events of a trace, and a summary of notable ones."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -66,7 +66,7 @@ class DeadMaps:
 
 @dataclass(frozen=True)
 class Summary:
-    """What stands out; each but the first a list of module paths in the order in which they ran.
+    """Notable modules; each field except the first is a list of module paths in execution order.
 
     Attributes:
         dead_maps: feature maps that are zero everywhere.

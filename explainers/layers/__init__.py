@@ -1,1 +1,1 @@
-"""Which layer a CAM reads: surveys of a model, and where the axes of its tensors lie in the picture."""
+"""Selection of the layer of a CAM: surveys of a model, and the layout of its tensors in the picture."""

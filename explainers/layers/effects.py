@@ -16,7 +16,7 @@ Layouts = Callable[[Any], Layout | None]
 
 
 class Effect(NamedTuple):
-    """What an operation does.
+    """The effect of an operation.
 
     Attributes:
         layout: of its result; None if the result lies nowhere in the picture.

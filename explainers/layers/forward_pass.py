@@ -58,12 +58,12 @@ class LayerCall:
 
     @property
     def is_weighted(self) -> bool:
-        """Whether the module has parameters of its own."""
+        """Whether the module itself has parameters."""
         return next(_own_parameters(self.module), None) is not None
 
     @property
     def cells(self) -> int:
-        """Number of positions of the output in the picture; 0 if it is no grid."""
+        """Number of positions of the output in the picture; 0 if it is not a grid."""
         return cells_of(self.output_shape, self.grid)
 
     @property
@@ -190,12 +190,12 @@ def _shape(value: object) -> tuple[int, ...] | None:
 
 
 def cells_of(shape: tuple[int, ...] | None, grid: Grid | None) -> int:
-    """Return the number of positions of a tensor in the picture; 0 if it is no grid."""
+    """Return the number of positions of a tensor in the picture; 0 if it is not a grid."""
     return 0 if shape is None or grid is None else shape[grid.axes[1]] * shape[grid.axes[2]]
 
 
 def _grid(call: LayerCall, image_size: tuple[int, int]) -> Grid | None:
-    """Return the grid of a call's output; None if the output is no feature map (1, C, h, w).
+    """Return the grid of a call's output; None if the output is not a feature map (1, C, h, w).
 
     If the tracker lost the picture, the shape decides.
     """

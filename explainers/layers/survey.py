@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from seewhy.explainers.errors import LayerError
+from seewhy.explainers.errors import LAYER_LIST, LayerError
 from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps, TokenMaps
 from seewhy.explainers.layers.forward_pass import LayerCall, Pass, cells_of, follow, likely_grid
 from seewhy.explainers.layers.layout import COLUMNS, ROWS, Grid, TokenGrid
@@ -68,7 +68,7 @@ class Layer:
 
     @property
     def cells(self) -> int:
-        """Number of positions of its output in the picture; 0 if that is neither a grid nor tokens."""
+        """Number of positions of the output in the picture; 0 if it is neither a grid nor tokens."""
         return self.tokens.cells if self.tokens is not None else cells_of(self.output_shape, self.grid)
 
 
@@ -124,7 +124,7 @@ def survey_module(
         module: within reach of hooks.
         image_shape: (C, H, W) of the input.
         outputs: reads the outputs (N, ...) in what the module returns.
-        layers: the default layers, where they are declared and need not be found.
+        layers: declared default layers; empty to choose them automatically.
 
     Raises:
         LayerError: a declared layer that cannot carry a CAM.
@@ -159,7 +159,7 @@ def _check_declared(path: str, call: LayerCall | None, count: int) -> None:
         fault = f"not a layer with a grid over the picture: it returns {output}"
     else:
         return
-    raise LayerError(f"The declared default layer {path!r} is {fault}; choose one from the list of the model's layers.")
+    raise LayerError(f"The declared default layer {path!r} is {fault}; choose one from {LAYER_LIST}.")
 
 
 def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | None]:

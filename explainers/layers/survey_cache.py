@@ -1,4 +1,4 @@
-"""Surveys at hand: those that models carry, and cached ones of bare modules, valid until the module changes."""
+"""Cached surveys: those of models, and those of bare modules, valid until the module changes."""
 
 import threading
 import weakref
@@ -32,7 +32,7 @@ class Surveyed(Protocol):
 
 
 class ModuleCache(Generic[Value]):
-    """What was found out about modules, by keys; it counts until the module changes."""
+    """Cached facts about modules, by key; valid until the module changes."""
 
     def __init__(self) -> None:
         self._entries: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, tuple[object, Value]]]
@@ -40,7 +40,7 @@ class ModuleCache(Generic[Value]):
         self._lock = threading.Lock()
 
     def get(self, module: nn.Module, key: Hashable) -> Value | None:
-        """Return what is valid for a key; None for nothing."""
+        """Return the valid entry of a key, or None."""
         with self._lock:
             state, value = self._entries.get(module, {}).get(key, (None, None))
         return value if state is not None and state == state_of(module) else None
@@ -90,7 +90,7 @@ def survey_of(
 
 
 def state_of(module: nn.Module) -> object:
-    """Return all that decides what a module computes, but for its mode; states are equal only if none of it changed."""
+    """Return everything that determines what a module computes, except its mode; equal only if nothing changed."""
     parts = tuple((path, weakref.ref(part), *_attributes(part)) for path, part in module.named_modules())
     tensors = tuple(_version(tensor) for tensor in (*module.parameters(), *module.buffers()))
     return parts, tensors

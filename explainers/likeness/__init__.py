@@ -1,1 +1,1 @@
-"""How alike two pictures are to a network, and which of their patches make them so."""
+"""Similarity of two pictures to a network, and the patches that contribute to it."""

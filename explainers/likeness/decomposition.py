@@ -29,7 +29,7 @@ _BLOCK = 2**22
 """Most pairs in memory at a time."""
 
 _FULL, _HALF = 1e-5, 2e-2
-"""Largest difference between an embedding and what its cells make, as a share of its largest value: rounding."""
+"""Maximum difference between an embedding and the sum of its cells, as a share of its maximum; due to rounding."""
 
 _LEAST = 1e-6
 """Least likeness of two cells: what a cell without any like it adds is divided evenly."""
@@ -74,7 +74,7 @@ class Decomposition:
 
 
 class Terms(NamedTuple):
-    """What cells and pairs of cells add to a cosine.
+    """The contributions of cells and pairs of cells to a cosine.
 
     Attributes:
         maps: (h, w) float64 of each picture.
@@ -94,7 +94,7 @@ def decompose(
         model: left as it was.
         image, reference: each (1, C, H, W) floating, normalised.
         top: most pairs to return.
-        progress: told of each pass; its `cancel` is called between parts of long work too.
+        progress: notified of each pass; its `cancel` is called between parts of long work too.
 
     Raises:
         LayerError: no layer of the model has cells of the picture, or no gradient reaches them.
@@ -124,7 +124,7 @@ def _decomposition(
 
 
 def _exact_terms(features: Pictures, reading: Reading) -> Terms | None:
-    """Return the terms of embeddings that are averages or lists of the features; None where they are neither.
+    """Return the terms of embeddings that are averages or lists of the features; None if they are neither.
 
     Features are rectified where the network does that itself, between the layer and the pooling.
     """
@@ -140,7 +140,7 @@ def _exact_terms(features: Pictures, reading: Reading) -> Terms | None:
 
 
 def _is_near(values: Tensor, embedding: Tensor, tolerance: float) -> bool:
-    """Whether features make an embedding, but for a factor, which no cosine depends on."""
+    """Whether an embedding consists of features, up to a factor, which does not affect the cosine."""
     if values.shape != embedding.shape:
         return False
     expected = _unit(embedding)
@@ -155,7 +155,8 @@ def _average_terms(first: Tensor, second: Tensor) -> Terms:
 
 
 def _shares(features: Tensor) -> Tensor:
-    """Return what each cell (h w, C) adds to the average of features (C, h, w), which is divided by its length."""
+    """Return the contribution of each cell (h w, C) to the average of features (C, h, w), which is divided by its
+    length."""
     length = features.mean(dim=(1, 2)).norm()
     shares = features.flatten(1).T / features[0].numel()
     return shares / length if length > 0 else shares
@@ -217,7 +218,7 @@ def _divided(features: Pictures, maps: Pictures, check: Check) -> Terms:
 
 
 def _strongest(terms: Terms, top: int, check: Check) -> list[CellPair]:
-    """Return the pairs that add most, the largest first; equal ones in the order of their cells."""
+    """Return the pairs with the largest contributions, the largest first; equal ones in the order of their cells."""
     width, reference_width = (part.shape[1] for part in terms.maps)
     count = terms.maps[1].numel()
     strongest: list[tuple[float, int, int]] = []

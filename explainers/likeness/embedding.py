@@ -1,4 +1,4 @@
-"""Embeddings: what a network's head reads of two pictures, and the cells of the layers that it is made of."""
+"""Embeddings: the inputs of a network's head for two pictures, and the cells of the layers that they consist of."""
 
 import math
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Cells(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What two pictures leave in a network.
+    """The recorded tensors of two pictures.
 
     Attributes:
         embeddings: (F,) float64 of each picture.

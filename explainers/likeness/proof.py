@@ -37,7 +37,7 @@ def prove(
         pictures: each (1, C, H, W).
         parts: the decomposition.
         trial: how the maps are tried.
-        progress: told of each pass.
+        progress: notified of each pass.
         strangers: maps of other pictures, to try one on each picture; None for none.
     """
     anatomy = anatomy_of(model)

@@ -20,7 +20,7 @@ from seewhy.explainers.trust.trial import trial_of
 from seewhy.explainers.view import View, ViewSource, prepare
 
 SUBJECT = Subject("the similarity", "{:.3f}".format)
-"""What sentences about two pictures are about."""
+"""The subject of sentences about two pictures."""
 
 
 def similar(
@@ -33,14 +33,14 @@ def similar(
     proof_area: float = AREA,
     proof_fill: Fill = "blur",
 ) -> Likeness:
-    """Compare two pictures as a model sees them, and find the patches that make them alike.
+    """Compare two pictures as a model sees them, and find the patches that make them similar.
 
     The score is the cosine of their embeddings, which are what the last linear layer reads. Where an embedding is the
     average of a grid of features, or lists them, the maps and the pairs are its exact parts; otherwise they are
     estimated, and the likeness is not `exact`.
 
     Args:
-        model: a `LoadedModel`, from `load_model` or `wrap_model`; left as it was.
+        model: a `LoadedModel`, from `load_model` or `wrap_model`; left unchanged.
         image, reference: each a path, bytes, open file, PIL image or array, see `read_picture`; or a tensor (C, H, W)
             of the model's input.
         top: most pairs of patches to return.
@@ -56,7 +56,7 @@ def similar(
         OptionError: fewer than one pair, or a value out of bounds.
         LayerError: no layer of the model has cells of the picture.
         ModelOutputError: the model returns no outputs, or NaN.
-        UnsupportedModuleError: a bare module, whose preprocessing is unknown.
+        UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
     must_show(top)
     trial = trial_of(proof, proof_area, proof_fill)

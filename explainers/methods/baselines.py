@@ -16,10 +16,9 @@ Baseline = Literal["zero", "black", "mean", "blur", "given"]
 
 PLAIN = (
     "`zero`: zeros of the normalised input, for most models the mean colour of their training pictures. `black`: "
-    "black, for models whose normalisation is known. `mean`: the picture's own mean colour. `blur`: the picture "
-    "blurred."
+    "black, for models with known normalisation. `mean`: the picture's mean colour. `blur`: the blurred picture."
 )
-BASELINES = f"What the picture is compared with. {PLAIN} `given`: the colour in `value`."
+BASELINES = f"Baseline to compare the picture with. {PLAIN} `given`: the colour in `value`."
 
 BLUR = 0.1
 """Standard deviation of the blur of ``blur``, as a share of the picture's shorter side."""
@@ -40,7 +39,7 @@ Colour = Annotated[
     BeforeValidator(_as_list),
     Field(
         max_length=64,
-        description="Colour of `baseline=given` in normalised units: one number, or one per channel (`0.1,0.2,0.3`).",
+        description="Colour for `baseline=given` in normalised units: one number, or one per channel (`0.1,0.2,0.3`).",
     ),
 ]
 

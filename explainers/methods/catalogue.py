@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from seewhy.explainers.core.costs import Passes, evaluate, names_in
 from seewhy.explainers.core.model import AnyModel
-from seewhy.explainers.errors import OptionError, near_matches, plain_fault
+from seewhy.explainers.errors import InvalidArgumentError, OptionError, near_matches, plain_fault
 from seewhy.explainers.methods.explainer import AUGMENTATIONS, Explainer
 
 Family = Literal["cam", "gradient", "rule", "transformer", "perturbation", "concept", "control"]
@@ -50,7 +50,7 @@ class Method:
             what any method should beat.
         explainer: the frozen dataclass; its fields are the options.
         summary: one line.
-        paper: its publication.
+        paper: its publication; None without one.
         forwards, backwards: passes per picture: a number, or an expression of the options and the layer's channels or
             positions, such as ``samples`` or ``1 + channels``; see `seewhy.explainers.core.costs.evaluate`.
         discriminates: whether the maps of several classes in one picture should differ.
@@ -64,7 +64,7 @@ class Method:
     family: Family
     explainer: type[Explainer]
     summary: str
-    paper: Paper
+    paper: Paper | None
     forwards: str
     backwards: str
     discriminates: bool
@@ -142,10 +142,7 @@ class Method:
         """
         for option in options:
             if option not in self.options:
-                owners = [method.name for method in METHODS.values() if option in method.options]
-                hint = f"These methods have it: {', '.join(owners[:_MOST_NAMES])}" if owners else ""
-                hint += (", and others." if len(owners) > _MOST_NAMES else ".") if owners else ""
-                hint = hint or near_matches(option, self.options)
+                hint = _owners(option) or near_matches(option, self.options)
                 hint = hint or f"It takes {', '.join(self.options) or 'no options'}."
                 raise OptionError(f"Method {self.name!r} has no option {option!r}. {hint}", field=option)
         try:
@@ -175,6 +172,13 @@ def _public(option: str) -> str:
     return "layer" if option == "layers" else option
 
 
+def _owners(option: str) -> str:
+    """Return which methods have an option, as a sentence; empty where none has."""
+    names = [method.name for method in METHODS.values() if option in method.options]
+    further = ", and others" if len(names) > _MOST_NAMES else ""
+    return f"`{_public(option)}` is an option of {', '.join(names[:_MOST_NAMES])}{further}." if names else ""
+
+
 def build_methods(
     methods: Sequence[Method], options: Mapping[str, Any], further: Iterable[str] = ()
 ) -> tuple[Explainer, ...]:
@@ -193,7 +197,7 @@ def build_methods(
         if name not in names:
             subject = f"Method {methods[0].name!r} has no" if len(methods) == 1 else "None of these methods has an"
             public = set(map(_public, names))
-            hint = near_matches(_public(name), public) or f"It takes {', '.join(sorted(public))}."
+            hint = _owners(name) or near_matches(_public(name), public) or f"It takes {', '.join(sorted(public))}."
             raise OptionError(f"{subject} option {_public(name)!r}. {hint}", field=_public(name))
     return tuple(
         method.build({name: value for name, value in options.items() if name in method.options}) for method in methods
@@ -213,7 +217,7 @@ def method(
     *,
     family: Family,
     summary: str,
-    paper: Paper,
+    paper: Paper | None = None,
     forwards: str = "1",
     backwards: str = "1",
     discriminates: bool = True,
@@ -223,16 +227,20 @@ def method(
     """Return a decorator that enters an explainer into the catalogue; the arguments are the attributes of `Method`.
 
     Raises:
-        ValueError: the name is taken or not lower-case, or the family is unknown.
+        InvalidArgumentError: the name is taken or not lower-case, or the family is unknown.
+        TypeError: the class is no `Explainer`.
     """
 
     def enter(explainer: Class) -> Class:
+        if not (isinstance(explainer, type) and issubclass(explainer, Explainer)):
+            raise TypeError(f"The method {name!r} must be a subclass of `Explainer`, not {explainer!r}.")
         if name in _methods:
-            raise ValueError(f"Two methods are named {name!r}.")
+            raise InvalidArgumentError(f"Two methods are named {name!r}.", "name")
         if family not in get_args(Family):
-            raise ValueError(f"There is no family {family!r}; choose from {', '.join(get_args(Family))}.")
+            choices = ", ".join(get_args(Family))
+            raise InvalidArgumentError(f"There is no family {family!r}; choose from {choices}.", "family")
         if name != name.lower():
-            raise ValueError(f"The method {name!r} must have a lower-case name.")
+            raise InvalidArgumentError(f"The method {name!r} must have a lower-case name.", "name")
         _methods[name] = Method(
             name, family, explainer, summary, paper, forwards, backwards, discriminates, fine, rounding
         )
@@ -280,7 +288,10 @@ def get_method(name: str) -> Method:
         OptionError: no method has that name; the message lists near matches.
     """
     if not isinstance(name, str):
-        raise OptionError("A method is given by its name; `compare` takes several.", field="method")
+        kind = name if isinstance(name, type) else type(name)
+        names = [repr(method.name) for method in METHODS.values() if method.explainer is kind]
+        hint = f"give {names[0]}" if names else "`compare` takes several"
+        raise OptionError(f"A method is given by its name, not {kind.__name__}; {hint}.", field="method")
     entry = METHODS.get(name.lower())
     if entry is None:
         hint = near_matches(name, METHODS) or "See the list of the methods."

@@ -56,7 +56,7 @@ class Edges(Control):
     .. math:: M = G_\sigma * \sqrt{(S_x * \bar{x})^2 + (S_y * \bar{x})^2}
 
     where :math:`\bar{x}` is the mean of the channels, S are Sobel's kernels and G a Gaussian. The paper (section 5.1)
-    shows how much such edges look like an explanation.
+    shows that such edges look like an explanation.
 
     Attributes:
         blur: standard deviation of the Gaussian, as a share of the picture's shorter side.
@@ -86,11 +86,11 @@ class Edges(Control):
 )
 @dataclass(frozen=True, kw_only=True)
 class Centre(Control):
-    r"""Centre: the middle of the picture, where photographers put what a picture shows.
+    r"""Centre: the middle of the picture, where photographers usually place the subject.
 
     .. math:: M_{ij} = \exp\left(-\frac{u_i^2 + v_j^2}{2 \sigma^2}\right)
 
-    where u and v are distances from the middle, as shares of the picture's height and width. The paper says why
+    where u and v are distances from the middle, as shares of the picture's height and width. The paper explains why
     controls are needed; this one is our own.
 
     Attributes:

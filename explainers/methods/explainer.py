@@ -22,10 +22,12 @@ from seewhy.explainers.errors import TargetError, UnknownOptionError, near_match
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.tasks.pose import pose
 
-SignOption = Annotated[Sign, Field(description="Keep the evidence for the class, also that against it, or magnitudes.")]
+SignOption = Annotated[Sign, Field(description="Evidence for the class only, also against it, or magnitudes.")]
 SignedOption = Annotated[Sign, Field(description="Evidence for and against the class, for it only, or magnitudes.")]
 
-Seed = Annotated[int, Field(ge=0, lt=2**63, description="Of the random draws; the same seed gives the same map.")]
+Seed = Annotated[
+    int, Field(ge=0, lt=2**63, description="Seed of the random generator; the same seed gives the same map.")
+]
 Noise = Annotated[
     float,
     Field(le=10, description="Standard deviation of the noise, as a share of the picture's range of values."),
@@ -80,7 +82,7 @@ class Explainer(ABC):
         Smooth,
         Field(
             description="`eigen`: first principal component over the channels instead of their sum. `tta`: average "
-            "over mirror images and brightness."
+            "over flips and brightness."
         ),
     ] = "none"
 
@@ -164,7 +166,7 @@ class Explainer(ABC):
             LayerError: a layer that does not suit the method.
             TargetError: a target out of range, or of the wrong shape.
             ModelOutputError: the model returns no outputs, or NaN.
-            ValueError: images of the wrong shape or dtype.
+            InvalidArgumentError: images of the wrong shape or dtype.
         """
         if not isinstance(targets, Ask):
             targets = Ask(against=against, function=targets) if callable(targets) else Ask(targets, against)

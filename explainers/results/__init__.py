@@ -1,1 +1,1 @@
-"""What an explanation is once it is made: values, drawings, files."""
+"""Results of explanations: values, drawings, files."""

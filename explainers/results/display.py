@@ -1,4 +1,4 @@
-"""What results have in common: they are saved as pictures, and displayed in notebooks."""
+"""Common behaviour of results: they are saved as pictures and displayed in notebooks."""
 
 import io
 import json
@@ -51,7 +51,7 @@ class Result(ABC):
 
     @property
     def _number_files(self) -> Mapping[str, Callable[[], Iterable[bytes]]]:
-        """The suffixes of files of numbers, and what makes the pieces of each."""
+        """The suffixes of files of numbers, with the functions that yield their pieces."""
         return {}
 
     def save(self, path: str | os.PathLike[str], **drawing: Any) -> Path:

@@ -27,7 +27,7 @@ RESAMPLES = 1000
 CONFIDENCE = 0.95
 
 _ACROSS = 5
-"""Most charts beside each other in a plot."""
+"""Maximum number of charts per row of a plot."""
 
 _ARROWS: dict[Better, str] = {"higher": "↑", "lower": "↓"}
 
@@ -51,7 +51,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a metric tells of a method.
+    """The values of a metric for a method.
 
     Attributes:
         mean: over all pictures whose value is defined; None if there is none.

@@ -27,6 +27,7 @@ from seewhy.explainers.tasks.regions import share_outside
 from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.embedded import calibration_of, sanity_of
 from seewhy.explainers.trust.proof import Proof, proof_arrays, proof_of
+from seewhy.explainers.trust.sanity import Sanity
 from seewhy.explainers.trust.sentences import subject_of
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Explanation(Drawing):
 
     @property
     def caption(self) -> str:
-        """One line: the target, what the model says of it, its contrast, and the method."""
+        """One line: the target, its probability or value, its contrast, and the method."""
         against = f" against {self.against.label}" if self.against else ""
         return f"{self.target.label} {self.target.text}{against} by {self.method}"
 
@@ -256,6 +257,7 @@ def explanations(
     task: Task | None = None,
     calibration: Calibration | None = None,
     explainer: Explainer | None = None,
+    sanity: Sanity | None = None,
 ) -> list[Explanation]:
     """Return the explanation of each map of an attribution, all of the same picture.
 
@@ -268,6 +270,7 @@ def explanations(
         task: what was asked of the model; None for its own.
         calibration: what proofs are compared with; None for what ships with the model's weights.
         explainer: the method with its options, for what is known of its sanity.
+        sanity: of the method on the model, where it was measured; None for what ships.
     """
     task = task or model.task
     maps = attribution.maps.cpu().numpy()
@@ -300,7 +303,7 @@ def explanations(
         return rows
     parts = attribution.faithfulness.rows()
     return [
-        replace(row, proof=_proof(row, part, model, calibration, explainer))
+        replace(row, proof=_proof(row, part, model, calibration, explainer, sanity))
         for row, part in zip(rows, parts, strict=True)
     ]
 
@@ -311,6 +314,7 @@ def _proof(
     model: Model,
     calibration: Calibration | None,
     explainer: Explainer | None,
+    sanity: Sanity | None,
 ) -> Proof:
     """Return the proof of an explanation, given the faithfulness (N = 1) of its map."""
     entry = METHODS.get(explanation.method)
@@ -322,7 +326,7 @@ def _proof(
         subject_of(explanation.target, explanation.against),
         [diagnostic.code for diagnostic in explanation.diagnostics],
         calibration or calibration_of(model.sha256, model.preprocess.size, part.area, part.fill),
-        sanity_of(model.sha256, model.preprocess.size, explanation.method) if is_usual else None,
+        sanity or (sanity_of(model.sha256, model.preprocess.size, explanation.method) if is_usual else None),
     )
 
 

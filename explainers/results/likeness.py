@@ -46,7 +46,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Likeness(Drawing):
-    """How alike two pictures are to a network, and which of their patches make them so.
+    """Similarity of two pictures to a network, and the patches that contribute to it.
 
     `save` writes ``.json``, a `document`, ``.npz``, the `arrays`, and pictures.
 

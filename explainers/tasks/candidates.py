@@ -13,13 +13,13 @@ objectness where there is one; or the square root of that product."""
 
 
 class Candidates(NamedTuple):
-    """What a detector says of each box that it considers, before it drops any.
+    """The candidate boxes of a detector, before thresholding and suppression.
 
     Attributes:
-        boxes: (N, A, 4), or (N, A, K, 4) where each class has a box of its own: left, top, right, bottom.
-        logits: (N, A, K), raw, of the classes.
-        objectness: (N, A), raw: how much it is a thing of any class; None where the detector does not say.
-        masks: (N, A, K), the mean logit of a shown box's mask over its own pixels, and 0 of other boxes; None without
+        boxes: (N, A, 4), or (N, A, K, 4) if each class has its own box: left, top, right, bottom.
+        logits: (N, A, K), raw logits of the classes.
+        objectness: (N, A), raw logit for an object of any class; None if the detector has none.
+        masks: (N, A, K), the mean logit of a shown box's mask over its own pixels, and 0 for other boxes; None without
             masks.
         levels: (N, A), the number of the feature map that a box is read from; None if that does not matter.
     """

@@ -176,7 +176,7 @@ class ClassObjective(Objective):
 
     @property
     def are_probabilities(self) -> Tensor:
-        """(N,) bool: all but leads over a contrast are."""
+        """(N,) bool: all except leads over a contrast."""
         return ~self.is_contrasted
 
     def log_probabilities(self, outputs: Tensor) -> Tensor:

@@ -231,7 +231,7 @@ class BoxObjective(Objective):
 
     @property
     def are_probabilities(self) -> Tensor:
-        """(N,) bool: scores of boxes are, but for leads over a contrast."""
+        """(N,) bool: scores of boxes, except leads over a contrast."""
         return (self.attributes == ATTRIBUTES.index("score")) & ~self.is_contrasted
 
     def log_probabilities(self, outputs: Tensor) -> Tensor:

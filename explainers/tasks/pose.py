@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.model import AnyModel
-from seewhy.explainers.core.question import Question, ready
+from seewhy.explainers.core.question import Question, must_be_images, ready
 from seewhy.explainers.core.task import Task
 from seewhy.explainers.errors import TargetError, UnsuitableModelError, UnsupportedOperationError
 from seewhy.explainers.execution.deferred_checks import deferred
@@ -44,8 +44,8 @@ def survey(
     Args:
         model: an `nn.Module` or a `LoadedModel`.
         image_shape: (C, H, W) of the input.
-        layers: the default layers, where they are declared and need not be found.
-        task: of a bare module that does not classify.
+        layers: declared default layers; empty to choose them automatically.
+        task: task of a bare module that is not a classifier.
 
     Raises:
         LayerError: a declared layer that cannot carry a CAM.
@@ -56,11 +56,14 @@ def survey(
 @contextmanager
 def pose(model: AnyModel, images: Tensor, ask: Ask = DEFAULT_ASK, progress: Progress = SILENT) -> Iterator[Question]:
     """Yield a question about images of a module that is ready; errors are those of `Explainer.explain`."""
+    must_be_images(images)
     if isinstance(ask.targets, tuple) and len(ask.targets) != len(images):
         raise TargetError(f"Expected one target per image, {len(images)} in all, got {len(ask.targets)}.")
     for numbers in (None if isinstance(ask.targets, tuple) else ask.targets, ask.against):
         if numbers is not None and not isinstance(numbers, Tensor):
-            raise TargetError(f"Expected a tensor of one integer per image, got {numbers!r}; give torch.tensor([281]).")
+            raise TargetError(
+                f"Expected a tensor of one integer per image, got {numbers!r}; give {_tensor_of(numbers, len(images))}."
+            )
         if numbers is not None and (numbers.shape != images.shape[:1] or numbers.is_floating_point()):
             raise TargetError(f"Expected one integer target per image, {len(images)} in all, got {numbers!r}.")
     with deferred(), ready(model, images) as (module, copies):
@@ -71,6 +74,14 @@ def pose(model: AnyModel, images: Tensor, ask: Ask = DEFAULT_ASK, progress: Prog
             if _returns_probabilities(question):
                 error.args = (f"{error} {_PROBABILITIES}",)
             raise
+
+
+def _tensor_of(numbers: object, count: int) -> str:
+    """Return the tensor of `count` targets that was probably meant, as one types it."""
+    if isinstance(numbers, list) and len(numbers) == count:
+        return f"torch.tensor({numbers})"
+    number = numbers if isinstance(numbers, int) else 281
+    return f"torch.tensor({[number] * count})" if count <= 4 else f"torch.full(({count},), {number})"
 
 
 def _returns_probabilities(question: Question) -> bool:

@@ -197,7 +197,7 @@ class RegionObjective(Objective):
 
     @property
     def are_probabilities(self) -> Tensor:
-        """(N,) bool: means over a region are, but for leads over a contrast."""
+        """(N,) bool: means over a region, except leads over a contrast."""
         return ~self.is_contrasted
 
     def log_probabilities(self, outputs: Tensor) -> Tensor:

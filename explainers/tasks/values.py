@@ -1,4 +1,4 @@
-"""Regression: each output is a value, and what is explained is what makes it larger, or smaller."""
+"""Regression: each output is a value; maps explain what raises or lowers it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -28,6 +28,11 @@ def sanity_of(digest: str | None, size: Sequence[int], method: str) -> Sanity | 
     return None if row is None else Sanity(**row)
 
 
+def ships_sanity(digest: str | None, size: Sequence[int]) -> bool:
+    """Whether what is known of the sanity of methods on a network ships."""
+    return bool(_entry(digest, tuple(size)).get("sanity"))
+
+
 @lru_cache(maxsize=16)
 def _calibrations(digest: str | None, size: tuple[int, ...]) -> tuple[Calibration, ...]:
     rows = _entry(digest, size).get("calibrations", ())

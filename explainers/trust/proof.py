@@ -136,7 +136,7 @@ class Proof:
 
     @property
     def summary(self) -> str:
-        """One line of ASCII: ``supported; score=0.50; beats=0.99``; of a full proof with the share of ``copies`` beaten."""
+        """One line of ASCII: ``supported; score=0.50; beats=0.99``, and ``copies=1.00`` of a full proof."""
         parts: list[str] = [self.grade or "ungraded"]
         if self.faithfulness:
             parts.append(f"score={self.faithfulness.score:.2f}")

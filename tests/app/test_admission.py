@@ -92,7 +92,7 @@ def test_a_process_that_stops_refuses(small, client):
         stopping.clear()
 
 
-@pytest.mark.fault("chunks that are not what they say", "400")
+@pytest.mark.fault("invalid chunked encoding", "400")
 @pytest.mark.parametrize(
     "chunks", [b"zz\r\nabc", b"-1\r\n", b"3\r\nabcd\r\n0\r\n\r\n", b"3\r\nabc\r\n0\r\nX y\r\n\r\n"]
 )
@@ -119,8 +119,8 @@ def test_heads_may_come_in_parts_and_several_at_once(tight):
 
 
 @pytest.mark.fault(
-    "bodies shorter or longer than they say",
-    "the connection ends with the client's; 413 where they say too much",
+    "bodies shorter or longer than declared",
+    "the connection ends when the client closes it; 413 if the declared length is too large",
 )
 def test_a_body_shorter_or_longer_than_it_says_costs_no_thread(tight):
     head = b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: %d\r\n\r\n"
@@ -135,8 +135,8 @@ def test_a_body_shorter_or_longer_than_it_says_costs_no_thread(tight):
 
 
 @pytest.mark.fault(
-    "more requests than there is room for",
-    "some are answered, the others get 503 and `Retry-After` at once",
+    "more requests than the service can handle",
+    "some are handled, the others immediately get 503 with `Retry-After`",
 )
 def test_over_capacity_some_are_answered_and_others_refused_at_once(tight):
     head = b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: %d\r\n\r\n" % len(CAT)
@@ -169,7 +169,7 @@ def test_over_capacity_some_are_answered_and_others_refused_at_once(tight):
 
 
 @pytest.mark.fault(
-    "the service is told to load everything anew (`SIGHUP`)",
+    "the service reloads everything (`SIGHUP`)",
     "nothing",
 )
 @pytest.mark.slow
@@ -203,7 +203,7 @@ def test_a_worker_answers_until_the_one_after_it_does():
 
 
 @pytest.mark.fault(
-    "new software takes over without a pause (`USR2`, then `SIGTERM`)",
+    "an upgrade without downtime (`USR2`, then `SIGTERM`)",
     "nothing",
 )
 @pytest.mark.slow
@@ -227,7 +227,7 @@ def test_a_new_first_process_takes_over():
 
 
 @pytest.mark.fault(
-    "the service is told to stop while a model loads",
+    "the service is stopped while a model loads",
     "nothing; exit status 0",
 )
 @pytest.mark.slow

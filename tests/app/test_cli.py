@@ -13,6 +13,7 @@ from seewhy.app.cli import main
 from seewhy.app.cli.run import open_service
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.jobs import Deadline
+from seewhy.app.server import start
 from seewhy.app.settings import Settings
 from tests.app.conftest import EXAMPLES
 
@@ -127,6 +128,16 @@ def test_bad_settings_are_told_by_their_variables(run):
     assert result.output == "Error: --workers: It must be greater than or equal to 1.\n"
     result = run("serve", env={"SEEWHY_DEFAULT_MODEL": "efficientnet_lit0", "SEEWHY_PORT": "0"})
     assert result.output.startswith("Error: SEEWHY_DEFAULT_MODEL: There is no model 'efficientnet_lit0'. Near matches")
+
+
+def test_models_without_their_code_are_warned_of_at_the_start(run, monkeypatch, tmp_path):
+    file = tmp_path / "models.toml"
+    file.write_text('[models.mine]\narchitecture = "not_here:net"\nweights = "w.pth"\nlabels = ["a", "b"]\n')
+    for effect in ("share_processors", "share_figures", "raise_file_limit"):
+        monkeypatch.setattr(start, effect, lambda *_: None)
+    monkeypatch.setattr(start, "_share_memory", lambda: sys.exit("The service would start now."))
+    result = run("serve", "--port", 0, env={"SEEWHY_MODELS": str(file)})
+    assert result.stderr.startswith("Warning: [models.mine]: No module named 'not_here': put its folder on Python's")
 
 
 def test_misspelt_settings_are_warned_of(run):

@@ -26,7 +26,7 @@ def exercise(url):
 
 @pytest.mark.slow
 @pytest.mark.fault(
-    "a file system that is read-only but for `/tmp`",
+    "a file system that is read-only except for `/tmp`",
     "nothing",
 )
 def test_nothing_need_be_writable_but_the_temporary_folder(tight):

@@ -98,15 +98,20 @@ def test_boxes_are_those_of_python(client, model):
 
 
 def test_a_box_is_explained_as_in_python(client, model):
-    answer = post(client, "/explain", target="box:2", attribute="x1", method="odam", format="json")
+    answer = post(client, "/explain", target="box:2", attribute="x1", method="odam", format="json", proof="true")
     assert answer.status_code == 200, answer.json
     (explanation,) = answer.json["explanations"]
-    expected = explain(model, CAT, "odam", target="box:2", attribute="x1")
+    expected = explain(model, CAT, "odam", target="box:2", attribute="x1", proof=True)
     target = explanation["target"]
     assert (target["number"], target["attribute"], target["label"]) == (2, "x1", expected.target.label)
     assert target["value"] == pytest.approx(expected.target.value, abs=1)
     assert target["box"] == pytest.approx(expected.target.box, abs=1)
     assert explanation["heatmap"]["max"] == pytest.approx(float(expected.raw_heatmap.max()), rel=0.05)
+    faithfulness = explanation["proof"]["faithfulness"]
+    assert faithfulness["value"] == pytest.approx(expected.proof.faithfulness.value, abs=1)
+    assert faithfulness["score"] == pytest.approx(expected.proof.faithfulness.score, abs=0.05)
+    score = post(client, "/explain", target="box:2", proof="true", format="json").json["explanations"][0]
+    assert score["proof"]["faithfulness"]["probability"] == pytest.approx(score["target"]["probability"], abs=1e-3)
     picture = post(client, "/explain", target="box:2", attribute="x1")
     assert picture.headers["X-SeeWhy-Target"] == "box:2:x1"
     assert picture.mimetype == "image/png"
@@ -169,6 +174,7 @@ def test_wrong_targets_are_the_clients_mistake(fields, field, reason, client):
 def test_other_models_show_no_boxes(client):
     answer = post(client, "/detect", model="tiny")
     assert (answer.status_code, answer.json["errors"][0]["field"]) == (422, "model")
+    assert answer.json["type"].endswith("bad-option"), "as of /segment"
     assert "is not a detector" in answer.json["detail"]
     answer = post(client, "/explain", model="tiny", attribute="x1")
     assert (answer.status_code, answer.json["errors"][0]["field"]) == (422, "attribute")

@@ -179,8 +179,8 @@ def test_one_thread_runs_the_model(engine, module):
 
 
 @pytest.mark.fault(
-    "a model that raises at one picture of a batch",
-    "the error for that one; the others are answered",
+    "a model that fails for one picture of a batch",
+    "an error for this picture; the others are handled",
 )
 def test_a_bad_picture_does_not_take_its_neighbours_down(engine, module):
     occupying = hold(engine, module)
@@ -230,7 +230,7 @@ def test_a_job_that_is_wanted_no_more_never_runs_even_if_nobody_gave_it_up(engin
 
 @pytest.mark.fault(
     "a model that cannot be loaded",
-    "its error; the next request tries again",
+    "the error; the next request tries again",
 )
 def test_a_model_that_failed_to_load_is_tried_again(module):
     attempts = []
@@ -647,8 +647,8 @@ def test_a_bad_contrast_does_not_take_the_others_apart(engine, module):
 
 
 @pytest.mark.fault(
-    "memory does not suffice for a batch",
-    "nothing; it is run in parts",
+    "too little memory for a batch",
+    "nothing; the batch runs in parts",
 )
 @pytest.mark.parametrize("runs_out", [allocate, give_up, out_of_cuda_memory])
 def test_where_memory_is_too_small_batches_become_smaller(runs_out, engine, module):
@@ -675,8 +675,8 @@ def test_where_memory_is_too_small_passes_of_one_picture_become_smaller(runs_out
 
 
 @pytest.mark.fault(
-    "memory does not suffice for one picture (`MemoryError`, or out of memory on a GPU)",
-    "503; the next request is answered",
+    "too little memory for a single picture (`MemoryError`, or out of memory on a GPU)",
+    "503; the next request is handled",
 )
 @pytest.mark.parametrize("runs_out", [allocate, give_up, out_of_cuda_memory])
 def test_where_memory_does_not_suffice_for_one_picture_it_is_said_and_the_next_is_answered(runs_out, engine, module):

@@ -82,7 +82,7 @@ def test_several_processes_answer_as_one(pair):
 
 @pytest.mark.fault(
     "a process of the service is killed (`kill -9`) under load",
-    "its own requests break off; all others are answered",
+    "its own requests are aborted; all others are handled",
 )
 def test_a_killed_worker_loses_its_own_requests_only(pair):
     answers, enough, loads = [], threading.Event(), pair.total("seewhy_model_load_duration_seconds_count")
@@ -123,7 +123,7 @@ def test_a_killed_worker_loses_its_own_requests_only(pair):
 
 
 @pytest.mark.fault(
-    "no file can be written any more",
+    "files can no longer be written",
     "nothing",
 )
 def test_a_full_disk_does_not_matter(url, served):
@@ -146,7 +146,7 @@ def test_a_full_disk_does_not_matter(url, served):
 
 @pytest.mark.fault(
     "the only process of the service is killed",
-    "`/readyz` is 503 until another one has its model, within seconds",
+    "`/readyz` returns 503 until a new process has its model, within seconds",
 )
 @pytest.mark.slow
 def test_what_takes_the_place_of_a_killed_process_has_imported_already():
@@ -168,7 +168,7 @@ def test_what_takes_the_place_of_a_killed_process_has_imported_already():
         assert process.wait(GUARD) == 0
 
 
-@pytest.mark.fault("a model that yields NaN", "500 `model-failed`, which says so; the next request is answered")
+@pytest.mark.fault("a model that returns NaN", "500 `model-failed` with the reason; the next request is handled")
 def test_a_model_that_yields_nan_says_so_and_goes_on(service, post):
     before = post(CAT)
     assert before.status_code == 200

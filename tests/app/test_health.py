@@ -169,8 +169,8 @@ def becomes(app, code):
 
 
 @pytest.mark.fault(
-    "weights of the default model that are not there, half copied or another model's",
-    "503, `/readyz` too, which says why; once they are mended all is well without a restart",
+    "weights of the default model that are missing, incomplete or those of another model",
+    "503 with the reason, also from `/readyz`; once the weights are fixed, the service recovers without a restart",
 )
 @pytest.mark.parametrize(
     "digest", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["with a digest", "without"]
@@ -195,7 +195,7 @@ def test_readiness_tells_of_weights_that_cannot_be_used_until_they_can(declared,
     assert probe(app, "/readyz") == 200
 
 
-@pytest.mark.fault("embedded weights that were altered", "503, `/readyz` too, which names the file and both digests")
+@pytest.mark.fault("embedded weights that were modified", "503 with the file and both digests, also from `/readyz`")
 def test_readiness_tells_of_embedded_weights_that_were_altered(monkeypatch):
     digest = EMBEDDED["efficientnet_lite0"].sha256[:8] + 56 * "0"
     monkeypatch.setattr("seewhy.models.weights.sha256_of", lambda path: digest)
@@ -210,8 +210,8 @@ def test_readiness_tells_of_embedded_weights_that_were_altered(monkeypatch):
 
 
 @pytest.mark.fault(
-    "a model that raises, ends the program, runs out of memory or yields NaN",
-    "500, or 503 for memory; `/readyz` and `/healthz` say all is well, and the next request is answered",
+    "a model that raises an exception, exits, runs out of memory or returns NaN",
+    "500, or 503 for memory; `/readyz` and `/healthz` return 200, and the next request is handled",
 )
 @pytest.mark.parametrize(
     ("do", "status", "code"),
@@ -245,7 +245,7 @@ def test_a_model_that_fails_leaves_a_service_that_is_ready(declared, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.fault("the default model makes room for others", "nothing; `/readyz` says all is well, and loads nothing")
+@pytest.mark.fault("the default model is unloaded for others", "nothing; `/readyz` returns 200 and loads nothing")
 @pytest.mark.parametrize(
     ("lose", "code"),
     [
@@ -271,7 +271,7 @@ def test_readiness_lasts_while_the_default_model_makes_room(declared, cat, lose,
     assert post("/predict").status_code == 200
 
 
-@pytest.mark.fault("a service with no room for more", "503 for pictures; `/readyz` and `/healthz` say all is well")
+@pytest.mark.fault("a fully loaded service", "503 for pictures; `/readyz` and `/healthz` return 200")
 def test_a_service_with_no_room_is_ready_all_the_same(declared, cat):
     app, file = declared(max_in_flight=1, deadline=3600.0)
     torch.save(nets.seeded(nets.Net).state_dict(), file)

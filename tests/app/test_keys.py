@@ -83,8 +83,8 @@ def test_a_change_of_the_file_counts_from_the_next_request(file):
 
 
 @pytest.mark.fault(
-    "the file of keys is gone or broken",
-    "503; nobody is let in",
+    "the file of API keys is missing or invalid",
+    "503 for all requests that need a key",
 )
 @pytest.mark.parametrize("ruin", [os.unlink, lambda file: file.write_text("alice ="), lambda file: file.write_text("")])
 def test_a_file_that_is_gone_or_broken_lets_nobody_in(file, ruin):

@@ -83,8 +83,8 @@ def called():
 
 
 @pytest.mark.fault(
-    "PyTorch's state for the whole process stays changed",
-    "`/healthz` and `/readyz` say 503 `broken`, and why, after 10 s; another process takes the place of this one",
+    "PyTorch's process-wide state stays modified",
+    "after 10 s, `/healthz` and `/readyz` return 503 `broken` with the reason; another process replaces this one",
 )
 def test_probes_tell_of_a_change_that_stays(living, clock, called):
     app, _ = living
@@ -184,8 +184,8 @@ class Ends(Observer):
 
 
 @pytest.mark.fault(
-    "a thread of a model ends that should serve",
-    "`/healthz` and `/readyz` say 503 `broken`, and why; another process takes the place of this one",
+    "the thread of a model ends unexpectedly",
+    "`/healthz` and `/readyz` return 503 `broken` with the reason; another process replaces this one",
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize(
@@ -211,9 +211,9 @@ def test_a_thread_that_has_ended_is_told_of(work, clock):
 
 
 @pytest.mark.fault(
-    "a pass of a model hangs for ever",
-    "504; after five times the deadline `/healthz` and `/readyz` say 503 `broken`, and why; another process takes the "
-    "place of this one",
+    "a pass of a model hangs forever",
+    "504; after five times the deadline, `/healthz` and `/readyz` return 503 `broken` with the reason; another process "
+    "replaces this one",
 )
 def test_a_pass_that_never_ends_is_told_of_and_one_of_many_is_not(clock):
     module = Slow()
@@ -267,8 +267,8 @@ def request_and_try(app, living, clock, picture):
 
 
 @pytest.mark.fault(
-    "all models fail at what they could do, as when a GPU is lost to the process",
-    "500; after 30 s `/healthz` and `/readyz` say 503 `broken`, and why; another process takes the place of this one",
+    "all models fail where they worked before, as after the loss of a GPU",
+    "500; after 30 s, `/healthz` and `/readyz` return 503 `broken` with the reason; another process replaces this one",
 )
 def test_models_that_can_do_nothing_any_more_are_told_of(living, clock, cat, monkeypatch):
     app, actual = living

@@ -92,7 +92,7 @@ def refused(answer):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("eight captures of all layers at once", "some are answered, the others get 503 and `Retry-After`")
+@pytest.mark.fault("eight concurrent captures of all layers", "some are handled, the others get 503 with `Retry-After`")
 def test_many_captures_of_all_layers(service):
     def capture():
         kinds = "kind=output&kind=grad_output"
@@ -106,7 +106,7 @@ def test_many_captures_of_all_layers(service):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("many compressed bodies of a thousand times their size", "413 where no numbers are needed, else 503")
+@pytest.mark.fault("many compressed bodies that expand a thousandfold", "413 on routes that need no numbers, else 503")
 def test_many_bodies_that_unpack_to_numbers(service):
     packed = gzip.compress(b'{"instances": [[' + b"0.5," * (2**23 - 10) + b"0]]}")
     model = "efficientnet_lite0"
@@ -125,7 +125,9 @@ def test_many_bodies_that_unpack_to_numbers(service):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("clients that do not read large answers", "503 while these hold memory; they are given up")
+@pytest.mark.fault(
+    "clients that do not read large responses", "503 while these occupy memory; then their connections are closed"
+)
 def test_many_clients_that_do_not_read(service):
     large = encoded(Image.new("RGB", (2800, 2800), (90, 120, 30)), "JPEG")
     head = (

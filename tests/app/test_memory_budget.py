@@ -444,7 +444,7 @@ def test_the_gauge_tells_what_requests_hold(narrow, budget):
     assert "seewhy_memory_used_bytes 0.0" in narrow.test_client().get("/metrics").text
 
 
-@pytest.mark.fault("memory that runs out while an answer is encoded", "503; the next request is answered")
+@pytest.mark.fault("memory that runs out while a response is encoded", "503; the next request is handled")
 @pytest.mark.parametrize(
     "error",
     [

@@ -334,7 +334,7 @@ def test_models_come_and_go(operations, module):  # noqa: F811
 
 
 @pytest.mark.fault(
-    "metrics or traces raise",
+    "metrics or traces raise an exception",
     "nothing",
 )
 def test_what_cannot_be_recorded_ends_no_request_and_no_model(own_app, post, cat, monkeypatch, caplog):
@@ -399,8 +399,8 @@ def test_space_for_figures_is_taken_before_they_are_written(shared):
 
 
 @pytest.mark.fault(
-    "no space for the figures of several processes",
-    "`/metrics` has those of one",
+    "no space for the metrics of several processes",
+    "`/metrics` shows those of one process",
 )
 def test_without_space_each_process_keeps_its_figures_to_itself(shared, monkeypatch, tmp_path, caplog):
     def full(*_):

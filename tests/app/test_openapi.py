@@ -95,8 +95,8 @@ def test_an_option_of_several_methods_takes_what_any_of_them_takes(client):
     samples = parameters["samples"]
     assert samples["schema"].items() >= {"type": "integer", "minimum": 1, "maximum": 20000}.items()
     assert (
-        "sobol: Rows of the two matrices of masks; powers of two cover best. Default 16. At least 2, at most 4096."
-        in (samples["description"])
+        "sobol: Number of rows of the two matrices of masks; powers of two cover the space best. Default 16. At least "
+        "2, at most 4096." in (samples["description"])
     )
     assert parameters["gamma"]["schema"]["minimum"] == 0
     assert "exclusiveMinimum" not in parameters["gamma"]["schema"]
@@ -105,7 +105,7 @@ def test_an_option_of_several_methods_takes_what_any_of_them_takes(client):
         in (parameters["sign"]["description"])
     )
     assert (
-        "lime, rise: What of the class is watched: its `logit` or its `probability`. Default 'probability'."
+        "lime, rise: Score to explain: the `logit` or the `probability` of the class. Default 'probability'."
         in (parameters["score"]["description"])
     )
     assert parameters["smooth"]["description"].startswith("All methods: ")

@@ -137,7 +137,7 @@ def test_two_classes_are_contrasted(cat_page, url, way):
     expect(cat_page.locator("#contrast")).to_contain_text("tiger cat rather than tabby")
     expected = levels(ask(url, method=START, target="282", against="281").content)
     assert np.abs(page_pixels(cat_page) - expected).max() <= 2
-    fields = explained_anew(cat_page, cat_page.get_by_role("button", name="Explain it alone").click)
+    fields = explained_anew(cat_page, cat_page.get_by_role("button", name="Explain without contrast").click)
     assert "against" not in dict(fields)
     expect(cat_page.locator("#contrast")).to_be_hidden()
 

@@ -88,7 +88,7 @@ def test_the_keyboard_reads_patches_and_pairs(alike, answer):
     reader.focus()
     values = np.asarray(answer["reference"]["map"])
     row, column = np.unravel_index(values.argmax(), values.shape)  # where it begins
-    said = re.compile(f"^This patch adds {values[row, column]:.3g}, most with")
+    said = re.compile(f"^This patch contributes {values[row, column]:.3g}, mostly with")
     expect(reader).to_have_attribute("aria-valuetext", said)
     (first,) = marked(alike, 1)
     reader.press("ArrowRight")
@@ -117,7 +117,7 @@ def test_a_link_and_back_compare_again(tab, url, answer):
     tab.wait_for_timeout(600)  # milliseconds: what comes sooner is one step with the one before
     tab.set_input_files("#reference", EXAMPLES / "astronaut.png")
     expect(tab.locator("#likeness-score")).to_have_text(re.compile("^(0.99|1.00)"))
-    expect(tab.locator("#unlinked")).to_contain_text("does not hold uploaded pictures")
+    expect(tab.locator("#unlinked")).to_contain_text("do not include uploaded pictures")
     tab.go_back()
     expect(tab.locator("#likeness-score")).to_have_text(f"{answer['score']:.3f}")
 

@@ -189,8 +189,8 @@ def resident(worker):
 @pytest.mark.slow
 @LINUX
 @pytest.mark.fault(
-    "files of some bytes and 64 megapixels, many at once",
-    "they are decoded one after another, in the memory of one; those that wait too long get 503 with `Retry-After`",
+    "many concurrent files of a few bytes with 64 megapixels",
+    "they are decoded one after the other, in the memory of one; those that wait too long get 503 with `Retry-After`",
 )
 def test_many_large_pictures_take_the_memory_of_one():
     port, pixels = free_port(), 64_000_000

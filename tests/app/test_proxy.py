@@ -57,7 +57,7 @@ KINDS = ("1,100 silent connections", "200 heads that come byte by byte", "40 bod
 """One attack of each kind: more connections than nginx has, heads, bodies."""
 
 
-@pytest.mark.fault("behind nginx: connections that are silent, slow, endless, or too many", "nothing")
+@pytest.mark.fault("behind nginx: silent, slow or endless connections, or too many", "nothing")
 @pytest.mark.parametrize(
     "attack", [pytest.param(name, marks=[] if name in KINDS else [pytest.mark.slow]) for name in ATTACKS]
 )
@@ -88,7 +88,7 @@ def test_the_same_attacks_silence_the_service_without_the_proxy(attack, tight):
     until(lambda: not is_silent(tight.url))
 
 
-@pytest.mark.fault("behind nginx: a client that reads no more of its events", "its work ends before the next pass")
+@pytest.mark.fault("behind nginx: a client that stops reading its event stream", "its work ends before the next pass")
 def test_events_pass_as_they_come_and_end_with_their_client(proxied, tight):
     before = departures(tight.url)
     request = {"files": {"image": CAT}, "data": {"method": "rise", "samples": "8000"}, "stream": True, "timeout": GUARD}
@@ -136,7 +136,7 @@ def test_figures_are_not_for_the_public(proxied):
     assert requests.get(f"{proxied}/metrics", timeout=GUARD).status_code == 404
 
 
-@pytest.mark.fault("behind nginx: the service is not there", "503 with `Retry-After`")
+@pytest.mark.fault("behind nginx: the service is down", "503 with `Retry-After`")
 def test_a_service_that_is_not_there_is_told(tmp_path):
     with proxy(tmp_path, free_port()) as port:
         refused = explain(f"http://127.0.0.1:{port}")
@@ -145,7 +145,7 @@ def test_a_service_that_is_not_there_is_told(tmp_path):
     assert refused.json()["type"] == "urn:seewhy:problem:not-ready"
 
 
-@pytest.mark.fault("behind nginx: no room for an upload", "503 with `Retry-After`; small ones pass")
+@pytest.mark.fault("behind nginx: no space for an upload", "503 with `Retry-After`; small uploads still work")
 def test_an_upload_that_the_proxy_has_no_room_for_is_told_to_come_again(tight, tmp_path):
     with proxy(tmp_path, tight.port) as port:
         folder = tmp_path / "client_body"

@@ -286,8 +286,9 @@ def service(tmp_path):
 
 
 @pytest.mark.fault(
-    "a process of the service is killed after the file of keys or that of models was broken",
-    "503 `keys-unavailable`; without models the other processes answer, or 503; a new one starts once it is mended",
+    "a process is killed after the file of API keys or the models file became invalid",
+    "503 `keys-unavailable`; for the models file, other processes continue, or 503; a new process starts once the "
+    "file is fixed",
 )
 @pytest.mark.slow
 def test_a_worker_that_cannot_start_ends_no_other(service):
@@ -321,8 +322,8 @@ def test_a_worker_that_cannot_start_ends_no_other(service):
 
 
 @pytest.mark.fault(
-    "what is loaded anew (`SIGHUP`) is damaged",
-    "nothing: the processes before answer until it is mended",
+    "a reload (`SIGHUP`) finds damaged files",
+    "nothing: the old processes continue until the files are fixed",
 )
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
@@ -344,8 +345,8 @@ def test_good_workers_are_not_replaced_by_broken_ones(service, workers):
 
 
 @pytest.mark.fault(
-    "a model that ends the process which loads it",
-    "nothing: the processes before answer; it is tried again, after longer and longer times",
+    "a model that crashes the process that loads it",
+    "nothing: the old processes continue; new ones try again at increasing intervals",
 )
 @pytest.mark.slow
 @pytest.mark.parametrize("status", [9, 3, 4])  # gunicorn takes the last two for its own, and would end everything
@@ -375,8 +376,8 @@ def test_a_model_that_ends_its_process_is_not_tried_without_end(status, service)
 
 
 @pytest.mark.fault(
-    "a process of the service is killed while weights are not there",
-    "the others answer; the new process does too, once they are back",
+    "a process is killed while weights are missing",
+    "the others continue; the new process works once the weights are back",
 )
 @pytest.mark.slow
 def test_a_worker_without_weights_begins_once_they_are_there(service):
@@ -393,8 +394,8 @@ def test_a_worker_without_weights_begins_once_they_are_there(service):
 
 
 @pytest.mark.fault(
-    "a process that is loaded anew (`SIGHUP`) is killed",
-    "nothing: another one is loaded, and none from before stays",
+    "a process that replaces another (`SIGHUP`) is killed",
+    "nothing: another one starts, and no old process remains",
 )
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shlex
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ import torch
 from markupsafe import escape
 from PIL import Image
 
+from seewhy.app.answers.report import command
+from seewhy.app.pipeline.options import ExplainOptions
+from seewhy.app.settings import Settings
 from tests import nets
 from tests.app.conftest import EXAMPLES, encoded
 from tests.app.serving import declare
@@ -37,6 +41,8 @@ def test_a_report_states_what_was_explained_by_what_and_of_what(client):
     assert (linked["@type"], linked["about"]["sha256"]) == ("Report", record["picture"]["sha256"])
     assert record["picture"]["sha256"] == hashlib.sha256(CAT.read_bytes()).hexdigest()
     assert record["model"]["sha256"] == linked["isBasedOn"]["identifier"].removeprefix("sha256:")
+    with Image.open(CAT) as picture:
+        assert (record["picture"]["width"], record["picture"]["height"]) == picture.size
     assert [part["target"]["index"] for part in record["explanations"]] == [282, 281]
     assert record["methods"][0]["name"] == "gradcam"
     assert {"seewhy", "torch"} <= record["versions"].keys()
@@ -94,6 +100,14 @@ def test_the_command_of_a_report_repeats_its_maps(client, run, tmp_path, monkeyp
             np.testing.assert_allclose(repeated[name], values, atol=1e-4 * np.abs(values).max(), err_msg=name)
         elif name != "proofs":  # whose numbers are rounded too
             assert repeated[name].tolist() == values.tolist()
+
+
+def test_a_command_names_the_mask_the_device_and_the_precision():
+    model = SimpleNamespace(name="net", device=torch.device("cuda"))
+    result = SimpleNamespace(model=model, methods=[(SimpleNamespace(name="gradcam"), None)])
+    words = command(result, ExplainOptions(), True, Settings(precision="bfloat16")).split()
+    assert words[:3] == ["SEEWHY_PRECISION=bfloat16", "seewhy", "explain"]
+    assert words[-4:] == ["--mask", "MASK", "--device=cuda", "--output=maps.npz"]
 
 
 def test_labels_are_text_in_a_report(app_of, tmp_path):

@@ -106,14 +106,17 @@ def test_wrong_regions_are_the_clients_mistake(target, client):
 
 
 def test_an_uploaded_mask_is_the_region(ask, client, model):
-    answer = ask(format="json", mask=png(MASK)).json
-    expected = explain(model, CAT, target=MASK)
+    answer = ask(format="json", mask=png(MASK), proof="true").json
+    expected = explain(model, CAT, target=MASK, proof=True)
     (explanation,) = answer["explanations"]
     assert answer["method"]["name"] == expected.method == "hirescam"
     assert explanation["target"]["index"] == expected.target.index
     assert explanation["target"]["logit"] == pytest.approx(expected.target.logit, rel=1e-2)
     assert explanation["outside"] == pytest.approx(expected.outside, abs=0.01)
     assert explanation["heatmap"]["max"] == pytest.approx(float(expected.raw_heatmap.max()), rel=0.05)
+    faithfulness = explanation["proof"]["faithfulness"]
+    assert faithfulness["probability"] == pytest.approx(expected.proof.faithfulness.probability, abs=0.01)
+    assert faithfulness["score"] == pytest.approx(expected.proof.faithfulness.score, abs=0.05)
     body = {"image": base64.b64encode(CAT.read_bytes()).decode(), "mask": base64.b64encode(png(MASK)).decode()}
     again = client.post("/explain?format=json", json=body).json["explanations"][0]
     assert again["target"] == explanation["target"]

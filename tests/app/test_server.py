@@ -119,7 +119,7 @@ def test_headers_of_nobody_trusted_move_no_path(url):
 
 
 @pytest.mark.fault(
-    "a client that leaves",
+    "a client that disconnects",
     "its work ends before the next pass",
 )
 def test_a_client_that_leaves_costs_no_more_passes(url):

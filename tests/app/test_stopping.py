@@ -32,9 +32,9 @@ reads_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
 
 
 @pytest.mark.fault(
-    "the service is told to stop (`SIGTERM`)",
-    "what was accepted is answered; a new request gets 503 on a kept connection, and no new connection is made; exit "
-    "status 0 within 5 s of the last answer",
+    "the service is stopped (`SIGTERM`)",
+    "accepted requests are finished; new requests on open connections get 503, and new connections are refused; exit "
+    "status 0 within 5 s of the last response",
 )
 @pytest.mark.parametrize("count", [0, pytest.param(300, marks=pytest.mark.slow)], ids=["retrying", "silent"])
 def test_a_service_that_stops_answers_what_it_accepted_and_ends_however_many_clients_trouble_it(count, tmp_path):
@@ -201,8 +201,8 @@ def test_connections_leave_files_for_the_work(monkeypatch):
 
 @reads_proc
 @pytest.mark.fault(
-    "more connections than files that may be open (`ulimit -n`)",
-    "new connections wait; the others are answered, and no process ends",
+    "more connections than the limit of open files (`ulimit -n`)",
+    "new connections wait; the others are handled, and no process ends",
 )
 def test_a_process_that_may_open_no_more_files_goes_on(tight):
     (pid,) = children(tight.process.pid)

@@ -18,8 +18,9 @@ from seewhy.explainers.errors import (
 )
 from seewhy.explainers.execution.chunks import MOST, chunk_size, chunks
 from seewhy.explainers.execution.progress import Progress
+from seewhy.explainers.inspection.capture import capture_images
 from seewhy.explainers.methods.cam.shared_pass import explain_jointly
-from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.methods.catalogue import METHODS, method
 from seewhy.explainers.methods.explainer import AUGMENTATIONS
 from seewhy.explainers.tasks.classification import Classification, ClassObjective
 from seewhy.explainers.tasks.pose import pose, predict
@@ -37,7 +38,40 @@ def net() -> nn.Module:
     return net.eval()
 
 
+class Bent(GradCAM):
+    def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
+        return super().weigh(activations, gradients).T
+
+
 TARGETS, OTHERS = torch.tensor([0, 3, 2, 3]), torch.tensor([1, 4, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (lambda net, images: GradCAM(layers="1").explain(net, images.numpy()), "got ndarray; give a torch.Tensor"),
+        (lambda net, images: GradCAM(layers="1").explain(net, images[0]), r"`images\[None\]` adds the axis"),
+        (lambda net, images: Bent(layers="1").explain(net, images), r"`Bent.weigh` .* shape \(6, 4\); .*\(4, 6\)"),
+        (lambda net, images: capture_images(net, images, ("1",), ("outputs",)), "Unknown kinds .*choose from input"),
+        (lambda net, images: method("gradcam", family="cam", summary="")(GradCAM), "Two methods are named"),
+    ],
+)
+def test_mistakes_in_code_are_explainer_errors_and_value_errors(mistake, message, net, images):
+    for kind in (ExplainerError, ValueError):
+        with pytest.raises(kind, match=message):
+            mistake(net, images)
+
+
+@pytest.mark.parametrize(("targets", "hint"), [(1, r"\[1, 1\]"), ([3, 4], r"\[3, 4\]"), ("cat", r"\[281, 281\]")])
+def test_targets_that_are_no_tensor_are_written_as_one(targets, hint, net, images):
+    with pytest.raises(TargetError, match=rf"give torch\.tensor\({hint}\)\.$"):
+        Saliency().explain(net, images[:2], targets)
+
+
+def test_an_attribution_shows_itself_without_its_tensors(net, images):
+    attribution = GradCAM(layers="1").explain(net, images, TARGETS)
+    shape = tuple(attribution.maps.shape)
+    assert repr(attribution) == f"Attribution(maps {shape}, targets [0, 3, 2, 3], layers 1)"
 
 
 def test_a_contrast_is_the_map_of_the_difference_of_two_logits(net, images):

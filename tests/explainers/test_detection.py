@@ -23,7 +23,7 @@ from seewhy import (
     trace,
     wrap_model,
 )
-from seewhy.explainers.errors import EditError, LayerError, OptionError, TargetError, UnsuitableModelError
+from seewhy.explainers.errors import EditError, LayerError, OptionError, TargetError
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.tasks.box_target import ATTRIBUTES
 from seewhy.explainers.tasks.candidates import overlaps
@@ -316,7 +316,7 @@ def test_attributes_that_a_detector_lacks_are_refused(kind, model, images):
 def test_other_models_have_no_boxes():
     classifier = wrap_model(nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()), input_size=16)
     picture = torch.randn(3, 16, 16)
-    with pytest.raises(UnsuitableModelError, match="is not a detector"):
+    with pytest.raises(OptionError, match="is not a detector"):
         detect(classifier, picture)
     for further in ({"attribute": "x1"}, {"label": "dog"}):
         with pytest.raises(OptionError, match="Only a detector's boxes have"):

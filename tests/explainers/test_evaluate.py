@@ -14,7 +14,14 @@ from torch import nn
 
 import seewhy
 from seewhy import GradCAM, Insertion, Saliency, evaluate, wrap_model
-from seewhy.explainers.errors import ExplainerError, MaskError, OptionError, TargetError, UnsupportedModuleError
+from seewhy.explainers.errors import (
+    ExplainerError,
+    LayerError,
+    MaskError,
+    OptionError,
+    TargetError,
+    UnsupportedModuleError,
+)
 from seewhy.explainers.results.evaluation import Column, Evaluation
 from tests import nets
 
@@ -268,7 +275,6 @@ def test_a_control_that_a_model_does_not_allow_is_left_out():
     [
         ({"methods": ["gradcma"]}, OptionError, "Near matches: gradcam"),
         ({"methods": ["gradcam", "gradcam"]}, OptionError, "given twice; give a mapping"),
-        ({"methods": "gradcam"}, OptionError, "Give a list of methods"),
         ({"methods": [3]}, OptionError, "a name or an explainer, not int"),
         ({"metrics": ["sparsness"]}, OptionError, "Near matches: sparseness"),
         ({"metrics": ["pointing-game"]}, OptionError, "where the targets lie"),
@@ -280,6 +286,7 @@ def test_a_control_that_a_model_does_not_allow_is_left_out():
         ({"batch_size": 0}, OptionError, "1 or more"),
         ({"on_error": "yield"}, OptionError, "'raise' or 'skip'"),
         ({"pictures": "folder"}, OptionError, "Give several pictures"),
+        ({"layer": 3}, LayerError, "A layer is a dotted path, such as 'layer4', or a module, not 3"),
         ({"pictures": []}, OptionError, "no picture"),
         ({"target": "purple"}, TargetError, "no class 'purple'"),
         ({"stepz": 3}, OptionError, "no option 'stepz'"),
@@ -292,6 +299,11 @@ def test_what_cannot_be_evaluated_is_refused(model, arguments, error, message):
     defaults = {"pictures": spots(2), "methods": ["gradcam"], "metrics": ["sparseness"]}
     with pytest.raises(error, match=message):
         evaluate(model, **{**defaults, **arguments})
+
+
+def test_one_name_is_one_method_and_one_metric(model):
+    table = evaluate(model, spots(1), "gradcam", "sparseness", controls=False)
+    assert (table.methods, [column.name for column in table.columns]) == (("gradcam",), ["sparseness"])
 
 
 def test_a_bare_module_has_no_pictures():

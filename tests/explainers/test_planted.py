@@ -50,9 +50,23 @@ def test_the_weights_are_small():
 
 
 @pytest.mark.parametrize("place", few(PLACES, {"outside"}))
-@pytest.mark.parametrize("method", few(["gradcam", "hirescam", "layercam", "attnlrp"], {"gradcam", "hirescam"}))
+@pytest.mark.parametrize(
+    "method", few(["gradcam", "hirescam", "layercam", "attnlrp", "votes", "votes-detail"], {"gradcam", "hirescam"})
+)
 def test_maps_of_the_classifier_point_at_the_marker(method, place, untouched):
     assert pointing(method, untouched(load("classifier")), drawn(place)) >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES)
+def test_votes_of_a_head_that_lists_positions_mostly_point_at_the_marker(place, untouched):
+    """Gradients of such a head say less of a position than weights behind pooling do, and votes magnify that."""
+    network, drawings = untouched(load("flattening-classifier")), drawn(place)
+    maps = METHODS["votes"].build({}).explain(network, drawings.images, drawings.classes)
+    assert not any(maps.diagnostics)
+    assert share(are_hits(maps.maps, drawings)) > 0.6
+    assert pointing("votes-detail", network, drawings) > 0.6
+    assert pointing("hirescam", network, drawings) > 0.8
 
 
 @pytest.mark.parametrize("place", few(PLACES, {"outside"}))

@@ -4,8 +4,9 @@ import pytest
 
 from seewhy.explainers import GradCAM, Saliency, get_method, list_methods
 from seewhy.explainers.errors import OptionError
+from seewhy.explainers.methods import catalogue
 from seewhy.explainers.methods.cam.base import LayerExplainer
-from seewhy.explainers.methods.catalogue import METHODS, method
+from seewhy.explainers.methods.catalogue import METHODS, Method, build_methods, method
 
 
 def test_methods_have_names_papers_equations_and_costs():
@@ -49,7 +50,7 @@ def test_options_make_the_explainer(name, options, explainer):
         ("gradcam", {"sing": "signed"}, "sing", "Near matches: sign"),
         ("gradcam", {"zzz": 1}, "zzz", "It takes sign, smooth, layers"),
         ("saliency", {"layers": ["a"]}, "layers", "no option 'layers'"),
-        ("gradcam", {"samples": 10}, "samples", "These methods have it: .*smoothgrad"),
+        ("gradcam", {"samples": 10}, "samples", "`samples` is an option of .*smoothgrad"),
         ("saliency", {"sign": "negative"}, "sign", "'positive', 'signed' or 'absolute'"),
         ("gradcam", {"layers": 4}, "layer", "must be a list"),
         ("gradcam", {"layers": [4]}, "layer", "must be text"),
@@ -78,3 +79,23 @@ def test_a_name_given_twice_is_an_error():
         with pytest.raises(ValueError, match=name):
             method(name, family="cam", summary="", paper=entry.paper, forwards="1", backwards="1")(GradCAM)
     assert METHODS["gradcam"] is entry
+
+
+def test_what_cannot_be_a_method_is_an_error():
+    with pytest.raises(TypeError, match="'other' must be a subclass of `Explainer`, not <class 'int'>"):
+        method("other", family="cam", summary="")(int)
+    with pytest.raises(OptionError, match="by its name, not GradCAM; give 'gradcam'"):
+        get_method(GradCAM)
+    with pytest.raises(OptionError, match=r"'gradcam' has no option 'samples'. `samples` is an option of .*smoothgrad"):
+        build_methods([METHODS["gradcam"]], {"samples": 3})
+
+
+def test_a_private_method_has_no_paper(monkeypatch):
+    entries: dict[str, Method] = {}
+    monkeypatch.setattr(catalogue, "_methods", entries)
+
+    class Private(GradCAM):
+        """Mine."""
+
+    method("mine", family="cam", summary="My own.")(Private)
+    assert entries["mine"].paper is None

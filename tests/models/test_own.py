@@ -11,7 +11,7 @@ from torchvision.models import squeezenet1_1
 from seewhy.explainers import GradCAM, process_wide
 from seewhy.models import Registry, list_models, load_model
 from seewhy.models.errors import BadWeightsError, ModelsFileError, UnknownModelError, WeightsUnavailableError
-from seewhy.models.models_file import own_specs
+from seewhy.models.models_file import missing_modules, own_specs
 from tests import nets
 
 TABLE = """
@@ -144,11 +144,45 @@ def test_a_declared_layer_that_cannot_be_is_refused(declare):
         registry.load("mine", None)
 
 
-@pytest.mark.parametrize("architecture", ["tests.nets:Nothing", "tests.nothing:Net", "builtins:dict"])
-def test_a_factory_that_cannot_be_is_refused(architecture, declare):
+@pytest.mark.parametrize(
+    ("architecture", "message"),
+    [
+        ("tests.nets:Nets", r"the module 'tests.nets' has no 'Nets'\. Near matches: Net"),
+        ("tests.nothing:Net", r"No module named 'tests.nothing': put its folder on Python's path \(PYTHONPATH="),
+        ("builtins:dict", "'builtins:dict' returned a dict"),
+    ],
+)
+def test_a_factory_that_cannot_be_is_refused_without_a_traceback(architecture, message, declare, caplog):
     registry = Registry(models_file=declare(architecture=architecture))
-    with pytest.raises(ModelsFileError, match=architecture):
+    with pytest.raises(ModelsFileError, match=message):
         registry.load("mine", None)
+    assert not caplog.records
+
+
+def test_models_whose_code_cannot_be_found_are_known_without_importing_anything(declare):
+    assert list(missing_modules(declare())) == list(missing_modules(declare(architecture="squeezenet1_1"))) == []
+    (warning,) = missing_modules(declare(architecture="nothing_of_the_kind.nets:Net"))
+    assert warning.startswith("[models.mine]: No module named 'nothing_of_the_kind': put its folder on Python's path")
+
+
+def test_a_name_close_to_a_declared_one_suggests_it(declare):
+    with pytest.raises(UnknownModelError, match=r"There is no model 'min'\. Near matches: mine"):
+        Registry(models_file=declare()).spec("min")
+
+
+class Shares(nets.Net):
+    def forward(self, images):
+        return super().forward(images).softmax(dim=1)
+
+
+def test_a_declared_model_that_returns_probabilities_is_logged_when_it_is_loaded(declare, caplog):
+    Registry(models_file=declare()).load("mine", None)
+    Registry(models_file=declare("head = 'sigmoid'", architecture=f"{__name__}:Shares")).load("mine", None)
+    assert not caplog.messages
+    Registry(models_file=declare(architecture=f"{__name__}:Shares")).load("mine", None)
+    (message,) = caplog.messages
+    assert message.startswith("[models.mine]: the model returns probabilities")
+    assert message.endswith("Return the logits before the softmax.")
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,13 @@ def test_a_module_that_was_trained_on_answers_as_it_is_now(module):
     assert explain(model, CAT).target.index == 1
 
 
+def test_a_module_that_returns_probabilities_is_warned_of(module):
+    normalised = nn.Sequential(module, nn.Softmax(dim=1))
+    with pytest.warns(UserWarning, match=r"^Sequential returns probabilities.*Return the logits before the softmax"):
+        wrap_model(normalised, input_size=64)
+    wrap_model(normalised, input_size=64, head="value")  # shares may be what a network was trained to return
+
+
 def test_logits_may_stand_in_a_dictionary(module):
     class Told(nn.Module):
         def __init__(self):
@@ -83,6 +90,9 @@ def test_the_wrapped_module_is_as_the_loaded_one():
     ("options", "message"),
     [
         ({"labels": ["one"]}, "2 classes, but 1 labels"),
+        ({"labels": "ab"}, "labels is 'ab'; give a list with a name for each of the 2 classes"),
+        ({"labels": 3}, "labels is 3; give a list"),
+        ({"mean": 0.5}, r"mean is 0.5; give a number for each channel, such as mean=\(0.5,\)"),
         ({"input_size": 2, "default_layers": ["head"]}, "'head' is not a layer with a grid"),
     ],
 )

@@ -46,6 +46,22 @@ class Classifier(nn.Module):
         return self.head(self.features(images).amax(dim=(2, 3)))
 
 
+class FlatteningClassifier(nn.Module):
+    """The same features, and a head that reads the list of all cells, as those of VGG and AlexNet do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            _convolution(3, 16, 2), _convolution(16, 32, 2), _convolution(32, 48, 2), nn.Conv2d(48, 12, 1), nn.ReLU()
+        )
+        self.head = nn.Sequential(nn.Linear(12 * (SIDE // CELL) ** 2, 48), nn.ReLU(), nn.Linear(48, OUTPUTS))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits (N, OUTPUTS)."""
+        logits: Tensor = self.head(self.features(images).flatten(1))
+        return logits
+
+
 def transformer() -> nn.Module:
     """Return a Vision Transformer: patches of 8 pixels, whose average the head reads."""
     return timm.models.VisionTransformer(SIDE, 8, 3, OUTPUTS, "avg", 48, 2, 4, 2.0, class_token=False, fc_norm=False)

@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 from tools.planted import losses
 from tools.planted.drawings import Place, draw, draw_pairs
 from tools.planted.losses import Scene
-from tools.planted.networks import BoxNetwork, Classifier, Segmenter, detector, transformer
+from tools.planted.networks import BoxNetwork, Classifier, FlatteningClassifier, Segmenter, detector, transformer
 
 WEIGHTS = Path(__file__).parents[2] / "tests" / "planted"
 """Folder of the trained weights, a file for each network, float16."""
@@ -61,6 +61,9 @@ class Recipe:
 
 RECIPES: Mapping[str, Recipe] = {
     "classifier": Recipe(Classifier, (INSIDE, OUTSIDE), losses.class_loss, losses.right_class, 400, 4e-3),
+    "flattening-classifier": Recipe(
+        FlatteningClassifier, (INSIDE, OUTSIDE), losses.class_loss, losses.right_class, 600, 4e-3
+    ),
     "transformer": Recipe(transformer, (INSIDE, OUTSIDE), losses.class_loss, losses.right_class, 600, 3e-3),
     "segmenter": Recipe(Segmenter, (OUTSIDE,), losses.pixel_loss, losses.right_region, 400, 6e-3),
     "detector": Recipe(detector, (draw_pairs,), losses.fcos_loss, losses.right_boxes, 500, 4e-3, 16),

@@ -18,13 +18,13 @@ from PIL import Image
 from seewhy import LoadedModel, load_model
 from seewhy.explainers.calibrate import NULL, null_rows
 from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.sanity import networks_of, sanity_of
 from seewhy.explainers.trust.calibration import Calibration, false_alarms
 from seewhy.explainers.trust.choices import AREA, FILLS, Fill
 from seewhy.explainers.trust.trial import Trial
 from seewhy.explainers.view import prepare
 from seewhy.models.zoo import EMBEDDED
 from tools.trust.photographs import CROPS, crops, photographs
-from tools.trust.sanity import random_head, random_model, sanity_of
 
 FILE = Path(__file__).parents[2] / "explainers" / "trust" / "embedded.json"
 
@@ -61,7 +61,7 @@ def calibration(model: LoadedModel, pictures: list[Image.Image], fill: Fill) -> 
 
 def sanity(model: LoadedModel, pictures: list[Image.Image]) -> dict[str, Any]:
     """Return the sanity of each method of few passes, by name."""
-    models = model, random_head(model), random_model(model)
+    models = networks_of(model)
     images = torch.stack([prepare(model, picture).image for picture in pictures[:SANE_PICTURES]])
     rows: dict[str, Any] = {}
     for name, method in METHODS.items():

@@ -23,10 +23,10 @@ from seewhy.explainers.errors import ExplainerError
 from seewhy.explainers.evaluate import CONTROLS
 from seewhy.explainers.methods.catalogue import METHODS, Method
 from seewhy.explainers.results.evaluation import CONFIDENCE, RESAMPLES
+from seewhy.explainers.sanity import networks_of, sanity_of
 from seewhy.explainers.tasks.pose import predict
 from seewhy.explainers.view import prepare
 from tools.trust.photographs import photographs
-from tools.trust.sanity import random_head, random_model, sanity_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
 NUMBERS = PAGE.with_suffix("")
@@ -58,6 +58,9 @@ SANITY = {
     "same_for_an_unlikely_class": "unlikely class",
 }
 
+UNFIT = {"region", "boxes", "attention"}
+"""What a method may need that no network here has."""
+
 PAIR = ("votes-detail", "gradcam")
 """The methods whose difference is told picture by picture."""
 
@@ -67,7 +70,7 @@ def methods_of(model: LoadedModel, most: float = inf) -> dict[str, Method]:
     suiting = {}
     for name, method in METHODS.items():
         passes = method.passes(method.build({}), model, model.spec.image_shape)
-        if not {"region", "boxes", "attention"} & {*method.needs} and passes is not None and passes.total <= most:
+        if not UNFIT & {*method.needs} and passes is not None and passes.total <= most:
             suiting[name] = method
     return suiting
 
@@ -91,7 +94,7 @@ def measure(model: LoadedModel, pictures: Sequence[Image.Image], methods: Mappin
     head = {"model": name, "sha256": model.sha256, "pictures": len(pictures), "sure": SURE}
     old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     numbers = {**head, "methods": old["methods"] if {**old, "methods": {}} == {**head, "methods": {}} else {}}
-    models = model, random_head(model), random_model(model)
+    models = networks_of(model)
     sane = [prepare(model, picture).image for picture in pictures[: round(SANE_SHARE * len(pictures))]]
     for method, entry in methods.items():
         start, explainer = time.perf_counter(), entry.build({})
@@ -170,6 +173,23 @@ def tables(numbers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield from differences([network for network in numbers if network["pictures"] == numbers[0]["pictures"]])
     for network in numbers:
         yield from ("", *table(network))
+    for sentence in left_out(numbers):
+        yield from ("", sentence)
+
+
+def left_out(numbers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield which methods of the catalogue stand in no table, and why."""
+    rows = {method for network in numbers for method in network["methods"]}
+    missing = [method for method in sorted(METHODS) if method not in rows]
+    unfit = [method for method in missing if UNFIT & {*METHODS[method].needs}]
+    if unfit:
+        yield f"Not for these networks, which have no attention, boxes or regions: {_listed(unfit)}."
+    if costly := [method for method in missing if method not in unfit]:
+        yield f"Not measured, for the many passes that they take: {_listed(costly)}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def write(numbers: Sequence[Mapping[str, Any]]) -> None:

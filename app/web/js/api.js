@@ -22,7 +22,7 @@ async function send(path, given) {
   const response = await keyedFetch(path, given).catch(unreachable);
   if (response.ok) return response;
   if (response.headers.get("Content-Type")?.includes("json")) throw new Problem(await response.json());
-  throw new Problem({ detail: `The server answered ${`${response.status} ${response.statusText}`.trim()}.`, status: response.status });
+  throw new Problem({ detail: `The server responded with ${`${response.status} ${response.statusText}`.trim()}.`, status: response.status });
 }
 
 export const get = (path) => send(path, {});
@@ -60,7 +60,7 @@ export async function explain(picture, fields, { signal, onProgress = () => {} }
     else if (event === "answer") return data;
     else if (event === "error") throw new Problem(data);
   }
-  throw new Problem({ detail: "The server closed the connection before the answer was ready. Try again." });
+  throw new Problem({ detail: "The server closed the connection before the result was ready. Try again." });
 }
 
 /** Parses server-sent events, whose data are JSON. */

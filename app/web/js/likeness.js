@@ -120,7 +120,7 @@ async function show(answer, pictures, signal) {
     if (await turnUpright(pictures[side], heatmap.shape)) sides[side].showPicture(pictures[side]);
     if (signal.aborted) return;
     await sides[side].showMap(heatmap, colour);
-    sides[side].overlay.describe(`Map of what makes it alike ${side ? "the picture" : "the second picture"}`);
+    sides[side].overlay.describe(`Map of its similarity to ${side ? "the picture" : "the second picture"}`);
   }
   if (signal.aborted) return;
   pairs = answer.pairs.map(({ image, reference, contribution }) => {
@@ -155,14 +155,14 @@ function read(side, cell) {
   const paired = isChosen ? pairs.filter((pair) => pair.cells[side] === cell).slice(0, SHOWN) : [];
   sides[side].mark(isChosen ? [sides[side].boxOf(cell)] : []);
   sides[1 - side].mark(paired.map((pair) => pair.boxes[1 - side]));
-  const said = isChosen ? sentence(sides[side].values[cell], paired) : "Point at a patch to see what it is paired with.";
+  const said = isChosen ? sentence(sides[side].values[cell], paired) : "Point at a patch to see its matches.";
   byId("likeness-reading").textContent = said;
   return said;
 }
 
 function sentence(value, paired) {
-  const adds = `This patch adds ${number(value)}`;
-  if (!paired.length) return `${adds}; none of the ${pairs.length} strongest pairs has it.`;
+  const adds = `This patch contributes ${number(value)}`;
+  if (!paired.length) return `${adds}; it is in none of the ${pairs.length} strongest pairs.`;
   const amounts = paired.map((pair) => number(pair.contribution)).join(", ");
-  return `${adds}, most with the outlined patch${paired.length > 1 ? "es" : ""} of the other picture: ${amounts}.`;
+  return `${adds}, mostly with the outlined patch${paired.length > 1 ? "es" : ""} of the other picture: ${amounts}.`;
 }

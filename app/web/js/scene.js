@@ -48,7 +48,7 @@ function describeRegion({ outside }, place, part) {
 }
 
 function describeBox({ target }, place, part) {
-  const said = place.startsWith("region:") ? ["What comes nearest to a box in the dashed rectangle."] : [];
+  const said = place.startsWith("region:") ? ["The nearest candidate for a box in the dashed rectangle."] : [];
   const [, name] = kind().parts.find(([key]) => key === part);
   if (part) said.push(`${name.replace(/^./, (letter) => letter.toUpperCase())}: ${number(target.value)}.`);
   return said.join(" ");

@@ -48,7 +48,7 @@ export async function prepareSettings() {
     return make("optgroup", { label }, ...maps.map((colormap) => new Option(colormap.name, colormap.name)));
   };
   const colormap = byId("colormap");
-  colormap.replaceChildren(new Option("fits the map", ""), group("From none to most", false), group("For signed maps", true));
+  colormap.replaceChildren(new Option("automatic", ""), group("Sequential", false), group("Diverging, for signed maps", true));
   colormap.addEventListener("change", () => change({ colormap: colormap.value || null }));
   onChange(show);
   show({ ...state });
@@ -105,16 +105,18 @@ function cited(authors) {
   return names.length > 2 ? `${names[0]} et al.` : names.join(" and ");
 }
 
+function citation({ authors, year, title, url }) {
+  const textContent = `${cited(authors)} ${year}`;
+  return make("a", { href: url, target: "_blank", rel: "noreferrer", title, textContent });
+}
+
 function showMethod() {
   const method = methodNamed(methodName());
   byId("method").value = methodName();
   byId("method-about").hidden = !method;
   if (!method) return;
   byId("method-summary").textContent = method.summary;
-  const { authors, year, title, url } = method.paper;
-  byId("method-paper").replaceChildren(
-    make("a", { href: url, target: "_blank", rel: "noreferrer", title, textContent: `${cited(authors)} ${year}` }),
-  );
+  byId("method-paper").replaceChildren(...(method.paper ? [citation(method.paper)] : []));
   const { forwards, backwards } = method.cost;
   const each = (passes, name) => (passes === "0" ? null : `${passes} ${name}${passes === "1" ? "" : "s"}`);
   byId("method-cost").textContent = [each(forwards, "forward"), each(backwards, "backward")].filter(Boolean).join(", ");

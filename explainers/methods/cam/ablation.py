@@ -73,7 +73,7 @@ def outputs_with(
 @method(
     "ablationcam",
     family="cam",
-    summary="Feature maps of a layer, weighted by how far the score falls without each of them.",
+    summary="Feature maps of a layer, weighted by the decrease of the score without each of them.",
     paper=Paper(
         "Desai, Ramaswamy",
         "Ablation-CAM: Visual Explanations for Deep Convolutional Network via Gradient-free Localization",
@@ -93,10 +93,10 @@ class AblationCAM(ForwardCAM):
     where :math:`y^c` is the logit of class c and :math:`y_k^c` the logit with :math:`A^k = 0`. For each channel only
     the part of the model after the layer runs; a channel that is already zero needs no pass.
 
-    The denominator here is the magnitude of the logit: with a negative logit the equation would turn evidence for the
-    class into evidence against it. It is at least a millionth of the picture's largest logit, so that the map stays
-    finite. It is the same for all channels, and so only scales the map. With a contrast the scores are differences of
-    two logits.
+    The denominator here is the magnitude of the logit: with a negative logit, the paper's equation would turn evidence
+    for the class into evidence against it. It is at least a millionth of the picture's largest logit, which keeps the
+    map finite. It is the same for all channels and therefore only scales the map. With a contrast the scores are
+    differences of two logits.
     """
 
     runs_whole: ClassVar[bool] = False
@@ -147,18 +147,18 @@ class ReciproCAM(ForwardCAM):
               F^{ij}_{kuv} = A^k_{ij} \, G_{u-i,\,v-j}, \qquad
               G = \frac{1}{16} \begin{pmatrix} 1 & 2 & 1 \\ 2 & 4 & 2 \\ 1 & 2 & 1 \end{pmatrix}
 
-    where :math:`p^c` is the probability (softmax) of class c for feature maps that are zero beyond these nine
+    where :math:`p^c` is the probability (softmax) of class c for feature maps that are zero outside of these nine
     positions. G spreads the features of the position over its neighbours, as the authors' code does; with
     ``gaussian=False`` they stay in place, unscaled. For each position only the part of the model after the layer runs.
 
-    The authors also divide the map by its maximum; here the drawing does. Without a contrast the map is never negative.
-    With one it is the difference of the two classes' maps.
+    The authors also divide the map by its maximum, which is done here when drawing. Without a contrast, the map is
+    never negative. With one, it is the difference of the two classes' maps.
     """
 
     runs_whole: ClassVar[bool] = False
 
     gaussian: Annotated[
-        bool, Field(description="Spread the features of the position over its neighbours by a 3x3 Gaussian.")
+        bool, Field(description="Spread the features of the position over its neighbours with a 3x3 Gaussian.")
     ] = True
 
     def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> LayerMap:

@@ -14,7 +14,7 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.errors import LayerError
+from seewhy.explainers.errors import InvalidArgumentError, LayerError
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.layers.survey import Layer
 from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect, survey_for
@@ -36,7 +36,7 @@ class LayerExplainer(Explainer):
 
     layers: Annotated[
         tuple[str, ...],
-        Field(description="Dotted path or glob of the layer, repeatable; several are fused."),
+        Field(description="Dotted path or glob of the layer, repeatable to fuse several layers."),
     ] = ()
 
     @field_validator("layers", mode="before")
@@ -129,7 +129,7 @@ class WeightedCAM(CAM):
 
     def contributions(self, activations: Tensor, gradients: Tensor) -> Tensor:
         """Return the weighted feature maps."""
-        weights = self.weigh(activations, gradients)
+        weights = self._weights(activations, gradients)
         return activations * (weights if weights.ndim == 4 else weights[:, :, None, None])
 
     def map_of(self, activations: Tensor, gradients: Tensor) -> Tensor:
@@ -137,9 +137,25 @@ class WeightedCAM(CAM):
         if self.smooth == "eigen":
             return super().map_of(activations, gradients)
         # The sum over the channels at once, without the weighted feature maps in memory.
-        weights = self.weigh(activations, gradients)
+        weights = self._weights(activations, gradients)
         sums = torch.einsum("nc,nchw->nhw" if weights.ndim == 2 else "nchw,nchw->nhw", weights, activations)
         return self.project(sums[:, None])
+
+    def _weights(self, activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the checked result of `weigh`.
+
+        Raises:
+            InvalidArgumentError: it has another shape, which only a mistake in the method can give it.
+        """
+        weights = self.weigh(activations, gradients)
+        shape = tuple(activations.shape)
+        if tuple(weights.shape) not in (shape, shape[:2]):
+            raise InvalidArgumentError(
+                f"`{type(self).__name__}.weigh` returned weights of shape {tuple(weights.shape)}; expected (N, C), "
+                f"{shape[:2]}, or (N, C, h, w), {shape}.",
+                field="method",
+            )
+        return weights
 
 
 def fuse(maps: list[Tensor]) -> Tensor:

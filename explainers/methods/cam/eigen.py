@@ -125,7 +125,7 @@ class EigenCAM(ComponentCAM):
 
     As in the paper, the features are not centred. The sign of a singular vector is arbitrary; it is chosen so that the
     squares of the map's positive part sum to more than those of its negative part. After a rectifier this is the sign
-    of the features. Where features are mostly negative, the map still shows how strong they are, and is not blank.
+    of the features. If features are mostly negative, the map still shows their strength and is not blank.
     ``smooth="eigen"`` changes nothing.
     """
 
@@ -145,13 +145,13 @@ class EigenCAM(ComponentCAM):
 )
 @dataclass(frozen=True, kw_only=True)
 class EigenGradCAM(ComponentCAM):
-    r"""Eigen-Grad-CAM: Eigen-CAM of the features times their gradients, and so for a class.
+    r"""Eigen-Grad-CAM: Eigen-CAM of the features times their gradients, which makes it depend on the class.
 
     .. math:: L^c = B V_1, \qquad B = \frac{\partial y^c}{\partial A} \odot A = U \Sigma V^\top,
               \quad B \in \mathbb{R}^{hw \times C}
 
-    The method is pytorch-grad-cam's, not the paper's. There B is centred; here, as in Eigen-CAM, it is not. The map is
-    that of HiResCAM with ``smooth="eigen"``, and has the sign that agrees with HiResCAM's own map.
+    The method is pytorch-grad-cam's, not the paper's. There B is centred; here it is not, as in Eigen-CAM. The map
+    equals that of HiResCAM with ``smooth="eigen"``, with the sign that agrees with HiResCAM's own map.
     """
 
     def components(self, activations: Tensor, gradients: Tensor) -> Components:
@@ -183,8 +183,8 @@ class KPCACAM(ComponentCAM):
     with the centring matrix :math:`H = I - 1/hw`, the features :math:`a_p` of a position p less their mean over the
     positions, and the kernel :math:`k(a, b)`: :math:`a^\top b` (linear), :math:`\exp(-\gamma |a - b|^2)` (rbf) or
     :math:`\tanh(\gamma\, a^\top b + 1)` (sigmoid). The kernels are those of pytorch-grad-cam, which the authors name as
-    their code; γ is the option ``gamma`` over the number of channels. The map has the sign that agrees with the sum
-    over the channels. ``smooth="eigen"`` changes nothing.
+    their code; γ is the option ``gamma`` divided by the number of channels. The map has the sign that agrees with the
+    sum over the channels. ``smooth="eigen"`` has no effect.
     """
 
     kernel: Annotated[Kernel, Field(description="Similarity of the features of two positions.")] = "sigmoid"

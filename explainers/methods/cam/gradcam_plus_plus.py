@@ -20,7 +20,7 @@ from seewhy.explainers.methods.quotients import quotient
 @method(
     "gradcam++",
     family="cam",
-    summary="Feature maps weighted by their positive gradients, so that each instance of the class counts alike.",
+    summary="Feature maps weighted by their positive gradients, with equal weight for each instance of the class.",
     paper=Paper(
         "Chattopadhyay, Sarkar, Howlader, Balasubramanian",
         "Grad-CAM++: Improved Visual Explanations for Deep Convolutional Networks",
@@ -37,13 +37,13 @@ class GradCAMPlusPlus(WeightedCAM):
               \alpha^{kc}_{ij} = \frac{(g^{kc}_{ij})^2}{2 (g^{kc}_{ij})^2 + \sum_{a,b} A^k_{ab}\, (g^{kc}_{ij})^3},
               \quad g^{kc}_{ij} = \frac{\partial y^c}{\partial A^k_{ij}}
 
-    The paper's score is :math:`Y^c = e^{y^c}`. As the network is piecewise linear, its derivatives of the order n are
-    :math:`e^{y^c} g^n`. The exponential cancels from the share :math:`\alpha` (equation 19). In the weights it remains
-    as one factor of the whole map, which is left out here, for it overflows. Where a gradient is zero, so is its share.
+    The paper's score is :math:`Y^c = e^{y^c}`. Because the network is piecewise linear, its derivatives of order n are
+    :math:`e^{y^c} g^n`. The exponential cancels in the share :math:`\alpha` (equation 19). In the weights it remains as
+    a factor of the whole map, which is omitted here because it overflows. Where a gradient is zero, so is its share.
 
-    The shares lie between 0 and 1/2 where the features are not negative: choose a rectified layer. With negative
-    features a denominator may be zero but for rounding. Where it is less than 2^-6 of the magnitudes of its terms, the
-    share falls to zero with it, instead of growing without bound.
+    The shares are between 0 and 1/2 if the features are not negative, so choose a rectified layer. With negative
+    features, a denominator may be zero except for rounding. If it is less than 2^-6 of the magnitudes of its terms, the
+    share decreases to zero with it instead of growing without bound.
     """
 
     def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class GradCAMPlusPlus(WeightedCAM):
 )
 @dataclass(frozen=True, kw_only=True)
 class SmoothGradCAMPlusPlus(WeightedCAM):
-    r"""Smooth Grad-CAM++: the weights of Grad-CAM++ from derivatives that are averaged over noisy pictures.
+    r"""Smooth Grad-CAM++: the weights of Grad-CAM++ with derivatives averaged over noisy pictures.
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k w_k^c A^k\Big), \quad
               w_k^c = \sum_{i,j} \frac{D_2}{2 D_2 + \sum_{a,b} A^k_{ab} D_3} \mathrm{ReLU}(D_1), \quad
@@ -79,7 +79,7 @@ class SmoothGradCAMPlusPlus(WeightedCAM):
 
     The feature maps A are those of the picture itself, n is the option ``samples``, and σ is ``noise`` times the
     picture's range of values; all pictures of a batch get the same noise. As in Grad-CAM++, the exponential of the
-    score is left out, so every sample counts alike. Without noise the method is Grad-CAM++.
+    score is omitted, so all samples have the same weight. Without noise the method is Grad-CAM++.
     """
 
     samples: Annotated[int, Field(ge=1, le=1000, description="Number of noisy copies.")] = 16

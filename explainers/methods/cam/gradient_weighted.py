@@ -21,14 +21,14 @@ from seewhy.explainers.methods.quotients import quotient
 )
 @dataclass(frozen=True, kw_only=True)
 class XGradCAM(WeightedCAM):
-    r"""XGrad-CAM: each gradient counts as much as the feature that it belongs to.
+    r"""XGrad-CAM: gradients averaged with the features as weights.
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \alpha_k^c A^k\Big), \qquad
               \alpha_k^c = \sum_{i,j} \frac{A^k_{ij}}{\sum_{a,b} A^k_{ab}} \frac{\partial y^c}{\partial A^k_{ij}}
 
     With these weights the signed map sums to :math:`\sum_{k,i,j} A^k_{ij}\, \partial y^c / \partial A^k_{ij}` (the
-    paper's axiom of conservation). A feature map whose sum is zero gets the weight 0. Where the sum is less than 2^-6
-    of its magnitudes, rounding decides it, and the weight falls to 0 with the sum.
+    paper's axiom of conservation). A feature map whose sum is zero gets the weight 0. If the sum is less than 2^-6 of
+    its magnitudes, rounding decides it, so the weight decreases to 0 with the sum.
     """
 
     def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
@@ -55,8 +55,8 @@ class HiResCAM(WeightedCAM):
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \frac{\partial y^c}{\partial A^k} \odot A^k\Big)
 
-    Where only linear layers follow, the signed map sums to the logit without its bias. The paper leaves the ReLU to
-    the drawing; ``sign="signed"`` omits it.
+    If only linear layers follow, the signed map sums to the logit without its bias. The paper applies the ReLU when
+    drawing; ``sign="signed"`` omits it.
     """
 
     def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class HiResCAM(WeightedCAM):
 @method(
     "gradcam-elementwise",
     family="cam",
-    summary="Feature times gradient at each position, only where positive, summed over the channels.",
+    summary="Positive part of feature times gradient at each position, summed over the channels.",
     paper=Paper(
         "Pillai, Pirsiavash",
         "Explainable Models with Consistent Interpretations",
@@ -81,8 +81,8 @@ class GradCAMElementWise(CAM):
 
     .. math:: L^c = \sum_k \mathrm{ReLU}\Big(\frac{\partial y^c}{\partial A^k} \odot A^k\Big)
 
-    This is pytorch-grad-cam's GradCAMElementWise. The paper names element-wise Grad-CAM, but its code takes the ReLU
-    after the sum, which is HiResCAM. No map has negative values; `sign` changes nothing.
+    This is pytorch-grad-cam's GradCAMElementWise. The paper calls its method element-wise Grad-CAM, but its code
+    applies the ReLU after the sum, which is HiResCAM. No map has negative values, so ``sign`` has no effect.
     """
 
     def contributions(self, activations: Tensor, gradients: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class GradCAMElementWise(CAM):
 @method(
     "layercam",
     family="cam",
-    summary="Feature maps weighted at each position by their positive gradients; also for early layers.",
+    summary="Feature maps weighted at each position by their positive gradients; also works in early layers.",
     paper=Paper(
         "Jiang, Zhang, Hou, Cheng, Wei",
         "LayerCAM: Exploring Hierarchical Class Activation Maps for Localization",
@@ -107,7 +107,7 @@ class LayerCAM(WeightedCAM):
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \mathrm{ReLU}\Big(\frac{\partial y^c}{\partial A^k}\Big) \odot A^k\Big)
 
-    Maps of several layers are fused as for all CAMs; the paper's scaling of shallow layers is left out.
+    Maps of several layers are fused as for all CAMs, without the paper's scaling of shallow layers.
     """
 
     def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:

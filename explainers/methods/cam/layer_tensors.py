@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.errors import LayerError, never_runs
+from seewhy.explainers.errors import LAYER_LIST, LayerError, never_runs
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.layers.feature_maps import FeatureMaps
@@ -23,7 +23,7 @@ MAX_LAYERS = 64
 
 _NO_GRID = (
     "The output of layer {path!r} {what}, not a grid of features (N, C, h, w) or tokens (N, T, C) over the picture; "
-    "choose a layer that the list of the model's layers marks as usable for a CAM."
+    f"choose a layer that {LAYER_LIST} marks as usable for a CAM."
 )
 
 
@@ -180,7 +180,7 @@ def _tensors(
             if path in layers:
                 raise
     if not tensors.activations:
-        raise LayerError(f"No layer that {', '.join(layers)} matches suits a CAM; see the list of the model's layers.")
+        raise LayerError(f"No layer that {', '.join(layers)} matches suits a CAM; see {LAYER_LIST}.")
     return tensors
 
 

@@ -13,7 +13,7 @@ from seewhy.explainers.methods.catalogue import Paper, method
 @method(
     "odam",
     family="cam",
-    summary="Feature times gradient at each position, summed over a detector's pyramid; tells boxes apart.",
+    summary="Feature times gradient at each position, summed over a detector's pyramid; distinguishes boxes.",
     paper=Paper(
         "Zhao, Chan",
         "ODAM: Gradient-based Instance-Specific Visual Explanations for Object Detection",
@@ -23,15 +23,15 @@ from seewhy.explainers.methods.catalogue import Paper, method
 )
 @dataclass(frozen=True, kw_only=True)
 class ODAM(HiResCAM):
-    r"""ODAM: the map of one box, whose gradients stay where they are instead of being averaged.
+    r"""ODAM: the map of a single box, with gradients at each position instead of their average.
 
     .. math:: H^p = \sum_l U\Big( \mathrm{ReLU}\Big(
               \sum_k \frac{\partial Y^p}{\partial A^{l,k}} \odot A^{l,k}\Big) \Big)
 
-    where :math:`Y^p` is what is explained of the box p, its raw logit or an edge, :math:`A^{l,k}` a feature map of
-    level l, and U resizes bilinearly to the finest of the levels. The averages of Grad-CAM would mark all things of the
-    class. Unlike maps of other CAMs, those of the levels are added as they are: the gradient tells from which levels
-    the box is read, and is zero at the others. The gradients are not smoothed. On a single layer this is HiResCAM.
+    where :math:`Y^p` is the explained property of the box p, its raw logit or an edge, :math:`A^{l,k}` a feature map of
+    level l, and U resizes bilinearly to the finest of the levels. The averages of Grad-CAM would mark all objects of
+    the class. Unlike in other CAMs, the maps of the levels are added without scaling, because the gradient is zero at
+    all levels that the box is not read from. The gradients are not smoothed. On a single layer this is HiResCAM.
     """
 
     def combine(self, tensors: LayerTensors) -> Attribution:

@@ -21,7 +21,7 @@ from seewhy.explainers.methods.explainer import Seed
 @method(
     "cam",
     family="cam",
-    summary="Feature maps weighted by the linear head; for models with global average pooling before it.",
+    summary="Feature maps weighted by the linear head; for models with global average pooling before the head.",
     paper=Paper(
         "Zhou, Khosla, Lapedriza, Oliva, Torralba",
         "Learning Deep Features for Discriminative Localization",
@@ -32,12 +32,12 @@ from seewhy.explainers.methods.explainer import Seed
 )
 @dataclass(frozen=True, kw_only=True)
 class ClassActivationMap(WeightedCAM):
-    r"""Class activation mapping: feature maps weighted by the weights of the linear layer behind global pooling.
+    r"""Class activation mapping: feature maps weighted by the weights of the linear layer after global pooling.
 
     .. math:: M^c_{ij} = \sum_k w^c_k A^k_{ij}, \qquad y^c = \frac{1}{hw} \sum_{i,j} M^c_{ij} + b^c
 
     Equations 1 and 2. Every picture is checked against the second one; a model whose logits differ is refused. The
-    paper draws the map as it is (``sign="signed"``). Like the other CAMs, this one keeps the positive part by default.
+    paper draws the signed map (``sign="signed"``). Like the other CAMs, this one keeps the positive part by default.
     """
 
     uses_gradients: ClassVar[bool] = False
@@ -89,7 +89,7 @@ def _score_weights(matrix: Tensor, tensors: LayerTensors) -> Tensor:
 @method(
     "fem",
     family="cam",
-    summary="Where the features of each map stand out; the same for every class.",
+    summary="Positions where the features of each map stand out; the same for every class.",
     paper=Paper(
         "Fuad, Martin, Giot, Bourqui, Benois-Pineau, Zemmari",
         "Features Understanding in 3D CNNs for Actions Recognition in Video",
@@ -98,21 +98,21 @@ def _score_weights(matrix: Tensor, tensors: LayerTensors) -> Tensor:
     ),
     backwards="0",
     discriminates=False,
-    rounding="whether a value that is all but at the threshold stands out",
+    rounding="whether a value close to the threshold stands out",
 )
 @dataclass(frozen=True, kw_only=True)
 class FEM(CAM):
-    r"""Feature explanation method: maps of where a feature stands out (the k-sigma rule), weighted by its mean.
+    r"""Feature explanation method: positions where a feature stands out (the k-sigma rule), weighted by its mean.
 
     .. math:: L = \sum_k \mu_k\, [A^k \geq \mu_k + \kappa \sigma_k]
 
     where :math:`\mu_k` and :math:`\sigma_k` are the mean and the standard deviation of the feature map over its
-    positions, κ is the option ``deviations``, and the bracket is 1 where the condition holds, else 0. A constant
-    feature map stands out nowhere.
+    positions, κ is the option ``deviations``, and the bracket is 1 if the condition holds, else 0. A constant feature
+    map stands out nowhere.
     """
 
     deviations: Annotated[
-        float, Field(ge=0, le=100, description="By how many standard deviations a feature must exceed its mean.")
+        float, Field(ge=0, le=100, description="Number of standard deviations by which a feature must exceed its mean.")
     ] = 2.0
 
     uses_gradients: ClassVar[bool] = False
@@ -157,7 +157,7 @@ class RandomCAM(WeightedCAM):
 
     .. math:: L = \mathrm{ReLU}\Big(\sum_k w_k A^k\Big), \qquad w_k \sim \mathcal{U}(-1, 1)
 
-    The paper says why such a control is needed; this control is our own. All pictures of a batch get the same weights.
+    The paper explains why such a control is needed; this one is our own. All pictures of a batch get the same weights.
     """
 
     seed: Seed = 0

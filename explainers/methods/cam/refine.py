@@ -20,7 +20,7 @@ STAGES = 4
 @method(
     "refinecam",
     family="cam",
-    summary="Grad-CAM++ maps of several stages multiplied: as fine as the first, as selective as the last.",
+    summary="Product of Grad-CAM++ maps of several stages: as fine as the first, as selective as the last.",
     paper=Paper(
         "Domeniconi, Stramiglio, Lombardi, Salti",
         "How to Evaluate and Refine your CAM",
@@ -35,11 +35,11 @@ class RefineCAM(GradCAMPlusPlus):
 
     .. math:: L^c = \prod_l \mathrm{upsample}\Big(\frac{L^c_l}{\max_{i,j} L^c_{l,ij}}\Big)
 
-    where :math:`L^c_l` is the Grad-CAM++ map of the layer l, resized bilinearly to the finest of the grids. Where no
-    layers are named, four are taken: the model's default layer, and the last of the least nested layers on each of the
-    next finer grids. In a ResNet these are ``layer1`` to ``layer4``, as in the authors' example. The authors' code, in
+    where :math:`L^c_l` is the Grad-CAM++ map of the layer l, resized bilinearly to the finest of the grids. By default,
+    four layers are used: the model's default layer, and the last of the least nested layers on each of the next finer
+    grids. In a ResNet these are ``layer1`` to ``layer4``, as in the authors' example. The authors' code, in
     pytorch-grad-cam, resizes to the picture and subtracts the smallest value of each map before it divides. A product
-    of signed maps would mean nothing, so ``sign="signed"`` is no option.
+    of signed maps would be meaningless, so ``sign="signed"`` is not available.
     """
 
     sign: Annotated[

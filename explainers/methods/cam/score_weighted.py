@@ -23,7 +23,7 @@ from seewhy.explainers.methods.catalogue import Paper, method
 @method(
     "finercam",
     family="cam",
-    summary="Grad-CAM of the lead over the nearest classes: the details that set a class apart.",
+    summary="Grad-CAM of the lead over the nearest classes: the details that distinguish a class.",
     paper=Paper(
         "Zhang, Gu, Chowdhury, Mai, Carlyn, Berger-Wolf, Su, Chao",
         "Finer-CAM: Spotting the Difference Reveals Finer Details for Visual Explanation",
@@ -39,14 +39,15 @@ class FinerCAM(GradCAM):
               \alpha_k = \frac{1}{hw} \sum_{i,j} \frac{\partial}{\partial A^k_{ij}}
               \Big(y^c - \frac{\gamma}{|D|} \sum_{d \in D} y^d\Big)
 
-    D holds the ``references`` classes whose logits are nearest to the target's, as in the authors' code, and γ is the
-    option ``strength``. With a contrast D holds that class alone. The classes of D count alike (pytorch-grad-cam weighs
-    them by their probabilities, and differentiates the probabilities too). With γ = 0 the method is Grad-CAM.
+    D contains the ``references`` classes whose logits are nearest to the target's, as in the authors' code, and γ is
+    the option ``strength``. With a contrast, D contains only that class. The classes of D have equal weights
+    (pytorch-grad-cam weights them by their probabilities, and differentiates the probabilities too). With γ = 0 the
+    method is Grad-CAM.
     """
 
     references: Annotated[int, Field(ge=1, le=1000, description="Number of nearest classes to compare with.")] = 3
     strength: Annotated[
-        float, Field(ge=0, le=1, description="How much of the other classes' logits is subtracted.")
+        float, Field(ge=0, le=1, description="Share of the other classes' logits that is subtracted.")
     ] = 0.6
 
     def scores(self, objective: Objective, outputs: Tensor) -> Tensor:
@@ -91,7 +92,7 @@ class ShapleyCAM(GradCAM):
 
     utility: Annotated[
         Literal["rest", "logit"],
-        Field(description="What is shared out: the logit plus the logarithm of the probability, or the logit."),
+        Field(description="Quantity to distribute: the logit plus the logarithm of the probability, or the logit."),
     ] = "rest"
 
     def scores(self, objective: Objective, outputs: Tensor) -> Tensor:

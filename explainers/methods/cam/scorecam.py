@@ -113,8 +113,8 @@ class SSCAM(ScoreCAM):
               \varepsilon_n \sim \mathcal{N}(0, \sigma^2)
 
     with the masks H, the logit f and the map of Score-CAM. This is the paper's variant that smooths the feature maps:
-    the noise, one value per pixel, is added to the normalised mask. All channels share the same N noises, so that they
-    are compared under equal conditions; each channel's average has the same distribution as with noise of its own.
+    the noise, one value per pixel, is added to the normalised mask. All channels share the same N noise samples, so
+    they are compared under equal conditions; each channel's average has the same distribution as with its own noise.
     """
 
     samples: Annotated[int, Field(ge=1, le=1000, description="Noises per channel.")] = 10
@@ -155,9 +155,9 @@ class ISCAM(ScoreCAM):
     .. math:: \alpha_k^c = \operatorname{softmax}_k \frac{1}{N} \sum_{i=0}^{N} \big( f^c(M_i^k) - f^c(X_b) \big), \qquad
               M_i^k = \sum_{j=0}^{i-1} \frac{j}{N} \, X \circ H^k = \frac{i (i - 1)}{2N} \, X \circ H^k
 
-    with the masks H, the logit f and the map of Score-CAM. The multiples grow to :math:`(N-1)/2`, for the paper sums
-    the steps instead of going straight from nothing to the masked picture. The first two multiples are zero for every
-    channel, so the softmax cancels them, and they need no pass. (torchcam sums j from 1 to i.)
+    with the masks H, the logit f and the map of Score-CAM. The multiples grow to :math:`(N-1)/2`, because the paper
+    sums the steps instead of going linearly from zero to the masked picture. The first two multiples are zero for every
+    channel, so the softmax cancels them and they need no pass. (torchcam sums j from 1 to i.)
     """
 
     samples: Annotated[int, Field(ge=2, le=1000, description="Intervals N of the integration.")] = 10

@@ -37,7 +37,7 @@ _UNAVAILABLE = Diagnostic(
 @method(
     "votes",
     family="cam",
-    summary="Class maps by the head's weights, where a position counts by what it votes for among all classes.",
+    summary="Class maps by the head's weights, with positions weighted by their votes among all classes.",
     paper=Paper(
         "Gupta, Arora",
         "A Simple Saliency Method That Passes the Sanity Checks",
@@ -48,31 +48,35 @@ _UNAVAILABLE = Diagnostic(
 )
 @dataclass(frozen=True, kw_only=True)
 class Votes(LayerExplainer):
-    r"""Votes: the class map of the target, where each position counts by the share of its vote that the target gets.
+    r"""Votes: the class map of the target, with each position weighted by the target's share of its vote.
 
     .. math:: V(i) = \max(z_c(i), 0)\, p(i), \qquad
               p(i) = \frac{e^{z_c(i) + b_c}}{\sum_k w_k\, e^{z_k(i) + b_k}}, \qquad
               w_k = \min(1, 1 - \rho_k)^2, \quad w_c = 1
 
-    where :math:`z_k(i)` is what the position i alone says of the class k, as in CAM: of a linear head behind global
-    pooling :math:`W_k \cdot A(i)`, with the features A and the bias b. :math:`\rho_k` is Pearson's correlation of
-    :math:`z_k` and :math:`z_c` over the positions: a class competes as far as it lies elsewhere in the picture, or
-    near-synonyms would take each other's votes. Where a map spreads by less than 2^-6 of its logits, rounding would
-    decide the correlation, which falls to 0 with the spread. W and b are centred over the classes that compete, for a
-    softmax ignores what is added to all of them: heads of equal predictions give equal maps. With a contrast that class
-    alone competes; a label of a multi-label model competes with its absence, whose logit is 0.
+    where :math:`z_k(i)` is the evidence for class k at position i, as in CAM: :math:`W_k \cdot A(i)` for a linear head
+    after global pooling, with the features A and the bias b. :math:`\rho_k` is Pearson's correlation of :math:`z_k` and
+    :math:`z_c` over the positions: a class competes to the extent that its evidence lies elsewhere in the picture;
+    otherwise near-synonyms would take each other's votes. If a map varies by less than 2^-6 of its logits, rounding
+    would decide the correlation, which therefore decreases to 0 with the variation. W and b are centred over the
+    competing classes, because a softmax ignores what is added to all of them: heads with equal predictions give equal
+    maps. With a contrast, only that class competes. A label of a multi-label model competes with its absence, whose
+    logit is 0.
 
-    Of any other head h behind pooling :math:`z_k(i) = h_k(A(i)) - h_k(0)` and :math:`b_k = h_k(0)`. Of a head that
-    reads the list of all positions, as VGG's does, :math:`z_k(i)` is the number of positions times
-    :math:`\sum_j A^j(i)\, \partial y_k / \partial A^j(i)`, for the target and its 50 strongest rivals, each by a
-    backward pass through the head, and :math:`b_k` is the rest of the logit :math:`y_k`. Of a linear head all of these
-    are the same. Where there is neither, as in a transformer with a class token, or where no classes are asked about,
-    the map is Grad-CAM's, for another forward pass and a backward pass, and a diagnostic (``votes-unavailable``) says
-    so.
+    For any other head h after pooling, :math:`z_k(i) = h_k(A(i)) - h_k(0)` and :math:`b_k = h_k(0)`. For a head that
+    reads the list of all positions, like VGG's, :math:`z_k(i)` is the number of positions times
+    :math:`\sum_j A^j(i)\, \partial y_k / \partial A^j(i)`, for the target and its 50 strongest rivals, with one
+    backward pass through the head for each, and :math:`b_k` is the rest of the logit :math:`y_k`. For a linear head,
+    all of these are equal. With listed positions, gradients describe the contribution of a position to this picture,
+    not its evidence on its own: on a planted network HiResCAM points at the cue more often than votes do.
 
-    The method is our own. The paper has classes compete for each pixel of gradients times inputs. Contrasts with other
-    classes are also in Wang and Wang: "Why Not Other Classes?" (2022), VAR (2025, arXiv 2503.07346) and Finer-CAM.
-    With ``sign="signed"`` the map is :math:`z_c\, p`. ``smooth="eigen"`` changes nothing.
+    For all other models, such as a transformer with a class token, and for targets that are not classes, the map is
+    Grad-CAM's. It then takes an extra forward pass and a backward pass, and a diagnostic (``votes-unavailable``)
+    reports it.
+
+    This method is our own. In the paper, classes compete for each pixel of gradients times inputs. Contrasts with other
+    classes are also in Wang and Wang: "Why Not Other Classes?" (2022), VAR (2025, arXiv 2503.07346) and Finer-CAM. With
+    ``sign="signed"`` the map is :math:`z_c\, p`. ``smooth="eigen"`` changes nothing.
     """
 
     def attribute(self, question: Question) -> Attribution:
@@ -108,21 +112,22 @@ class Votes(LayerExplainer):
 )
 @dataclass(frozen=True, kw_only=True)
 class VotesDetail(Votes):
-    r"""Votes × detail: the geometric mean of the votes and of the evidence for them on two finer grids.
+    r"""Votes × detail: the geometric mean of the votes and the evidence for them on two finer grids.
 
     .. math:: M = \Big(\frac{V}{\max V} \cdot \frac{E_{16}}{\max E_{16}} \cdot \frac{E_8}{\max E_8}\Big)^{1/3},
               \qquad E_s(i) = \sum_k \max\Big(F_s^k(i) \sum_{j:\, z_c(j) > 0} p(j)
               \frac{\partial y_c}{\partial A(j)} \frac{\partial A(j)}{\partial F_s^k(i)},\, 0\Big)
 
     where V, p, z and the features A are those of ``votes``, and :math:`F_s` are the features of the last block with a
-    position every s pixels: what flows back from a position of A counts by its share of the vote. :math:`y_c` is the
-    logit less the mean of those that compete. Each factor is resized bilinearly to the finest of the grids. Of one such
-    grid M is the square root of two factors; of none too, with E of A's own grid. The root changes no rank. ``layer``
-    is the layer of A.
+    position every s pixels: the gradient from each position of A is weighted by its share of the vote. :math:`y_c` is
+    the logit minus the mean of the competing logits. Each factor is resized bilinearly to the finest of the grids. With
+    only one such grid, M is the square root of two factors; with none, it uses E on A's own grid. The root does not
+    change ranks. ``layer`` is the layer of A.
 
-    The method is our own; features times positive gradients on earlier grids are the paper's idea, and the product of
-    stages is RefineCAM's. Where there are no votes, the map is Grad-CAM's, as of ``votes``, but for no further pass. A
-    product of signed maps would mean nothing, so ``sign="signed"`` is no option; ``smooth="eigen"`` changes nothing.
+    This method is our own. Features times positive gradients on earlier grids are the paper's idea, and the product of
+    stages is RefineCAM's. If there are no votes, the map is Grad-CAM's, as in ``votes``, but without extra passes. A
+    product of signed maps would be meaningless, so ``sign="signed"`` is not available; ``smooth="eigen"`` has no
+    effect.
     """
 
     sign: Annotated[

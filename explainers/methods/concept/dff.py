@@ -18,7 +18,7 @@ from seewhy.explainers.methods.explainer import Seed
 @method(
     "dff",
     family="concept",
-    summary="Of the regions that a layer takes for alike, the one that speaks most for the class.",
+    summary="The region with the most evidence for the class, out of regions with similar features in a layer.",
     paper=Paper(
         "Collins, Achanta, Süsstrunk",
         "Deep Feature Factorization For Concept Discovery",
@@ -37,18 +37,18 @@ class DFF(LayerExplainer):
 
     where A has a row per position and a column per channel. A column of H is a region, and a row of W is its concept
     (section 3). The paper has no target class. The map here is the region that gives the target the highest score when
-    it alone replaces A in the layer. A picture as an answer shows all regions as a labelled panel; JSON and Python
-    (`Explanation.regions`) list them, each with what it adds to the score and the best classes of its concept.
+    it alone replaces A in the layer. Drawings show all regions as a labelled panel; JSON and Python
+    (``Explanation.regions``) list them, each with its contribution to the score and the best classes of its concept.
 
-    Deviations: each picture is factorised by itself, so what pictures have in common does not count. Negative
-    activations are set to zero, as by a ReLU; a layer whose activations are mostly negative is an error.
+    Deviations: each picture is factorised separately, so concepts are not shared between pictures. Negative activations
+    are set to zero, as by a ReLU; a layer whose activations are mostly negative is an error.
     """
 
-    sign: Annotated[Sign, Field(description="Without effect: regions are never negative.")] = "positive"
+    sign: Annotated[Sign, Field(description="No effect: regions are never negative.")] = "positive"
     layers: Annotated[
         tuple[str, ...], Field(max_length=1, description="Dotted path of the layer; only one can be factorised.")
     ] = ()
-    concepts: Annotated[int, Field(ge=1, le=MOST, description="How many regions the picture is cut into.")] = 5
+    concepts: Annotated[int, Field(ge=1, le=MOST, description="Number of regions to divide the picture into.")] = 5
     iterations: Annotated[int, Field(ge=1, le=1000, description="Of the factorisation.")] = 200
     seed: Seed = 0
 

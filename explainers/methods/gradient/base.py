@@ -11,7 +11,8 @@ from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import ModelOutputError
 
-KINKS = "whether a rectifier whose input is zero but for rounding is open at one of the samples, which few values show"
+KINKS = "whether a rectifier with an input of zero, up to rounding, is open at one of the samples, which affects few "
+"values"
 """What rounding can decide in methods with gradients at many pictures."""
 
 

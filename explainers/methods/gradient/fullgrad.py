@@ -38,34 +38,37 @@ from seewhy.explainers.methods.gradient.decomposition import FullGradients, full
 )
 @dataclass(frozen=True, kw_only=True)
 class FullGrad(Explainer):
-    r"""FullGrad: what the picture and every bias contribute to the score, laid over each other.
+    r"""FullGrad: the contributions of the picture and of every bias to the score, added up.
 
     .. math:: y^c = \nabla_x y^c \cdot x + \sum_l \nabla_{b_l} y^c \cdot b_l, \qquad
               M = \psi(\nabla_x y^c \odot x) + \sum_l \sum_k \psi(\nabla_{b_l} y^c \odot b_l)_k
 
     The bias of a layer is the constant of its tangent at each position of its output: the bias of a convolution, and
-    the implicit bias of batch norm and of any activation but ReLU. ψ takes the magnitude, stretches it over 0 to 1 for
-    each layer, as the authors' code does, and resizes it bilinearly to the picture (with corners unaligned, as all maps
-    here). Unlike in that code, a layer is stretched less where even its largest value is a difference of values more
-    than 2^9 times as large (2^3 times in half precision): the drawing would show their rounding.
+    the implicit bias of batch norm and of any activation other than ReLU. ψ takes the magnitude, stretches it over 0 to
+    1 for each layer, as the authors' code does, and resizes it bilinearly to the picture (with corners unaligned, as
+    all maps here). Unlike in that code, a layer is stretched less if even its largest value is a difference of values
+    more than 2^9 times as large (2^3 times in half precision), because the drawing would show their rounding errors.
 
-    ``sign="signed"`` leaves out the magnitude and the stretching, and shares each value out over the pixels that it is
-    resized to. Resizing changes the sum of a layer a little; the change is taken back evenly from all pixels. The map
-    then sums to the score, but for the terms of layers without positions (fully connected ones, and those of pooled
-    features), which no map shows.
+    ``sign="signed"`` omits the magnitude and the stretching, and distributes each value over the pixels that it is
+    resized to. Resizing slightly changes the sum of a layer; the change is subtracted evenly from all pixels. The map
+    then sums to the score, except for the terms of layers without positions (fully connected ones, and those of pooled
+    features), which no map can show.
 
     Every picture is checked: its terms must add up to the score. A module that does more than its parts, such as a
-    gate, is taken as a whole; which modules these are depends on the model alone. Under ``torch.autocast`` the model
-    runs in its own precision all the same.
+    gate, is treated as a unit; which modules these are depends only on the model. Under ``torch.autocast``, the model
+    still runs in its own precision.
 
-    The model itself runs once forward and once back. A module with an implicit bias runs once more, alone, and twice
-    back, so no module runs more often than two passes forward and three back. The first picture of a size also costs
-    two passes of noise, which find the modules that are taken as a whole.
+    The model runs one forward and one backward pass. A module with an implicit bias runs one more forward pass and two
+    more backward passes on its own, so no module runs more than two forward and three backward passes. The first
+    picture of each size also costs two passes with noise, which find the modules that are treated as a unit.
     """
 
     sign: Annotated[
         Sign,
-        Field(description="Magnitude of each layer's contribution (the paper's), signed contributions, or positive."),
+        Field(
+            description="Magnitude of each layer's contribution (as in the paper), signed contributions, or "
+            "positive ones."
+        ),
     ] = "absolute"
 
     def attribute(self, question: Question) -> Attribution:

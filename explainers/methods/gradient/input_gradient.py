@@ -31,7 +31,7 @@ MOST_SAMPLES = 10_000
 )
 @dataclass(frozen=True, kw_only=True)
 class InputXGradient(Explainer):
-    r"""Input times gradient: what each pixel would add to the score if the model were linear.
+    r"""Input times gradient: the contribution of each pixel to the score if the model were linear.
 
     .. math:: M_{ij} = \sum_c x_{cij} \frac{\partial y^t}{\partial x_{cij}}
 
@@ -82,11 +82,11 @@ class SmoothGrad(Saliency):
               \sigma = s \, (x_{\max} - x_{\min})
 
     where n is the option ``samples``, s is ``noise``, and the range is that of the normalised picture. The signed
-    gradients are averaged first, and then the channels are reduced as in `Saliency`, so one sample without noise gives
-    saliency. For one seed all pictures get the same noise, each scaled by its own range.
+    gradients are averaged before the channels are reduced as in ``Saliency``, so one sample without noise equals
+    saliency. With the same seed, all pictures get the same noise, scaled by the range of each.
     """
 
-    samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES, description="How many noisy copies of the picture.")] = 25
+    samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES, description="Number of noisy copies of the picture.")] = 25
     noise: Annotated[Noise, Field(ge=0)] = 0.15
     seed: Seed = 0
 
@@ -123,11 +123,11 @@ class VarGrad(Explainer):
               \varepsilon_k \sim \mathcal{N}(0, \sigma^2), \quad \sigma = s \, (x_{\max} - x_{\min})
 
     The noise is SmoothGrad's. The variances of the channels add up to that of the pixel's gradient as a vector. No
-    value is negative, so every ``sign`` gives the same map. Where the model is linear around the picture, the map is
+    value is negative, so every ``sign`` gives the same map. If the model is linear around the picture, the map is
     blank.
     """
 
-    samples: Annotated[int, Field(ge=2, le=MOST_SAMPLES, description="How many noisy copies of the picture.")] = 25
+    samples: Annotated[int, Field(ge=2, le=MOST_SAMPLES, description="Number of noisy copies of the picture.")] = 25
     noise: Annotated[Noise, Field(gt=0)] = 0.15
     seed: Seed = 0
 

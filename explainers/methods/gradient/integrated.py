@@ -48,27 +48,29 @@ def points_of_lines(images: Tensor, baselines: Tensor, steps: int) -> Iterator[S
 )
 @dataclass(frozen=True, kw_only=True)
 class IntegratedGradients(Explainer):
-    r"""Integrated gradients: what each pixel adds to the score on the way from a baseline to the picture.
+    r"""Integrated gradients: the contribution of each pixel to the score on the path from a baseline to the picture.
 
     .. math:: M_{ij} = \sum_c (x_{cij} - x'_{cij}) \int_0^1
               \frac{\partial y^t}{\partial x_{cij}}\Big|_{x' + \alpha (x - x')} d\alpha
 
     Section 3, equation 1, summed over the channels, which keeps the method complete: with ``sign="signed"`` the map
-    sums to the score of the picture less that of the baseline x'.
+    sums to the score of the picture minus that of the baseline x'.
 
-    A Gauss-Legendre rule of ``steps`` points takes the place of the paper's Riemann sum: for smooth scores it is nearly
-    exact with few points. The gradients of rectified models jump, most of all near the baseline, and every rule
-    converges slowly there: on EfficientNet-Lite0, 50 points leave errors of a tenth to a third of the score. The
-    difference between the map's sum and the difference of the scores tells whether the points are enough.
+    A Gauss-Legendre rule with ``steps`` points replaces the paper's Riemann sum: for smooth scores it is nearly exact
+    with few points. The gradients of rectified models jump, especially near the baseline, and every rule converges
+    slowly there: for EfficientNet-Lite0, 50 points leave errors of a tenth to a third of the score. Compare the map's
+    sum with the difference of the scores to see whether there are enough points.
 
-    The paper's baseline is black. Here the default is zero in the units of the normalised input, grey near the mean
-    colour of the training pictures: it can be made without knowing the normalisation.
+    The paper's baseline is black. Here the default is zero in the units of the normalised input, a grey near the mean
+    colour of the training pictures, which does not require knowing the normalisation.
     """
 
     sums: ClassVar[bool] = True
 
     sign: SignedOption = "signed"
-    steps: Annotated[int, Field(ge=1, le=2000, description="Points of the line where gradients are taken.")] = 50
+    steps: Annotated[
+        int, Field(ge=1, le=2000, description="Number of points on the line where gradients are computed.")
+    ] = 50
     baseline: Annotated[Baseline, Field(description=BASELINES)] = "zero"
     value: Colour = ()
 
@@ -116,23 +118,23 @@ class ExpectedGradients(Explainer):
               \frac{\partial y^t}{\partial x_{cij}}\Big|_{x' + \alpha (x - x')} \right]
 
     The expectation is estimated from ``samples`` pairs of a baseline and an :math:`\alpha`. With ``sign="signed"`` the
-    map sums, but for sampling error, to the score of the picture less the mean score of the baselines.
+    map sums, except for sampling error, to the score of the picture minus the mean score of the baselines.
 
-    The paper draws the baselines from the training pictures, which are not available here. D is therefore not the
-    paper's: baselines are made up, and the map shows what sets the picture apart from these, not from other pictures.
-    Under ``noise`` their values have the mean 0 and the standard deviation 1 in normalised units, as those of training
-    pictures have; under ``blur`` the standard deviation of the Gaussian is uniform up to a quarter of the shorter side.
-    The :math:`\alpha` are stratified, one in each of ``samples`` equal parts of (0, 1), which leaves the mean as it is
-    and lowers the variance.
+    The paper draws the baselines from the training pictures, which are not available here. D therefore differs from the
+    paper's: baselines are synthetic, and the map shows what distinguishes the picture from these, not from other
+    pictures. With ``noise``, their values have mean 0 and standard deviation 1 in normalised units, like training
+    pictures. With ``blur``, the standard deviation of the Gaussian is uniform up to a quarter of the shorter side. The
+    :math:`\alpha` are stratified, one in each of ``samples`` equal parts of (0, 1), which preserves the mean and lowers
+    the variance.
     """
 
     sign: SignedOption = "signed"
-    samples: Annotated[int, Field(ge=1, le=10_000, description="Random baselines, with one point each.")] = 50
+    samples: Annotated[int, Field(ge=1, le=10_000, description="Number of random baselines, with one point each.")] = 50
     baselines: Annotated[
         Literal["shuffle", "noise", "blur"],
         Field(
-            description="What stands in for training pictures, which are not at hand: `shuffle`, the picture's pixels "
-            "in random order; `noise`, normal in normalised units; `blur`, the picture blurred at random."
+            description="Replacement for training pictures, which are not available: `shuffle`, the picture's pixels "
+            "in random order; `noise`, normal noise in normalised units; `blur`, the picture with random blur."
         ),
     ] = "shuffle"
     seed: Seed = 0

@@ -22,7 +22,7 @@ from seewhy.explainers.methods.gradient.base import KINKS, Sample, input_gradien
 @method(
     "blur-ig",
     family="gradient",
-    summary="Gradients along the path from the blurred picture to the sharp one, times what each step sharpens.",
+    summary="Gradients along the path from the blurred to the sharp picture, times the change in each step.",
     paper=Paper(
         "Xu, Venugopalan, Sundararajan",
         "Attribution in Scale and Space",
@@ -36,26 +36,26 @@ from seewhy.explainers.methods.gradient.base import KINKS, Sample, input_gradien
 )
 @dataclass(frozen=True, kw_only=True)
 class BlurIG(Explainer):
-    r"""Blur integrated gradients: what each pixel adds to the score while the picture gets sharp.
+    r"""Blur integrated gradients: the contribution of each pixel to the score as the picture is sharpened.
 
     .. math:: M_{ij} = \sum_c \int_{\sigma_{\max}}^{0}
               \frac{\partial y^t}{\partial x_{cij}}\Big|_{L(x, \sigma)}
               \frac{\partial L(x, \sigma)_{cij}}{\partial \sigma} d\sigma
 
     where L is the picture blurred by a Gaussian of standard deviation :math:`\sigma`, up to ``max_sigma`` pixels of the
-    model's input. The method needs no baseline: with ``sign="signed"`` the map sums to the score of the picture less
+    model's input. The method needs no baseline: with ``sign="signed"`` the map sums to the score of the picture minus
     that of the most blurred one.
 
-    The path is cut into ``steps`` pieces. Each adds the gradient in its middle times the change of the picture along
-    the piece. The pieces add up to the whole way, so a linear model is explained exactly. The authors' code takes the
-    gradient at the sharp end of a piece, and the change from a small step of :math:`\sigma`. Its pieces are equally
-    long in :math:`\sigma`; here they are in the square root of :math:`\sigma`, for the picture changes most where it is
-    nearly sharp. It also blurs towards zeros outside the picture; here the picture is mirrored at its borders, so that
-    blurring adds no dark frame to explain.
+    The path is divided into ``steps`` pieces. Each piece contributes the gradient at its middle times the change of the
+    picture along the piece. The pieces add up to the whole path, so a linear model is explained exactly. The authors'
+    code uses the gradient at the sharp end of a piece, and the change for a small step of :math:`\sigma`. Its pieces
+    are equally long in :math:`\sigma`; here they are equally long in the square root of :math:`\sigma`, because the
+    picture changes most where it is nearly sharp. It also pads with zeros outside the picture; here the picture is
+    mirrored at its borders, so blurring adds no dark frame.
     """
 
     sign: SignedOption = "signed"
-    steps: Annotated[int, Field(ge=1, le=2000, description="Pieces of the path from blurred to sharp.")] = 50
+    steps: Annotated[int, Field(ge=1, le=2000, description="Number of pieces of the path from blurred to sharp.")] = 50
     max_sigma: Annotated[
         float, Field(gt=0, le=500, description="Standard deviation of the strongest blur, in pixels of the input.")
     ] = 50.0
@@ -90,37 +90,44 @@ class BlurIG(Explainer):
     forwards="2 + steps",
     backwards="1 + steps",
     fine=True,
-    rounding="which values the path changes first, and so the path and the map",
+    rounding="which values the path changes first, and thereby the path and the map",
 )
 @dataclass(frozen=True, kw_only=True)
 class GuidedIG(Explainer):
-    r"""Guided integrated gradients: what each pixel adds to the score along a path that avoids steep gradients.
+    r"""Guided integrated gradients: the contribution of each pixel to the score along a path that avoids steep
+    gradients.
 
     .. math:: M_{ij} = \sum_c \sum_k \tfrac{1}{2} \left( g^{k}_{cij} + g^{k+1}_{cij} \right)
               \left( x^{k+1}_{cij} - x^{k}_{cij} \right),
               \qquad g^{k} = \frac{\partial y^t}{\partial x}\Big|_{x^k}
 
     The path goes from a baseline :math:`x^0` to the picture :math:`x^n`. Each step covers the same part of the whole
-    way, measured by the sum of magnitudes. It moves the ``fraction`` of the values whose gradients have the smallest
-    magnitudes, and the next ones if these do not suffice. No value may be ahead of the straight line, or behind it, by
-    more than ``max_dist`` of its way; at 0 the path is that of integrated gradients. (The bound and the defaults of
+    path, measured by the sum of magnitudes. It moves the ``fraction`` of the values whose gradients have the smallest
+    magnitudes, and more values if these do not suffice. No value may be ahead of the straight line, or behind it, by
+    more than ``max_dist`` of its path; with 0 the path is that of integrated gradients. (The bound and the defaults of
     both options are those of the authors' code; in the paper the path passes through anchors on the line.)
 
-    The authors' code takes the gradient at the start of each step. Here it is the mean of the gradients at both ends,
-    which costs no further pass and brings the sum nearer to the score of the picture less that of the baseline. Between
-    values whose gradients are nearly equal, rounding decides which moves first: the details of maps differ between
+    The authors' code uses the gradient at the start of each step. Here it is the mean of the gradients at both ends,
+    which costs no extra pass and brings the sum closer to the score of the picture minus that of the baseline. If
+    values have nearly equal gradients, rounding decides which one moves first, so the details of maps differ between
     processors.
     """
 
     sums: ClassVar[bool] = True
 
     sign: SignedOption = "signed"
-    steps: Annotated[int, Field(ge=1, le=2000, description="Steps of the path.")] = 50
+    steps: Annotated[int, Field(ge=1, le=2000, description="Number of steps of the path.")] = 50
     fraction: Annotated[
-        float, Field(ge=0.001, le=1, description="Share of the values, those of the smallest gradients, changed first.")
+        float,
+        Field(
+            ge=0.001,
+            le=1,
+            description="Share of the values, those with the smallest gradients, that are changed first.",
+        ),
     ] = 0.25
     max_dist: Annotated[
-        float, Field(ge=0, le=1, description="How far a value may be from the straight line, as a share of its way.")
+        float,
+        Field(ge=0, le=1, description="Maximum distance of a value from the straight line, as a share of its path."),
     ] = 0.02
     baseline: Annotated[Baseline, Field(description=BASELINES)] = "zero"
     value: Colour = ()

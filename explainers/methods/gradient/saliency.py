@@ -35,13 +35,13 @@ class Saliency(Explainer):
 
     Section 3.1; the gradient is that of the normalised input. ``sign="signed"`` keeps the sign of the channel with the
     largest magnitude (of two equal ones, the positive one), so the absolute value of that map is the paper's.
-    ``"positive"`` keeps only the places where that sign is positive. ``smooth="eigen"`` takes the first principal
+    ``"positive"`` keeps only the places where that sign is positive. ``smooth="eigen"`` uses the first principal
     component over the channels instead of the largest channel.
     """
 
     sign: Annotated[
         Sign,
-        Field(description="Magnitude of the gradient (the paper's), its sign too, or only where it is positive."),
+        Field(description="Magnitude of the gradient (as in the paper), the signed gradient, or its positive part."),
     ] = "absolute"
 
     def attribute(self, question: Question) -> Attribution:

@@ -44,7 +44,7 @@ SMOOTHING, SMALLEST, DILATION, LEAST = 0.8, 150, 5, 50
     forwards="1 + 2 * steps",
     backwards="2 * steps",
     fine=True,
-    rounding="which of two regions of all but equal density is taken first",
+    rounding="which of two regions with almost equal density comes first",
 )
 @dataclass(frozen=True, kw_only=True)
 class XRAI(Explainer):
@@ -56,20 +56,23 @@ class XRAI(Explainer):
               \ \text{ for } i \in s_k \setminus R_k
 
     A are integrated gradients, the mean over two baselines. S are the segments of Felzenszwalb's algorithm at six
-    scales, each grown by some pixels to hold its edges. The region of the highest density is taken first, then the one
-    whose new pixels are the densest, and so on. The remaining pixels, too few for a region, share their mean.
+    scales, each dilated by some pixels to include its edges. The region with the highest density comes first, then the
+    one whose new pixels are the densest, and so on. The remaining pixels, too few for a region, share their mean.
 
     As in the authors' code, the baselines have the lowest and the highest value of the picture in all channels (black
-    and white, where the picture has both), and the numbers of the segmentation are the same. That code takes the
-    largest of the channels; here they are summed, so that with ``sign="signed"`` the map sums to the same as integrated
-    gradients. Pictures that are not square are segmented in their own proportions.
+    and white, if the picture has both), and the parameters of the segmentation are the same. That code uses the largest
+    of the channels; here they are summed, so with ``sign="signed"`` the map has the same sum as integrated gradients.
+    Pictures that are not square are segmented in their own aspect ratio.
     """
 
     sign: Annotated[
-        Sign, Field(description="Regions for and against the class, those for it only, or magnitudes of regions.")
+        Sign, Field(description="Regions for and against the class, for it only, or magnitudes of regions.")
     ] = "signed"
     steps: Annotated[
-        int, Field(ge=1, le=2000, description="Points where gradients are taken, of the lines from each baseline.")
+        int,
+        Field(
+            ge=1, le=2000, description="Number of points where gradients are computed, on the line from each baseline."
+        ),
     ] = 50
 
     def attribute(self, question: Question) -> Attribution:

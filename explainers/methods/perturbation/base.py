@@ -21,7 +21,7 @@ Segmentation = Literal["slic", "quickshift", "grid"]
 
 Score = Annotated[
     Literal["logit", "probability"],
-    Field(description="What of the class is watched: its `logit` or its `probability`."),
+    Field(description="Score to explain: the `logit` or the `probability` of the class."),
 ]
 
 ROUNDING = 1e-6
@@ -54,7 +54,7 @@ class Masking(Explainer):
     """
 
     sign: SignOption = "signed"
-    baseline: Annotated[PlainBaseline, Field(description=f"What hides a pixel. {PLAIN}")] = "zero"
+    baseline: Annotated[PlainBaseline, Field(description=f"Replacement of hidden pixels. {PLAIN}")] = "zero"
 
     @abstractmethod
     def scores(self, objective: Objective, outputs: Tensor) -> Tensor:

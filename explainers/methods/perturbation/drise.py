@@ -16,7 +16,8 @@ from seewhy.explainers.methods.perturbation.random_masks import Moments, RandomM
 @method(
     "drise",
     family="perturbation",
-    summary="Average of random masks, each weighted by how like the box a detector still finds; detectors only.",
+    summary="Average of random masks, weighted by the similarity of the boxes that a detector still finds; detectors "
+    "only.",
     paper=Paper(
         "Petsiuk, Jain, Manjunatha, Morariu, Mehra, Ordonez, Saenko",
         "Black-box Explanation of Object Detectors via Saliency Maps",
@@ -29,23 +30,23 @@ from seewhy.explainers.methods.perturbation.random_masks import Moments, RandomM
 )
 @dataclass(frozen=True, kw_only=True)
 class DRISE(RandomMasks):
-    r"""D-RISE: where a detector must look to find a box like the explained one.
+    r"""D-RISE: the parts of the picture that a detector needs to find a box like the explained one.
 
     .. math:: S(\lambda) \approx \frac{\sum_i w_i\, M_i(\lambda)}{\sum_i M_i(\lambda)} - \frac{1}{N} \sum_i w_i,
               \qquad w_i = \max_{d \in f(I \odot M_i)} \mathrm{IoU}(b, b_d)\, \frac{P \cdot P_d}{|P|\, |P_d|}\, O_d
 
-    where b is the explained box and P the scores of its classes; :math:`b_d`, :math:`P_d` and :math:`O_d` are those of
-    a candidate of the masked picture, :math:`O_d` its objectness where the detector has one, else 1. All candidates
-    count, before any threshold or suppression. Masks are those of RISE, and several boxes of a picture share them and
-    the passes. Answers tell the standard error of the estimate (`monte-carlo-error`).
+    where b is the explained box and P the scores of its classes; :math:`b_d` and :math:`P_d` are those of a candidate
+    of the masked picture, and :math:`O_d` is its objectness, or 1 if the detector has none. All candidates count,
+    before thresholding and suppression. Masks are those of RISE, and several boxes of a picture share them and the
+    passes. Results report the standard error of the estimate (``monte-carlo-error``).
 
-    Deviations: as in RISE the sum is divided by that of the masks, and the mean weight is subtracted; the paper draws
-    5000 masks of 16 by 16 cells. An attribute of the box other than its score makes no difference.
+    Deviations: as in RISE, the sum is divided by that of the masks, and the mean weight is subtracted; the paper uses
+    5000 masks of 16 by 16 cells. Attributes of the box other than its score have no effect.
     """
 
     reads_boxes: ClassVar[bool] = True
 
-    cells: Annotated[int, Field(ge=1, le=64, description="Cells of a mask on each side.")] = 16
+    cells: Annotated[int, Field(ge=1, le=64, description="Number of cells of a mask on each side.")] = 16
 
     def scores(self, objective: Objective, outputs: Tensor) -> Tensor:
         """Return the similarities (R,) float32 of outputs (R, ...)."""

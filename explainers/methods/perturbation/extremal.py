@@ -52,11 +52,11 @@ BYTES = 24
     ),
     forwards="3 + steps",
     backwards="1 + steps",
-    rounding="to which of several parts that serve as well the optimiser comes",
+    rounding="which of several equally good parts the optimiser finds",
 )
 @dataclass(frozen=True, kw_only=True)
 class ExtremalPerturbation(Perturbation):
-    r"""Extremal perturbation: which part of the picture, of a given area, keeps the score highest.
+    r"""Extremal perturbation: the part of the picture, of a given area, that keeps the score highest.
 
     .. math:: m_a = \arg\max_m \; S(m \otimes x) - \lambda \lVert \mathrm{vecsort}(m) - r_a \rVert^2, \qquad
               m(u) = \mathrm{smax}_v \; k(u - v)\, \bar m(v)
@@ -66,22 +66,26 @@ class ExtremalPerturbation(Perturbation):
     Gaussian k. The map is m, on its own grid.
 
     Deviations: the picture is blended with one blurred copy (or another baseline); in the paper the mask says how much
-    each pixel is blurred. The mask is computed on a grid of cells and enlarged bilinearly. The score is divided by its
-    fall from the picture to the baseline, and the norm by the number of cells, so that one :math:`\lambda` suits all
-    models; it grows from 1 to 300. The optimiser is Adam. The parameters start at one half plus a tenth of the
-    normalised gradient, for equal values have no order. Nothing is random.
+    each pixel is blurred. The mask is computed on a grid of cells and enlarged bilinearly. The score is divided by the
+    difference between picture and baseline, and the norm by the number of cells, so that a single :math:`\lambda` works
+    for all models; it grows from 1 to 300. The optimiser is Adam. The parameters start at one half plus a tenth of the
+    normalised gradient, because equal values have no order. Nothing is random.
 
-    With few steps the area is met only roughly. Rounding, which differs between processors, can lead the optimiser to
-    another part of the picture that serves as well; rely on what several areas have in common.
+    With few steps the area is only approximate. Rounding, which differs between processors, can lead the optimiser to
+    another part of the picture that works equally well; rely on what several areas have in common.
     """
 
-    sign: Annotated[Sign, Field(description="Without effect: a mask is never negative.")] = "positive"
-    baseline: Annotated[PlainBaseline, Field(description=f"What hides a pixel. {PLAIN}")] = "blur"
-    area: Annotated[float, Field(ge=0.01, le=0.9, description="Of the mask, as part of the picture's.")] = 0.1
-    steps: Annotated[int, Field(ge=1, le=2000, description="Of the optimiser, a backward pass each.")] = 150
-    cells: Annotated[int, Field(ge=2, le=64, description="Of the mask along the picture's shorter side.")] = 28
+    sign: Annotated[Sign, Field(description="No effect: a mask is never negative.")] = "positive"
+    baseline: Annotated[PlainBaseline, Field(description=f"Replacement of hidden pixels. {PLAIN}")] = "blur"
+    area: Annotated[float, Field(ge=0.01, le=0.9, description="Area of the mask, as a share of the picture's.")] = 0.1
+    steps: Annotated[
+        int, Field(ge=1, le=2000, description="Number of steps of the optimiser, with a backward pass each.")
+    ] = 150
+    cells: Annotated[
+        int, Field(ge=2, le=64, description="Number of cells of the mask along the picture's shorter side.")
+    ] = 28
     width: Annotated[
-        float, Field(ge=0.01, le=0.5, description="Standard deviation of the Gaussian, as part of the shorter side.")
+        float, Field(ge=0.01, le=0.5, description="Standard deviation of the Gaussian, as a share of the shorter side.")
     ] = 0.08
 
     def attribute(self, question: Question) -> Attribution:

@@ -37,7 +37,7 @@ _NO_CONTEXT = Diagnostic(
 @method(
     "grid-saliency",
     family="perturbation",
-    summary="The least context that keeps a class in its region.",
+    summary="The smallest context that keeps a class in its region.",
     paper=Paper(
         "Hoyer, Munoz, Katiyar, Khoreva, Fischer",
         "Grid Saliency for Context Explanations of Semantic Segmentation",
@@ -46,42 +46,46 @@ _NO_CONTEXT = Diagnostic(
     ),
     forwards="1 + steps",
     backwards="steps",
-    rounding="which of several parts of the context that serve as well is kept",
+    rounding="which of several equally good parts of the context is kept",
 )
 @dataclass(frozen=True, kw_only=True)
 class GridSaliency(Explainer):
-    r"""Grid saliency: which context around a region keeps a segmenter's class in it.
+    r"""Grid saliency: the context around a region that a segmenter needs to predict the class in it.
 
     .. math:: m^* = \arg\min_{m \in [0,1]^{h \times w}} \; \lambda \lVert m \rVert_1 + \frac{1}{|R|} \sum_{u \in R}
               \max\bigl(0,\, p_u(x) - p_u(M \odot x + (1 - M) \odot a)\bigr), \qquad
               M = \max\bigl(\mathbb{1}_R,\, \mathrm{up}(m)\bigr)
 
     Section 3: p is the probability of the class at each position of the region R, M the mask m of a coarse grid,
-    enlarged bilinearly, and a the baseline that takes the place of hidden pixels. The region itself stays visible, so m
-    is about the context alone. A cell is worth its :math:`\lambda` if hiding it lowers the probability, averaged over
-    the region, by more; where hiding raises it, nothing is gained. The map is m.
+    enlarged bilinearly, and a the baseline that replaces hidden pixels. The region itself stays visible, so m describes
+    only the context. A cell stays visible if hiding it lowers the probability, averaged over the region, by more than
+    :math:`\lambda`; raising the probability gains nothing. The map is m.
 
     Gradient descent starts at one half everywhere, with a momentum of 0.5, and keeps cells between 0 and 1. Start,
     momentum, step size and number of steps are those of an independent implementation, herbat/segmentation_xai on
-    GitHub, where the mask is summed too, with a :math:`\lambda` of 0.02; it also shrinks the enlarged mask by a pixel
-    and takes of several greys that as baseline which preserves the class least. The :math:`\lambda` of 0.05 and the
-    number of cells are chosen here, the latter in proportion to the input's sides. The probability of a contrast is
+    GitHub, where the mask is summed too, with a :math:`\lambda` of 0.02. It also shrinks the enlarged mask by a pixel,
+    and as baseline it uses the one of several greys that preserves the class least. The :math:`\lambda` of 0.05 and the
+    number of cells are our choice, the latter in proportion to the input's sides. The probability of a contrast is
     subtracted from that of the class. Nothing is random.
 
-    Context of which every cell alone matters less than :math:`\lambda` is hidden; lower it, or take fewer cells, if the
-    map is zero. It is zero too where no context is needed.
+    Context is hidden if each of its cells alone matters less than :math:`\lambda`. If the map is zero, lower
+    :math:`\lambda` or use fewer cells. The map is also zero if no context is needed.
     """
 
     reads_region: ClassVar[bool] = True
 
-    sign: Annotated[Sign, Field(description="Without effect: a mask is never negative.")] = "positive"
-    baseline: Annotated[PlainBaseline, Field(description=f"What hides a pixel. {PLAIN}")] = "zero"
+    sign: Annotated[Sign, Field(description="No effect: a mask is never negative.")] = "positive"
+    baseline: Annotated[PlainBaseline, Field(description=f"Replacement of hidden pixels. {PLAIN}")] = "zero"
     sparsity: Annotated[
-        float, Field(ge=0, le=10, description="Weight of each visible cell, as a difference of the mean probability.")
+        float, Field(ge=0, le=10, description="Cost of each visible cell, as a difference of the mean probability.")
     ] = 0.05
-    steps: Annotated[int, Field(ge=1, le=2000, description="Of the gradient descent, a backward pass each.")] = 100
+    steps: Annotated[
+        int, Field(ge=1, le=2000, description="Number of steps of the gradient descent, with a backward pass each.")
+    ] = 100
     rate: Annotated[float, Field(gt=0, le=100, description="Step size, in units of the mask.")] = 0.2
-    cells: Annotated[int, Field(ge=1, le=64, description="Of the mask along the picture's shorter side.")] = 8
+    cells: Annotated[
+        int, Field(ge=1, le=64, description="Number of cells of the mask along the picture's shorter side.")
+    ] = 8
 
     def attribute(self, question: Question) -> Attribution:
         """One forward pass of the pictures, and a forward and a backward pass per step.

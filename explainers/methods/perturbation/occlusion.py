@@ -18,7 +18,7 @@ from seewhy.explainers.methods.perturbation.base import Perturbation
 @method(
     "occlusion",
     family="perturbation",
-    summary="How far the score falls when a patch hides a part of the picture.",
+    summary="Decrease of the score when a patch hides a part of the picture.",
     paper=Paper(
         "Zeiler, Fergus",
         "Visualizing and Understanding Convolutional Networks",
@@ -31,19 +31,25 @@ from seewhy.explainers.methods.perturbation.base import Perturbation
 )
 @dataclass(frozen=True, kw_only=True)
 class Occlusion(Perturbation):
-    r"""Occlusion: the fall of the score, averaged over all positions of a sliding patch that hide a pixel.
+    r"""Occlusion: the decrease of the score, averaged over all positions of a sliding patch that hide a pixel.
 
     .. math:: M_{ij} = \frac{1}{|\{P : (i,j) \in P\}|} \sum_{P : (i,j) \in P} \big( S(x) - S(x_{\setminus P}) \big)
 
     where :math:`x_{\setminus P}` is the picture with the patch P replaced by the baseline. Positions start in the upper
     left corner; the last ones are cut off at the border. Section 4.2 of the paper shows the score at each position of a
-    grey square; here each position counts for all the pixels that it hides. The score here is the logit; the paper's is
+    grey square; here each position counts for all the pixels that it hides. The score here is the logit; the paper uses
     the probability (``score="probability"``).
     """
 
     patch: Annotated[int, Field(ge=1, le=1024, description="Side of the patch in pixels of the model's input.")] = 32
     stride: Annotated[
-        int, Field(ge=1, le=1024, validate_default=True, description="Pixels between two positions, at most the patch.")
+        int,
+        Field(
+            ge=1,
+            le=1024,
+            validate_default=True,
+            description="Number of pixels between two positions, at most the patch.",
+        ),
     ] = 16
 
     @field_validator("stride")

@@ -100,9 +100,11 @@ class RandomMasks(Masking):
     """
 
     sign: SignOption = "positive"
-    samples: Annotated[int, Field(ge=1, le=20_000, description="How many masks are drawn.")] = 1000
-    probability: Annotated[float, Field(ge=0.01, le=0.99, description="Of each cell of a mask to be shown.")] = 0.5
-    cells: Annotated[int, Field(ge=1, le=64, description="Cells of a mask on each side.")] = 7
+    samples: Annotated[int, Field(ge=1, le=20_000, description="Number of masks.")] = 1000
+    probability: Annotated[
+        float, Field(ge=0.01, le=0.99, description="Probability that a cell of a mask is shown.")
+    ] = 0.5
+    cells: Annotated[int, Field(ge=1, le=64, description="Number of cells of a mask on each side.")] = 7
     seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:

@@ -25,7 +25,7 @@ MOST_PASSES = 1_000_000
 @method(
     "sobol",
     family="perturbation",
-    summary="Share of the score's variance under random masks that each cell of the mask has a part in.",
+    summary="Share of the score's variance under random masks that involves each cell of the mask.",
     paper=Paper(
         "Fel, Cadène, Chalvidal, Cord, Vigouroux, Serre",
         "Look at the Variance! Efficient Black-box Explanations with Sobol-based Sensitivity Analysis",
@@ -44,15 +44,20 @@ class Sobol(Perturbation):
               \big( f(B_j) - \bar f \big)^2 \Big)
 
     where the rows of A and B are masks whose cells are uniform between 0 and 1, and :math:`C^{(i)}` is A with the cell
-    i of B. A and B are the halves of one scrambled Sobol sequence, so the masks cover their space evenly. A mask has
-    one value all over a cell, and blends the picture with the baseline. An index counts the effect of its cell alone
-    and together with others; it has no sign. Where the score varies by no more than rounding, the map is zero.
+    i of B. A and B are the halves of one scrambled Sobol sequence, so the masks cover their space evenly. A mask is
+    constant within each cell, and blends the picture with the baseline. An index counts the effect of its cell alone
+    and together with others; it has no sign. If the score varies only by rounding, the map is zero.
     """
 
-    sign: Annotated[Sign, Field(description="Without effect: a share of the variance is never negative.")] = "positive"
-    cells: Annotated[int, Field(ge=1, le=64, description="Cells of the mask on each side.")] = 8
+    sign: Annotated[Sign, Field(description="No effect: a share of the variance is never negative.")] = "positive"
+    cells: Annotated[int, Field(ge=1, le=64, description="Number of cells of the mask on each side.")] = 8
     samples: Annotated[
-        int, Field(ge=2, le=4096, description="Rows of the two matrices of masks; powers of two cover best.")
+        int,
+        Field(
+            ge=2,
+            le=4096,
+            description="Number of rows of the two matrices of masks; powers of two cover the space best.",
+        ),
     ] = 16
     seed: Seed = 0
 

@@ -32,10 +32,10 @@ class Superpixels(Perturbation):
 
     segmentation: Annotated[
         Segmentation,
-        Field(description="How the picture is cut: `slic`, `quickshift`, or a `grid` that knows nothing of it."),
+        Field(description="Segmentation algorithm: `slic`, `quickshift`, or a regular `grid`."),
     ] = "slic"
     segments: Annotated[
-        int, Field(ge=1, le=1000, description="About how many superpixels; quickshift finds its own number.")
+        int, Field(ge=1, le=1000, description="Approximate number of superpixels; quickshift chooses its own number.")
     ] = 50
 
     @abstractmethod
@@ -78,7 +78,7 @@ class Superpixels(Perturbation):
 @method(
     "feature-ablation",
     family="perturbation",
-    summary="How far the score falls when a superpixel is hidden.",
+    summary="Decrease of the score when a superpixel is hidden.",
     paper=Paper(
         "Robnik-Šikonja, Kononenko",
         "Explaining Classifications For Individual Instances",
@@ -91,13 +91,14 @@ class Superpixels(Perturbation):
 )
 @dataclass(frozen=True, kw_only=True)
 class FeatureAblation(Superpixels):
-    r"""Feature ablation: the fall of the score when one superpixel is hidden.
+    r"""Feature ablation: the decrease of the score when one superpixel is hidden.
 
     .. math:: \phi_k = S(x) - S(x_{\setminus k})
 
-    where superpixel k is replaced by the baseline in :math:`x_{\setminus k}`. In the paper attributes are columns of a
-    table, a missing one is averaged over its values, and besides the difference of probabilities the paper considers
-    that of information and the weight of evidence. Here the attributes are superpixels, and the score is the logit.
+    where superpixel k is replaced by the baseline in :math:`x_{\setminus k}`. In the paper, attributes are columns of a
+    table, missing attributes are averaged over their values, and the difference of information and the weight of
+    evidence are considered besides the difference of probabilities. Here the attributes are superpixels, and the score
+    is the logit.
     """
 
     def coalitions(self, regions: int) -> Tensor:
@@ -130,19 +131,21 @@ class LIME(Superpixels):
     .. math:: w = \arg\min_w \min_b \sum_i \pi(z_i) \big( f(z_i) - b - w^\top z_i \big)^2 + \alpha \lVert w \rVert^2,
               \qquad \pi(z) = \exp\big( -D(z)^2 / \sigma^2 \big)
 
-    where :math:`z_i` says which superpixels are shown, each with probability 1/2 (the first sample shows all), f is
-    the softmax probability, and D is the distance from the picture (section 3.4). As in the authors' own program for
-    pictures, all superpixels get a weight by ridge regression, and D is the cosine distance of z and a vector of ones;
-    the paper first selects K superpixels by Lasso, and names the Euclidean distance for pictures. That program takes
-    the square root of :math:`\pi` with a width of 0.25, which is the width of 0.35 here. By default it hides a
-    superpixel by the superpixel's own mean colour.
+    where :math:`z_i` says which superpixels are shown, each with probability 1/2 (the first sample shows all), f is the
+    softmax probability, and D is the distance from the picture (section 3.4). As in the authors' program for pictures,
+    all superpixels get a weight by ridge regression, and D is the cosine distance of z and a vector of ones; the paper
+    first selects K superpixels by Lasso, and uses the Euclidean distance for pictures. The program uses the square root
+    of :math:`\pi` with a width of 0.25, which equals a width of 0.35 here. By default it replaces a hidden superpixel
+    by its own mean colour.
     """
 
     shrinks: ClassVar[bool] = True
 
     score: Score = "probability"
-    samples: Annotated[int, Field(ge=2, le=20_000, description="How many sets of superpixels are shown.")] = 1000
-    width: Annotated[float, Field(ge=0.01, le=100, description="Of the kernel that weighs samples by nearness.")] = 0.35
+    samples: Annotated[int, Field(ge=2, le=20_000, description="Number of sets of superpixels.")] = 1000
+    width: Annotated[
+        float, Field(ge=0.01, le=100, description="Width of the kernel that weights samples by their distance.")
+    ] = 0.35
     ridge: Annotated[float, Field(gt=0, le=1e6, description="Strength of the penalty on the weights.")] = 1.0
     seed: Seed = 0
 
@@ -164,7 +167,7 @@ class LIME(Superpixels):
 @method(
     "kernel-shap",
     family="perturbation",
-    summary="Shapley values of superpixels, by weighted least squares over sets of hidden ones.",
+    summary="Shapley values of superpixels, by weighted least squares over sets of hidden superpixels.",
     paper=Paper(
         "Lundberg, Lee",
         "A Unified Approach to Interpreting Model Predictions",
@@ -184,12 +187,12 @@ class KernelSHAP(Superpixels):
               \pi(z) = \frac{K - 1}{\binom{K}{|z|}\, |z|\, (K - |z|)}
 
     where z says which of K superpixels are shown, and f(0) is the score of the baseline alone (theorem 2; its two
-    infinite weights are the constraint). Where `samples` are enough, all sets run, and the values are the Shapley
-    values of the score. Otherwise sets are drawn by their kernel weight, each together with its complement, which
-    lowers the variance; the paper leaves open how to draw them. There is no penalty on the values.
+    infinite weights are the constraint). If ``samples`` is large enough, all sets run, and the values are the exact
+    Shapley values of the score. Otherwise sets are drawn by their kernel weight, each together with its complement,
+    which lowers the variance; the paper does not specify how to draw them. The values are not penalised.
     """
 
-    samples: Annotated[int, Field(ge=2, le=20_000, description="How many sets of superpixels are shown.")] = 1000
+    samples: Annotated[int, Field(ge=2, le=20_000, description="Number of sets of superpixels.")] = 1000
     seed: Seed = 0
 
     def coalitions(self, regions: int) -> Tensor:

@@ -125,7 +125,7 @@ _RULES = Rules(
 @method(
     "deeplift",
     family="rule",
-    summary="The difference to a baseline's score, shared out by how much each activation differs from the baseline's.",
+    summary="The difference to a baseline's score, distributed by the difference of each activation to the baseline's.",
     paper=Paper(
         "Shrikumar, Greenside, Kundaje",
         "Learning Important Features Through Propagating Activation Differences",
@@ -138,21 +138,21 @@ _RULES = Rules(
 )
 @dataclass(frozen=True, kw_only=True)
 class DeepLIFT(Explainer):
-    r"""DeepLIFT with the rescale rule: a gradient whose slopes are those of secants between baseline and picture.
+    r"""DeepLIFT with the rescale rule: a gradient with the slopes of secants between baseline and picture.
 
     .. math:: C_i = m_i \, (x_i - x'_i), \qquad \sum_i C_i = S(x) - S(x'), \qquad
               m_i = \sum_j m_{ij} m_j, \quad m_{f(z)} = \frac{f(z) - f(z')}{z - z'}
 
     These are the paper's summation to delta, chain rule for multipliers and rescale rule. Linear operations have their
     ordinary gradient (the linear rule without the separation of signs, which only matters for RevealCancel). S is the
-    logit (with a contrast, the difference of two), not the probability. Where z and z' are all but equal, m is the
-    slope between them. The picture x and its baseline x' run through the model in one batch, so every nonlinearity sees
-    both, however it is called.
+    logit (with a contrast, the difference of two), not the probability. If z and z' are almost equal, m is the slope
+    between them. The picture x and its baseline x' run through the model in one batch, so every nonlinearity sees both,
+    however it is called.
 
     Beyond the paper: the multiplier of max pooling goes to the place of the larger of the two maxima. In a product of
-    two activations (a gate) each factor's difference is multiplied by the mean of the other factor over x and x'; these
-    are the Shapley values of the two factors. Both keep the sum complete. Completeness is checked: a model whose
-    operations break it is refused, and so is one with softmax attention, layer norm or group norm.
+    two activations (a gate), each factor's difference is multiplied by the mean of the other factor over x and x';
+    these are the Shapley values of the two factors. Both preserve completeness. Completeness is checked: models whose
+    operations violate it are refused, and so are models with softmax attention, layer norm or group norm.
 
     The standard deviation of ``baseline="blur"`` is a tenth of the picture's shorter side.
     """
@@ -161,10 +161,10 @@ class DeepLIFT(Explainer):
 
     baseline: Annotated[
         PlainBaseline,
-        Field(description=f"What the picture is compared with. {PLAIN}"),
+        Field(description=f"Baseline to compare the picture with. {PLAIN}"),
     ] = "zero"
     sign: Annotated[
-        Sign, Field(description="Contributions for the class and against it, only those for it, or their size.")
+        Sign, Field(description="Contributions for and against the class, for it only, or their magnitudes.")
     ] = "signed"
 
     def origins(self, images: Tensor, model: AnyModel) -> Tensor:

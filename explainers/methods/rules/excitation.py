@@ -27,7 +27,7 @@ _COMPOSITE = Composite(first=_OWN_SIGN, conv=_OWN_SIGN, dense=excitation_rule, s
 @method(
     "excitation-backprop",
     family="rule",
-    summary="How probably a winner-take-all walk from the class, along exciting connections, comes by each place.",
+    summary="Probability that a winner-take-all walk from the class along exciting connections visits each place.",
     paper=Paper(
         "Zhang, Lin, Brandt, Shen, Sclaroff",
         "Top-down Neural Attention by Excitation Backprop",
@@ -44,21 +44,21 @@ class ExcitationBackprop(LayerExplainer):
               P(a_j \mid a_i) = \frac{a_j w_{ij}^+}{\sum_k a_k w_{ik}^+}
 
     where the walk goes from neuron i to the neurons j that feed it, in proportion to their excitation of i; biases do
-    not count. The map is the probability of each place, summed over channels, and sums to one. Max pooling hands the
+    not count. The map is the probability of each place, summed over channels, and sums to one. Max pooling passes the
     probability to the maximum; average poolings and additions are neurons with equal weights. The paper does not treat
     batch normalisation: here it is folded into the convolution before it, and elsewhere it is a neuron with one input
     and a bias.
 
-    The paper assumes positive activations. Where they are not (the picture itself, and layers without a ReLU), a
-    contribution counts by the sign of weight times activation, and a negative neuron is fed by its negative
+    The paper assumes positive activations. For negative ones (in the picture itself, and in layers without a ReLU), a
+    contribution counts by the sign of weight times activation, and a negative neuron is excited by its negative
     contributions. Neurons that only a bias excites lose probability, and so does a layer that another branch bypasses;
-    dividing by the sum makes up for both. A contrast is the difference of two such maps; the paper's contrastive map
+    dividing by the sum compensates for both. A contrast is the difference of two such maps; the paper's contrastive map
     inverts the weights of the class instead.
     """
 
     layers: Annotated[
         tuple[str, ...],
-        Field(description="Dotted path or glob of the layer to stop at, repeatable; none to go on to the picture."),
+        Field(description="Dotted path or glob of the layer to stop at, repeatable; by default the picture."),
     ] = ()
 
     def attribute(self, question: Question) -> Attribution:

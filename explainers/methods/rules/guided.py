@@ -68,9 +68,9 @@ class RectifiedGradient(Explainer):
 
     rules: ClassVar[Rules]
 
-    sign: Annotated[Sign, Field(description="Magnitude of the gradient, its sign too, or its positive part.")] = (
-        "absolute"
-    )
+    sign: Annotated[
+        Sign, Field(description="Magnitude of the gradient, the signed gradient, or its positive part.")
+    ] = "absolute"
 
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""
@@ -81,7 +81,7 @@ class RectifiedGradient(Explainer):
 @method(
     "guided-backprop",
     family="rule",
-    summary="Gradient that passes a ReLU only where both it and the ReLU's input are positive.",
+    summary="Gradient that passes ReLUs only where both the gradient and the ReLU's input are positive.",
     paper=Paper(
         "Springenberg, Dosovitskiy, Brox, Riedmiller",
         "Striving for Simplicity: The All Convolutional Net",
@@ -100,7 +100,7 @@ class GuidedBackprop(RectifiedGradient):
 
     All other operations have their ordinary gradient, and the map is the sum over the colour channels. ReLU6 counts as
     a rectifier; beyond six its slope is zero too. A model with other activations (SiLU, GELU, leaky ReLU) is refused,
-    for the rule is about rectifiers. The maps are sharp, but hardly depend on the class.
+    because the rule is defined for rectifiers. The maps are sharp but hardly depend on the class.
     """
 
     rules: ClassVar[Rules] = GUIDED
@@ -109,7 +109,7 @@ class GuidedBackprop(RectifiedGradient):
 @method(
     "deconvnet",
     family="rule",
-    summary="Gradient that passes a ReLU only where it is positive itself, whatever the ReLU's input was.",
+    summary="Gradient that passes ReLUs only where the gradient is positive, regardless of the ReLU's input.",
     paper=Paper(
         "Zeiler, Fergus",
         "Visualizing and Understanding Convolutional Networks",
@@ -121,14 +121,14 @@ class GuidedBackprop(RectifiedGradient):
 )
 @dataclass(frozen=True, kw_only=True)
 class Deconvnet(RectifiedGradient):
-    r"""Deconvnet: features are projected back through transposed filters and rectified on the way.
+    r"""Deconvnet: features are projected back through transposed filters, with rectification.
 
     .. math:: R^l_i = \mathbb{1}[R^{l+1}_i > 0] \; R^{l+1}_i, \qquad f^{l+1}_i = \mathrm{ReLU}(f^l_i)
 
     Filters are transposed, max pooling goes back to the place of the maximum ("switches"), and where the model
-    rectifies, the signal itself is rectified. All but the last is the ordinary gradient, as Simonyan et al. (2013)
-    note. The paper starts from one activation of a feature map, with its value; here the pass starts from the score of
-    the class, with one. Activations other than rectifiers are refused.
+    rectifies, the signal itself is rectified. Except for the last rule, this is the ordinary gradient, as Simonyan et
+    al. (2013) note. The paper starts from the value of one activation of a feature map; here the pass starts from the
+    score of the class, with one. Activations other than rectifiers are refused.
     """
 
     rules: ClassVar[Rules] = DECONVNET
@@ -149,11 +149,11 @@ class GuidedGradCAM(LayerExplainer):
 
     .. math:: M_{ij} = \sum_c G_{cij} \; \mathrm{up}(L^t)_{ij}
 
-    G is guided backpropagation to the input, L is Grad-CAM with its ReLU, resized bilinearly to the picture. Grad-CAM
-    is not normalised first, which would only scale the map. The Grad-CAMs of several layers are fused.
+    G is guided backpropagation to the input, and L is Grad-CAM with its ReLU, resized bilinearly to the picture.
+    Grad-CAM is not normalised first, because that would only scale the map. The Grad-CAMs of several layers are fused.
     """
 
-    sign: Annotated[Sign, Field(description="Magnitude of the product, its sign too, or its positive part.")] = (
+    sign: Annotated[Sign, Field(description="Magnitude of the product, the signed product, or its positive part.")] = (
         "absolute"
     )
 

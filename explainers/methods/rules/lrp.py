@@ -39,7 +39,7 @@ CompositeName = Literal[
 @method(
     "lrp",
     family="rule",
-    summary="The logit, shared out layer by layer in proportion to contributions, down to the pixels.",
+    summary="The logit, distributed layer by layer in proportion to contributions, down to the pixels.",
     paper=Paper(
         "Bach, Binder, Montavon, Klauschen, Müller, Samek",
         "On Pixel-Wise Explanations for Non-Linear Classifier Decisions by Layer-Wise Relevance Propagation",
@@ -50,7 +50,7 @@ CompositeName = Literal[
 )
 @dataclass(frozen=True, kw_only=True)
 class LRP(Explainer):
-    r"""Layer-wise relevance propagation: each output's relevance is shared among its inputs by contribution.
+    r"""Layer-wise relevance propagation: the relevance of each output is distributed over its inputs by contribution.
 
     .. math:: R_i = \sum_j \frac{z_{ij}}{z_j + \epsilon \, \mathrm{sign}(z_j)} R_j, \qquad
               z_{ij} = x_i w_{ij}, \quad z_j = \sum_i z_{ij} + b_j
@@ -60,37 +60,37 @@ class LRP(Explainer):
 
     The relevance of the output is the logit itself (with a contrast, the two logits with opposite signs). The rules are
     ``epsilon`` and, below it, the gamma rule (``gamma``; Montavon et al. 2019, "Layer-Wise Relevance Propagation: An
-    Overview") and the alpha-beta rule. ``z-plus`` is the limit of a large gamma; for positive outputs it is alpha 1,
-    beta 0. In names of several parts, dense layers follow the first rule and convolutions the second, where ``plus`` is
-    z-plus. With a third part, the first convolution follows ``flat`` (even shares) or ``box`` (the :math:`z^B` rule of
-    Montavon et al. 2017, "Explaining nonlinear classification decisions with deep Taylor decomposition": contributions
-    beyond those of the smallest and largest possible values).
+    Overview") and the alpha-beta rule. ``z-plus`` is the limit of a large gamma; for positive outputs it equals alpha
+    1, beta 0. In names with several parts, dense layers follow the first rule and convolutions the second, where
+    ``plus`` is z-plus. With a third part, the first convolution follows ``flat`` (equal shares) or ``box`` (the
+    :math:`z^B` rule of Montavon et al. 2017, "Explaining nonlinear classification decisions with deep Taylor
+    decomposition": contributions beyond those of the smallest and largest possible values).
 
-    Rectifiers and constant factors hand relevance on, max pooling to the place of the maximum. Additions (of shortcuts)
-    and average poolings share by the epsilon rule, under ``z-plus`` by z-plus. Batch normalisation is folded into the
-    convolution or dense layer before it. Without one, as in DenseNet, it shares between its input and its bias as an
-    addition does. Biases and added constants keep their share: without any, the map sums to the logit, up to epsilon.
-    In trained networks with batch normalisation they keep nearly all of it, so a map shows where relevance is, not how
-    much there is in all.
+    Rectifiers and constant factors pass relevance on, max pooling to the place of the maximum. Additions (of shortcuts)
+    and average poolings use the epsilon rule, or z-plus under ``z-plus``. Batch normalisation is folded into the
+    convolution or dense layer before it. Without one, as in DenseNet, it distributes relevance between its input and
+    its bias like an addition. Biases and added constants keep their share; without any, the map sums to the logit, up
+    to epsilon. In trained networks with batch normalisation they keep nearly all of it, so a map shows where relevance
+    is, but not its total.
 
     Beyond the papers: for a negative output (only layers without a ReLU have them) the gamma rule, and so z-plus,
-    favours the negative contributions. Under alpha-beta, where contributions of one sign are missing, those of the
-    other share all the relevance, so that none is made or lost. ``box`` takes the extremes of each channel in the
-    picture, for the range of a bare module's input is unknown. Products of two activations, and activations other than
+    favours the negative contributions. Under alpha-beta, if there are no contributions of one sign, those of the other
+    sign share all the relevance, so relevance is conserved. ``box`` uses the extremes of each channel in the picture,
+    because the range of a bare module's input is unknown. Products of two activations, and activations other than
     rectifiers (SiLU, GELU, sigmoid, softmax), have no rule here; a model with them is refused.
     """
 
     composite: Annotated[
         CompositeName,
-        Field(description="Rule of all layers, or rules of dense layers, convolutions and the first convolution."),
+        Field(description="Rule for all layers, or rules for dense layers, convolutions and the first convolution."),
     ] = "epsilon-gamma-box"
-    epsilon: Annotated[float, Field(gt=0, le=1, description="Added to what the epsilon rule divides by.")] = 1e-6
+    epsilon: Annotated[float, Field(gt=0, le=1, description="Added to the denominator of the epsilon rule.")] = 1e-6
     gamma: Annotated[
-        float, Field(ge=0, le=1000, description="How much more contributions of the output's sign count.")
+        float, Field(ge=0, le=1000, description="Additional weight of contributions with the sign of the output.")
     ] = 0.25
-    sign: Annotated[
-        Sign, Field(description="Relevance for the class and against it, only that for it, or its size.")
-    ] = "signed"
+    sign: Annotated[Sign, Field(description="Relevance for and against the class, for it only, or its magnitude.")] = (
+        "signed"
+    )
 
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""

@@ -23,7 +23,7 @@ from seewhy.explainers.methods.transformer.base import (
 @method(
     "attention-rollout",
     family="transformer",
-    summary="Attention of all blocks, multiplied: which patches reach the head; the same for every class.",
+    summary="Product of the attention of all blocks: which patches reach the head; the same for every class.",
     paper=Paper(
         "Abnar, Zuidema",
         "Quantifying Attention Flow in Transformers",
@@ -35,18 +35,18 @@ from seewhy.explainers.methods.transformer.base import (
 )
 @dataclass(frozen=True, kw_only=True)
 class AttentionRollout(AttentionExplainer):
-    r"""Attention rollout: the attention of all blocks multiplied, half of each block passing it by.
+    r"""Attention rollout: the product of the attention of all blocks, averaged with the identity for the shortcuts.
 
     .. math:: \tilde A_l = \tfrac{1}{2} \big(\mathbb{E}_h[A_l^h] + I\big), \qquad R = \tilde A_L \cdots \tilde A_1
 
     where :math:`A_l^h` are the probabilities of head h in block l. The map is the row of R for the class token, without
-    its columns of class and register tokens; where the head of the model reads several tokens, the mean of their rows.
-    Which tokens it reads shows in the gradients by the last block's tokens, the only gradients here. The maximum or the
-    minimum over the heads, which are not in the paper, is divided by the sum of its row.
+    its columns for class and register tokens; if the head of the model reads several tokens, it is the mean of their
+    rows. The gradients with respect to the last block's tokens show which tokens it reads; no other gradients are used.
+    The maximum or the minimum over the heads, which are not in the paper, is divided by the sum of its row.
     """
 
     heads: Annotated[
-        Literal["mean", "max", "min"], Field(description="What is taken of the probabilities of a block's heads.")
+        Literal["mean", "max", "min"], Field(description="Reduction over the probabilities of a block's heads.")
     ] = "mean"
 
     def relevance(self, question: Question, blocks: Blocks) -> tuple[Tensor, Objective, Tensor]:
@@ -71,7 +71,7 @@ class AttentionRollout(AttentionExplainer):
 @method(
     "chefer",
     family="transformer",
-    summary="Attention times its gradient, gathered block by block: which patches reach the head, for a class.",
+    summary="Attention times its gradient, accumulated over blocks: which patches reach the head, for a class.",
     paper=Paper(
         "Chefer, Gur, Wolf",
         "Generic Attention-model Explainability for Interpreting Bi-Modal and Encoder-Decoder Transformers",
@@ -82,15 +82,15 @@ class AttentionRollout(AttentionExplainer):
 )
 @dataclass(frozen=True, kw_only=True)
 class Chefer(AttentionExplainer):
-    r"""Chefer's relevance: attention weighted by its gradient, gathered from block to block.
+    r"""Chefer's relevance: attention weighted by its gradient, accumulated over the blocks.
 
     .. math:: \bar A_l = \mathbb{E}_h\big[(\nabla A_l^h \odot A_l^h)^+\big], \qquad
               R \leftarrow R + \bar A_l R, \quad R_0 = I
 
-    where :math:`\nabla A_l^h` is the gradient of the logit by the probabilities (equations 5 and 6). The map is the row
-    of R for the class token, without its columns of class and register tokens; where the head of the model reads
-    several tokens, the mean of their rows. Nothing in it is negative. The authors' earlier method (arXiv 2012.09838)
-    has relevance by LRP in the place of the attention.
+    where :math:`\nabla A_l^h` is the gradient of the logit with respect to the probabilities (equations 5 and 6). The
+    map is the row of R for the class token, without its columns for class and register tokens; if the head of the model
+    reads several tokens, it is the mean of their rows. It has no negative values. The authors' earlier method (arXiv
+    2012.09838) uses LRP relevance instead of the attention.
     """
 
     def relevance(self, question: Question, blocks: Blocks) -> tuple[Tensor, Objective, Tensor]:
@@ -109,7 +109,7 @@ class Chefer(AttentionExplainer):
 @method(
     "legrad",
     family="transformer",
-    summary="How a class's score in each block rises with attention to a patch, averaged over blocks.",
+    summary="Increase of a class's score in each block with attention to a patch, averaged over blocks.",
     paper=Paper(
         "Bousselham, Boggust, Chaybouti, Strobelt, Kuehne",
         "LeGrad: An Explainability Method for Vision Transformers via Feature Formation Sensitivity",
@@ -120,19 +120,19 @@ class Chefer(AttentionExplainer):
 )
 @dataclass(frozen=True, kw_only=True)
 class LeGrad(AttentionExplainer):
-    r"""LeGrad: gradients by the attention of each block of the score that the block's own tokens have.
+    r"""LeGrad: gradients of the score of each block's tokens with respect to the block's attention.
 
     .. math:: E_k = \frac{1}{L} \sum_l \frac{1}{h T} \sum_{h, q}
               \Big(\frac{\partial s_l}{\partial A^h_{l, q k}}\Big)^+, \qquad
               s_l = f\Big(\frac{1}{T} \sum_q z_{l, q}\Big)
 
-    where :math:`z_{l, q}` are the T tokens after block l, f is the model's head behind its last block, and
-    :math:`s_l` the logit that it gives to their mean. The gradient is that by the block's own attention: what earlier
-    blocks did is a constant. Columns of class and register tokens are left out. Nothing is negative.
+    where :math:`z_{l, q}` are the T tokens after block l, f is the model's head behind its last block, and :math:`s_l`
+    the logit that it gives to their mean. The gradient is taken with respect to the block's own attention; the results
+    of earlier blocks are constants. Columns of class and register tokens are omitted. The map has no negative values.
 
-    The mean of all tokens, as in the authors' code, takes the place of each token in front of the head, which may then
-    read any of them. All blocks count; the authors leave out the first ones of large models. The paper scales the map
-    to [0, 1], as drawings here do.
+    As in the authors' code, the mean of all tokens replaces each token before the head, which may then read any of
+    them. All blocks count; the authors omit the first blocks of large models. The paper scales the map to [0, 1], as
+    drawings do here.
     """
 
     def relevance(self, question: Question, blocks: Blocks) -> tuple[Tensor, Objective, Tensor]:

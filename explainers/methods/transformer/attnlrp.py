@@ -21,7 +21,7 @@ from seewhy.explainers.methods.rules.relevance import Composite
 @method(
     "attnlrp",
     family="transformer",
-    summary="The logit, shared out layer by layer, through attention, normalisation and any activation, to the pixels.",
+    summary="The logit, distributed layer by layer through attention, normalisation and any activation, to the pixels.",
     paper=Paper(
         "Achtibat, Hatefi, Dreyer, Jain, Wiegand, Lapuschkin, Samek",
         "AttnLRP: Attention-Aware Layer-Wise Relevance Propagation for Transformers",
@@ -29,11 +29,11 @@ from seewhy.explainers.methods.rules.relevance import Composite
         "https://arxiv.org/abs/2402.05602",
     ),
     fine=True,
-    rounding="how relevance is divided among contributions that all but cancel, as in untrained networks",
+    rounding="how relevance is divided among contributions that almost cancel, as in untrained networks",
 )
 @dataclass(frozen=True, kw_only=True)
 class AttnLRP(Explainer):
-    r"""AttnLRP: relevance through attention, whose softmax and products have rules of their own.
+    r"""AttnLRP: relevance through attention, with special rules for its softmax and products.
 
     .. math:: R_{x_i} = x_i \Big(R_{s_i} - s_i \sum_j R_{s_j}\Big) \quad (s = \mathrm{softmax}(x)), \qquad
               R_{A_{jk}} = \sum_p \frac{A_{jk} V_{kp}}{2 O_{jp} + \epsilon} R_{O_{jp}}, \quad
@@ -45,27 +45,32 @@ class AttnLRP(Explainer):
 
     These are the paper's propositions 3.1 (softmax), 3.3 (matrix products, here also of queries and keys) and 3.4
     (normalisation: the deviation σ is a constant), and the identity rule of activations such as GELU. A product of two
-    activations at one place, as of a gate, gives half of the relevance to each (proposition 3.2). All else is as in
-    ``lrp``: convolutions and dense layers follow the gamma rule, or with a gamma of 0 the epsilon rule; additions of
-    shortcuts and averages the epsilon rule. The relevance of the output is the logit (with a contrast, the two logits
-    with opposite signs).
+    activations at one place, as in a gate, gives half of the relevance to each (proposition 3.2). Everything else is as
+    in ``lrp``: convolutions and dense layers follow the gamma rule, or the epsilon rule with a gamma of 0; additions of
+    shortcuts and averages follow the epsilon rule. The relevance of the output is the logit (with a contrast, the two
+    logits with opposite signs).
 
-    Biases keep their share, and so does the softmax, whose rule is a Taylor decomposition with a constant term. With
-    these the relevance is complete; the map alone need not sum to the logit. A quotient of two activations is taken for
-    a normalisation, so the dividend gets all. Any model made of such operations is explained, with attention or
-    without: windows, and convolutional networks with SiLU and gates, too. In front of the patches relevance is shared
-    among the pixels, so the grid of patches shows; ``smooth="tta"`` softens it.
+    Biases keep their share, and so does the softmax, whose rule is a Taylor decomposition with a constant term.
+    Including these, the relevance is complete; the map alone need not sum to the logit. A quotient of two activations
+    is treated as a normalisation, so the dividend gets all relevance. Any model that consists of such operations can be
+    explained, with or without attention, including windows and convolutional networks with SiLU and gates. Before the
+    patch embedding, relevance is distributed over the pixels of each patch, so the grid of patches is visible;
+    ``smooth="tta"`` softens it.
     """
 
     gamma: Annotated[
         float,
-        Field(ge=0, le=1000, description="How much more contributions of the output's sign count in dense layers."),
+        Field(
+            ge=0,
+            le=1000,
+            description="Additional weight of contributions with the sign of the output, in dense layers.",
+        ),
     ] = 0.05
-    conv_gamma: Annotated[float, Field(ge=0, le=1000, description="The same in convolutions.")] = 0.25
-    epsilon: Annotated[float, Field(gt=0, le=1, description="Added to what rules divide by.")] = 1e-6
-    sign: Annotated[
-        Sign, Field(description="Relevance for the class and against it, only that for it, or its size.")
-    ] = "signed"
+    conv_gamma: Annotated[float, Field(ge=0, le=1000, description="The same for convolutions.")] = 0.25
+    epsilon: Annotated[float, Field(gt=0, le=1, description="Added to the denominators of the rules.")] = 1e-6
+    sign: Annotated[Sign, Field(description="Relevance for and against the class, for it only, or its magnitude.")] = (
+        "signed"
+    )
 
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""

@@ -51,7 +51,7 @@ class View(NamedTuple):
 @method(
     "dave",
     family="transformer",
-    summary="The linear map that a transformer applies to the picture, averaged over moved and noisy views of it.",
+    summary="The linear map that a transformer applies to the picture, averaged over shifted and noisy views of it.",
     paper=Paper(
         "Wróbel, Gairola, Tabor, Schiele, Zieliński, Rymarczyk",
         "DAVE: Distribution-aware Attribution via ViT Gradient Decomposition",
@@ -61,7 +61,7 @@ class View(NamedTuple):
     forwards="1 + samples",
     backwards="samples",
     fine=True,
-    rounding="which samples lie too far from the median, and are left out",
+    rounding="which samples are too far from the median and are omitted",
 )
 @dataclass(frozen=True, kw_only=True)
 class DAVE(Explainer):
@@ -71,43 +71,46 @@ class DAVE(Explainer):
               \big(G_k^\top (1 - t_k) L(v_k)\big)_{cij}, \qquad
               v_k = (1 - t_k) \, G_k x + \sqrt{1 - (1 - t_k)^2} \, \epsilon_k
 
-    where :math:`L(v) = \partial y^t / \partial v` is the gradient with all that depends on the picture within an
-    operation held constant: the probabilities of attention, the gates of activations (GELU is its input times
-    :math:`\Phi`), the deviations of normalisations. :math:`G_k` mirrors, turns, moves and scales the picture at random,
-    with bilinear interpolation and zeros beyond its edge, and its transpose brings the gradient back. The noise grows
-    evenly from sample to sample up to ``noise_level``. A sample counts in the mean of a value of the input if its
-    contribution there is within 2.5 scaled median absolute deviations of the median.
+    where :math:`L(v) = \partial y^t / \partial v` is the gradient with everything constant that depends on the picture
+    within an operation: the probabilities of attention, the gates of activations (GELU is its input times
+    :math:`\Phi`), the deviations of normalisations. :math:`G_k` randomly mirrors, rotates, shifts and scales the
+    picture, with bilinear interpolation and zeros outside, and its transpose maps the gradient back. The noise
+    increases linearly from sample to sample up to ``noise_level``. A sample counts in the mean of a value of the input
+    if its contribution there is within 2.5 scaled median absolute deviations of the median.
 
-    The defaults are those of the authors' code; the noise they tune for each model (0.1 for ViT-S/16, 0.3 for ViT-B/16,
-    0.5 for DeiT-S and DeiT III-S, 0.7 for DeiT-B, 0.9 for DeiT III-B): least for those that noise confuses.
-    Deviations: one blur takes the place of their two filters, a Gaussian of 11 by 11 pixels of which they take half
-    too, and a bilateral one, whose range is in units of the logit, so that it depends on the model. They drop what
-    speaks against the class (kept by ``sign="signed"``) before, not after the blur. Here the median of an even number
-    of samples is the mean of the middle two.
+    The defaults are those of the authors' code. The authors tune the noise for each model (0.1 for ViT-S/16, 0.3 for
+    ViT-B/16, 0.5 for DeiT-S and DeiT III-S, 0.7 for DeiT-B, 0.9 for DeiT III-B), with the lowest values for models that
+    are sensitive to noise. Deviations: a single blur replaces their two filters, a Gaussian of 11 by 11 pixels, of
+    which they also take half, and a bilateral filter, whose range is in units of the logit and therefore depends on the
+    model. They drop negative evidence (kept by ``sign="signed"``) before the blur instead of after it. Here the median
+    of an even number of samples is the mean of the middle two.
 
-    Activations that are zero at zero, the largest of several values, group norm and sigmoids are held constant in the
-    same way, so networks of convolutions or windows are explained too. A product of two other activations is refused.
+    Activations that are zero at zero, maxima, group norm and sigmoids are held constant in the same way, so
+    convolutional networks and transformers with windows can be explained too. A product of two other activations is
+    refused.
     """
 
-    samples: Annotated[int, Field(ge=1, le=500, description="Views of the picture.")] = 50
+    samples: Annotated[int, Field(ge=1, le=500, description="Number of views of the picture.")] = 50
     flips: Annotated[bool, Field(description="Mirror half of the views.")] = True
-    rotation: Annotated[float, Field(ge=0, le=180, description="Largest angle of a view, in degrees.")] = 20.0
+    rotation: Annotated[float, Field(ge=0, le=180, description="Maximum rotation of a view, in degrees.")] = 20.0
     shift: Annotated[
-        float, Field(ge=0, le=1, description="Largest move of a view, as a share of the picture's width and height.")
+        float, Field(ge=0, le=1, description="Maximum shift of a view, as a share of the picture's width and height.")
     ] = 0.1
-    scaling: Annotated[float, Field(ge=0, le=0.9, description="Largest change of a view's size, as a share.")] = 0.1
+    scaling: Annotated[float, Field(ge=0, le=0.9, description="Maximum change of a view's size, as a share.")] = 0.1
     noise_level: Annotated[
         float,
         Field(
             ge=0,
             le=1,
-            description="Of the last view: its pixels times 1 less this, and normal noise for the rest of a variance "
-            "of 1 in normalised units. Tune it for each model, 0.1 to 0.9.",
+            description="Noise level n of the last view: its pixels are multiplied by 1 - n, and normal noise "
+            "restores a variance of 1 in normalised units. Tune it for each model, 0.1 to 0.9.",
         ),
     ] = 0.3
     blur: Annotated[
         float,
-        Field(ge=0, le=100, description="Standard deviation in pixels of a blur, of which half is taken; 0 for none."),
+        Field(
+            ge=0, le=100, description="Standard deviation in pixels of a blur, which is mixed in by half; 0 for none."
+        ),
     ] = 3.0
     seed: Seed = 0
 

@@ -141,16 +141,17 @@ def get_metric(name: str) -> MetricEntry:
     return entry
 
 
-def build_metrics(metrics: Sequence[str | Metric], options: Mapping[str, Any]) -> dict[str, Metric]:
+def build_metrics(metrics: str | Metric | Sequence[str | Metric], options: Mapping[str, Any]) -> dict[str, Metric]:
     """Return metrics by name.
 
     Args:
-        metrics: names, or metrics with their parameters.
+        metrics: names, or metrics with their parameters, or one of them.
         options: of those that are named, as ``road.imputation``.
 
     Raises:
         OptionError: an unknown metric, one given twice, an option that belongs to none of them, or an invalid value.
     """
+    metrics = [metrics] if isinstance(metrics, str | Metric) else metrics
     if not metrics:
         raise OptionError(f"No metric is given; name some of {', '.join(list_metrics())}.", "metrics")
     names = [get_metric(metric).name if isinstance(metric, str) else entry_of(metric).name for metric in metrics]

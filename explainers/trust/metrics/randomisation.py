@@ -69,7 +69,8 @@ class Randomisation(Metric):
             UnsupportedModuleError: the module cannot be copied.
         """
         copy = copy_of(subject.question.module)
-        model: AnyModel = copy if isinstance(subject.question.model, nn.Module) else stand_in(subject, copy)
+        whole = subject.question.model
+        model: AnyModel = copy if isinstance(whole, nn.Module) else stand_in(whole, copy)
         modules = [part for part in copy.modules() if next(part.parameters(recurse=False), None) is not None]
         generator = torch.Generator().manual_seed(self.seed)
         ends = [len(modules) - round(len(modules) * stage / stages) for stage in range(stages + 1)]
@@ -236,8 +237,7 @@ def copy_of(module: nn.Module) -> nn.Module:
     return copy.eval().requires_grad_(False)
 
 
-def stand_in(subject: Subject, module: nn.Module) -> Any:
-    """Return the subject's model with another module."""
-    model: Any = subject.question.model
+def stand_in(model: Any, module: nn.Module) -> Any:
+    """Return a model with another module, which no accelerator runs."""
     alike = {name: getattr(model, name) for name in RandomModel.__dataclass_fields__ if hasattr(model, name)}
     return RandomModel(**{**alike, "module": module, "accelerated": None})

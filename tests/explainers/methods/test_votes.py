@@ -372,10 +372,26 @@ def test_the_layers_of_the_detail_are_the_ends_of_the_stages(name, size):
     assert detail_layers(surveyed, surveyed.default_layers) == ENDS[name]
 
 
-@pytest.mark.parametrize("name", few(ENDS, ()))
+@pytest.mark.parametrize("name", few(["mobilenet_v2", "squeezenet1_1", "vgg11"], ()))
 def test_architectures_have_votes(name):
     net = nets.seeded(torchvision.models.get_model, name)
     assert not codes(votes().explain(net, randn(1, 3, 64, 64)))
+
+
+@pytest.mark.parametrize("name", few(["resnet18", "alexnet", "densenet121", "convnext_tiny", "swin_t"], ()))
+def test_votes_of_architectures_stand_alone_and_ignore_what_all_classes_gain(name):
+    net = nets.seeded(torchvision.models.get_model, name)
+    images, targets = randn(2, 3, 96, 96), torch.tensor([1, 3])
+    maps = {method: votes(method).explain(net, images, targets).maps for method in VOTES}
+    *_, head = (module for module in net.modules() if isinstance(module, nn.Linear))
+    head.weight.data += 3 * head.weight.std() * randn(head.in_features, seed=1)
+    head.bias.data += 2
+    for method, expected in maps.items():
+        assert expected.isfinite().all()
+        assert expected.amax() > 0
+        alone = votes(method).explain(net, images[1:], targets[1:])
+        assert not codes(alone)
+        assert nets.relative_error(alone.maps, expected[1:]) < 1e-4
 
 
 def test_detail_is_cut_where_a_layer_holds_its_details():

@@ -19,7 +19,7 @@ from tools.trust import calibrate
 from tools.trust.photographs import crops
 
 
-@pytest.mark.parametrize("name", ["efficientnet_lite0", "mobilenet_v2"])
+@pytest.mark.parametrize("name", EMBEDDED)
 def test_each_embedded_network_has_a_calibration_and_what_is_known_of_methods(name):
     digest, size = EMBEDDED[name].sha256, Registry(None, None).spec(name).preprocess.size
     for fill in FILLS:

@@ -242,6 +242,8 @@ def test_bad_options_say_what_to_do(options, field, markers, calibration):
 def test_a_calibration_needs_enough_pictures(markers):
     with pytest.raises(OptionError, match="30 scores"):
         calibrate(markers, list(draw(10, "outside", torch.Generator()).images))
+    with pytest.raises(OptionError, match="Give several pictures"):
+        calibrate(markers, "shapes")
 
 
 def test_a_method_that_is_the_same_for_every_class_is_never_fully_supported(monkeypatch, markers, calibration):

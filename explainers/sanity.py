@@ -1,0 +1,93 @@
+"""Sanity of a method on a network: its maps beside those of shuffled weights, and of an unlikely class."""
+
+from collections.abc import Callable, Iterable
+from statistics import fmean
+
+import torch
+from torch import Tensor, nn
+
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.model import AnyModel, Model
+from seewhy.explainers.execution.replay import structure_of
+from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.results.agreement import rank_correlation
+from seewhy.explainers.tasks.classification import Classification
+from seewhy.explainers.trust.metrics.randomisation import stand_in
+from seewhy.explainers.trust.sanity import Sanity
+
+UNLIKELY = 0.5
+"""The rank of the unlikely class among all, as a share of them."""
+
+LEAST_CLASSES = 3
+"""Fewer have no class that is unlikely and not the runner-up."""
+
+Networks = tuple[AnyModel, AnyModel, AnyModel]
+"""A network, the same with a random head, and with random weights everywhere."""
+
+Run = Callable[[Explainer, AnyModel, Tensor, Tensor | None], Attribution]
+"""Explains images (N, C, H, W) and their classes (N,), None for the most probable ones."""
+
+
+def explained(explainer: Explainer, model: AnyModel, images: Tensor, classes: Tensor | None) -> Attribution:
+    """Explain at once, in this thread."""
+    return explainer.explain(model, images, classes)
+
+
+def networks_of(model: Model, structures: tuple[nn.Module, nn.Module] | None = None) -> Networks:
+    """Return a model and its random copies, which take as much memory again as its weights.
+
+    Args:
+        model: the model.
+        structures: copies of its module that share its parameters, to make the random ones of; None to make them.
+    """
+    head, whole = structures or (structure_of(model.module), structure_of(model.module))
+    shuffle(head, model.survey.last_weighted)
+    shuffle(whole, [path for path, _ in whole.named_modules()])
+    return model, stand_in(model, head), stand_in(model, whole)
+
+
+def shuffle(module: nn.Module, paths: Iterable[str], seed: int = 0) -> None:
+    """Replace each parameter of some modules by another one with its entries in random order."""
+    generator = torch.Generator().manual_seed(seed)
+    for path in paths:
+        part = module.get_submodule(path)
+        for name, value in list(part.named_parameters(recurse=False)):
+            order = torch.randperm(value.numel(), generator=generator).to(value.device)
+            mixed = value.detach().flatten()[order].view_as(value)
+            part.register_parameter(name, nn.Parameter(mixed, requires_grad=False))
+
+
+def has_sanity(model: Model) -> bool:
+    """Whether a model has unlikely classes, so that the sanity of methods can be measured on it."""
+    return isinstance(model.task, Classification) and len(model.labels) >= LEAST_CLASSES
+
+
+def sanity_of(explainer: Explainer, networks: Networks, images: Tensor, run: Run = explained) -> Sanity:
+    """Return the sanity of a method on a network.
+
+    Args:
+        explainer: the method.
+        networks: see `networks_of`.
+        images: (N, C, H, W), different pictures.
+        run: explains them.
+    """
+    model, head, whole = networks
+    plain = run(explainer, model, images, None)
+    classes = plain.targets
+    count = plain.outputs.shape[1]
+    if not isinstance(classes, Tensor) or count < LEAST_CLASSES:
+        raise TypeError(f"Only classifiers of {LEAST_CLASSES} classes or more have unlikely classes.")
+    unlikely = plain.outputs.argsort(dim=1)[:, min(int(UNLIKELY * count), count - LEAST_CLASSES)]
+    others = [
+        run(explainer, head, images, classes),
+        run(explainer, whole, images, classes),
+        run(explainer, model, images, unlikely),
+    ]
+    head_likeness, model_likeness, class_likeness = (_likeness(plain.maps, other.maps) for other in others)
+    return Sanity(head_likeness, model_likeness, class_likeness, pictures=len(images))
+
+
+def _likeness(first: Tensor, second: Tensor) -> float:
+    """Return the mean magnitude of the rank correlation of maps (N, h, w); of blank ones there is none."""
+    pairs = zip(first.cpu().numpy(), second.cpu().numpy(), strict=True)
+    return round(fmean(abs(rank_correlation(*pair) or 0.0) for pair in pairs), 3)
