@@ -219,8 +219,9 @@ def _warn_of_probabilities(spec: ModelSpec, module: nn.Module) -> None:
         return
     first = next(module.parameters(), torch.empty(0))
     empty = torch.zeros((1, *spec.image_shape), device=first.device, dtype=first.dtype)
-    with _blaming(spec):
-        is_normalised = returns_probabilities(module, spec.task, spec.head, empty)
+    with _blaming(spec), torch.no_grad():
+        outputs = spec.task.outputs(module(empty.clone()))
+        is_normalised = returns_probabilities(module, spec.task, spec.head, empty, outputs)
     if is_normalised:
         _log.warning("[models.%s]: the model %s", spec.name, ADVICE)
 

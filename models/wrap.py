@@ -90,12 +90,13 @@ def wrap_model(
         box_head = _box_head(head, raw, preprocess.size, detector)
         kind: Head | None = None if isinstance(head, BoxHead) else head or guessed_head(raw)
         task = task_with(kind, (), detector=box_head)
-        count = box_head.layout.classes if box_head else task.outputs(raw).shape[1]
+        outputs = task.outputs(raw)
+        count = box_head.layout.classes if box_head else outputs.shape[1]
         default_layers = tuple(default_layers) or (pyramid(detector, shape) if detector else ())
         layers = survey(module, shape, default_layers, task)
         head_kind = "detection" if box_head else declared_head(kind, count)
         with evaluation_mode(module):
-            is_normalised = returns_probabilities(module, task, head_kind, empty)
+            is_normalised = returns_probabilities(module, task, head_kind, empty, outputs)
     except (ExplainerError, ModelError) as error:
         raise ModelError(f"{name}: {error}") from error
     except Exception as error:

@@ -193,7 +193,7 @@ def test_a_page_without_its_markers_is_refused():
 
 def test_benchmarks_are_not_installed():
     result = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert result["tool"]["setuptools"]["packages"]["find"]["include"] == ["seewhy*"]
+    assert result["tool"]["setuptools"]["packages"]["find"]["where"] == ["src"]
 
 
 def test_command_names_its_options():

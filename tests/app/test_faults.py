@@ -225,6 +225,7 @@ def test_the_load_has_every_method_and_route_that_runs_a_model():
         assert any("each_channel" in form for form in fields)
     assert {question.path for question in questions} == {
         "/explain",
+        "/evaluate",
         "/predict",
         "/similar",
         "/hooks/trace",

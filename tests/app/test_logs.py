@@ -117,7 +117,7 @@ def test_a_problem_is_named_and_a_failure_has_its_stack_in_one_line(logged, own_
     post(b"no picture")
     monkeypatch.setattr(own_app.extensions["seewhy"], "explain", fail)
     assert post(cat).status_code == 500
-    refused, failure, answered = lines(stream)
+    refused, failure, answered = [line for line in lines(stream) if "request_id" in line]
     assert (refused["problem"], refused["level"]) == ("unreadable-picture", "info")
     assert failure["level"] == "error"
     assert failure["exception"].startswith("Traceback")
