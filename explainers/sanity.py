@@ -78,12 +78,12 @@ def sanity_of(explainer: Explainer, networks: Networks, images: Tensor, run: Run
     if not isinstance(classes, Tensor) or count < LEAST_CLASSES:
         raise TypeError(f"Only classifiers of {LEAST_CLASSES} classes or more have unlikely classes.")
     unlikely = plain.outputs.argsort(dim=1)[:, min(int(UNLIKELY * count), count - LEAST_CLASSES)]
-    others = [
+    comparisons = [
         run(explainer, head, images, classes),
         run(explainer, whole, images, classes),
         run(explainer, model, images, unlikely),
     ]
-    head_likeness, model_likeness, class_likeness = (_likeness(plain.maps, other.maps) for other in others)
+    head_likeness, model_likeness, class_likeness = (_likeness(plain.maps, part.maps) for part in comparisons)
     return Sanity(head_likeness, model_likeness, class_likeness, pictures=len(images))
 
 

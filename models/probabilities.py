@@ -12,12 +12,6 @@ ADVICE = (
 )
 
 
-def _are_shares(outputs: Tensor) -> bool:
-    """Whether outputs (N, K) are what a softmax returns: not negative, and 1 in sum."""
-    values = outputs.float()
-    return bool((values >= 0).all() and ((values.sum(dim=1) - 1).abs() < 1e-2).all())
-
-
 def returns_probabilities(module: nn.Module, task: Task, head: Head, empty: Tensor, outputs: Tensor) -> bool:
     """Whether a module returns probabilities where its head expects logits of classes that exclude each other.
 
@@ -30,8 +24,13 @@ def returns_probabilities(module: nn.Module, task: Task, head: Head, empty: Tens
         empty: (1, C, H, W), zeros of the module's dtype on its device.
         outputs: (1, K), of the empty picture.
     """
-    if head != "softmax" or not _are_shares(outputs):
+    if head != "softmax" or not _are_shares(task, outputs):
         return False
     noise = torch.rand(empty.shape, generator=torch.Generator().manual_seed(0)).to(empty)
     with torch.no_grad():
-        return _are_shares(task.outputs(module(noise)))
+        return _are_shares(task, task.outputs(module(noise)))
+
+
+def _are_shares(task: Task, outputs: Tensor) -> bool:
+    """Whether outputs (N, K) are what a softmax returns; its logarithm, which a head undoes, is negative."""
+    return bool((outputs >= 0).all()) and task.are_probabilities(outputs)

@@ -215,7 +215,7 @@ def _surveyed(spec: ModelSpec, module: nn.Module) -> Survey:
 
 def _warn_of_probabilities(spec: ModelSpec, module: nn.Module) -> None:
     """Log that a declared model ends in a softmax."""
-    if spec.source != "own":
+    if spec.source != "own" or spec.head != "softmax":
         return
     first = next(module.parameters(), torch.empty(0))
     empty = torch.zeros((1, *spec.image_shape), device=first.device, dtype=first.dtype)

@@ -78,11 +78,10 @@ class _Wish:
     explainers: set[Explainer] = field(default_factory=set)
     pictures: list[Tensor] = field(default_factory=list)
 
-    def add(self, images: Tensor) -> None:
-        """Add those of some pictures (N, C, H, W) that are new, as long as there are too few."""
-        for image in torch.split(images, 1):
-            if len(self.pictures) < PICTURES and not any(torch.equal(image, other) for other in self.pictures):
-                self.pictures.append(image.clone())
+    def add(self, image: Tensor) -> None:
+        """Add a picture (1, C, H, W) if it is new, as long as there are too few."""
+        if len(self.pictures) < PICTURES and not any(torch.equal(image, other) for other in self.pictures):
+            self.pictures.append(image.clone())
 
 
 class SanityChecks:
@@ -124,27 +123,28 @@ class SanityChecks:
         """
         if not self.measures(model):
             return
-        wanted = {explainer for method, explainer in methods if _suits(method, explainer, model)}
+        suitable = {explainer for method, explainer in methods if _suits(method, explainer, model)}
         with self._lock:
-            wanted = {explainer for explainer in wanted if (model.fingerprint, explainer) not in self._results}
-            if not wanted:
+            missing = {explainer for explainer in suitable if (model.fingerprint, explainer) not in self._results}
+            if not missing:
                 return
             wish = self._wishes.setdefault(model.fingerprint, _Wish(model))
             self._wishes.move_to_end(model.fingerprint)
             if len(self._wishes) > MOST_MODELS:
                 self._wishes.popitem(last=False)
-            wish.explainers |= wanted
+            wish.explainers |= missing
             wish.add(image[None].cpu())
             if len(wish.pictures) == PICTURES and self._thread is None:
-                self._thread = threading.Thread(target=self._measure, name="sanity", daemon=True)
                 self._start()
 
     def _start(self) -> None:
+        thread = threading.Thread(target=self._measure, name="sanity", daemon=True)
         try:
-            if self._thread is not None:
-                self._thread.start()
+            # The caller holds the lock, which the thread needs before it can end.
+            thread.start()
         except RuntimeError:  # the system has no thread left; the next request tries again
-            self._thread = None
+            return
+        self._thread = thread
 
     def _measure(self) -> None:
         """Measure what is wanted, until nothing is for which there are enough pictures."""
