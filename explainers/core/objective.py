@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -21,7 +21,10 @@ class Objective(ABC):
     Attributes:
         targets: (N,) int64, the target of each picture, in the task's numbering.
         against: (N,) int64, the contrast of each target, or `NO_CONTRAST`; None without any contrast.
+        is_linear: whether `scores` is linear in the outputs, so that its gradient is the same for all outputs.
     """
+
+    is_linear: ClassVar[bool] = False
 
     targets: Tensor
     against: Tensor | None = None

@@ -24,6 +24,7 @@ from seewhy.explainers.execution.accelerated import AcceleratedModel
 from seewhy.explainers.execution.chunks import chunk_size, chunks
 from seewhy.explainers.execution.deferred_checks import require
 from seewhy.explainers.execution.progress import SILENT, Progress
+from seewhy.explainers.execution.vjp import Vjp
 from seewhy.explainers.hooks.evaluation import CHECKPOINTED, evaluation_mode, is_checkpointed
 from seewhy.explainers.hooks.selection import as_module
 
@@ -141,6 +142,10 @@ class Question:
         parts = self.accelerated.parts(layers, self.images) if self.accelerated else None
         return Host(parts.suffix, parts) if parts else Host(self.module, self.run_copy)
 
+    def vjp(self, images: Tensor) -> Vjp | None:
+        """Return the model's vector-Jacobian product for pictures (R, C, H, W); None if PyTorch must compute it."""
+        return self.accelerated.vjp(images) if self.accelerated else None
+
     def plain(self) -> tuple[Objective, Tensor]:
         """Return the objective, and the outputs (N, ...) of the pictures; errors as `predict` and `objective`."""
         outputs = self.predict(self.images)
@@ -202,7 +207,15 @@ def _dtype_of(module: nn.Module, images: Tensor) -> torch.dtype:
 
 def finite_outputs(task: Task, raw: Any) -> Tensor:
     """Return the outputs (N, ...) in a module's result; errors are those of `Question.outputs`."""
-    outputs = task.outputs(raw)
+    return checked_finite(task.outputs(raw))
+
+
+def checked_finite(outputs: Tensor) -> Tensor:
+    """Return outputs, checked for NaN and infinity.
+
+    Raises:
+        NonFiniteError: they hold one.
+    """
     require(torch.isfinite(outputs).all(), lambda: NonFiniteError(_BAD_OUTPUTS))
     return outputs
 

@@ -1,28 +1,38 @@
-"""A model cut at its layers: the part before them runs on an accelerator, the rest in PyTorch, where hooks reach it."""
+"""A model on an accelerator: the part before a cut, so that hooks reach the rest in PyTorch; and input gradients."""
 
 import logging
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
 
 from seewhy.explainers.execution.accelerators import ACCELERATORS, Run, choose
 from seewhy.explainers.execution.cut import UncuttableError, cut_before
+from seewhy.explainers.execution.vjp import Vjp, vjp_of
 from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.process_wide import exclusive_if_free
 
-MOST_CUTS = 8
-"""Most sets of layers for which a model's parts are cached; the least recently used is dropped first."""
+MOST_COMPILED = 8
+"""Most compiled graphs of a model that are cached; the least recently used is dropped first."""
 
 PICTURES_TO_COMPILE = 16
 """Pictures that run whole before a part is compiled: compiling pays only for many."""
 
+GRADIENTS_TO_COMPILE = 128
+"""Pictures whose gradients PyTorch computes before the vector-Jacobian product is compiled, which takes seconds."""
+
 TOLERANCE = 1e-4
 """Largest difference between a part and the whole model that is accepted, as a share of the largest value."""
+
+Compiled = TypeVar("Compiled")
+
+_VJP = ("the vector-Jacobian product",)
+"""The key of a `Vjp` among the compiled graphs; those of parts are paths of layers."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,10 +55,10 @@ class Parts:
 
 
 class AcceleratedModel:
-    """The parts of a model, compiled on demand and compared with the model.
+    """The parts of a model, and its gradients, compiled on demand and compared with the model.
 
-    The model runs whole while its modules have hooks, and after its weights have changed. Changes through ``.data`` are
-    noticed only if they change the first element of a tensor. Whoever alone has the module can `seal` its weights.
+    PyTorch runs the model while its modules have hooks, and after its weights have changed. Changes through ``.data``
+    are noticed only if they change the first element of a tensor. Whoever alone has the module can `seal` its weights.
 
     Args:
         module: the model, frozen.
@@ -77,7 +87,7 @@ class AcceleratedModel:
         self._shape = image_shape
         self._layers = tuple(layers)
         self._outputs = outputs
-        self._parts: OrderedDict[tuple[str, ...], Parts | None] = OrderedDict()
+        self._compiled: OrderedDict[tuple[str, ...], Any] = OrderedDict()
         self._pictures: Counter[tuple[str, ...]] = Counter()
         self._lock = threading.Lock()
         self._watch = _Watch(module)
@@ -90,20 +100,20 @@ class AcceleratedModel:
             layers: dotted paths.
             images: (N, C, H, W), the next ones to run.
         """
+        key = tuple(sorted(layers))
         if not self._serves(images):
             return None
-        key = tuple(sorted(layers))
-        with self._lock:
-            if key not in self._parts:
-                self._pictures[key] += len(images)
-                if self._pictures[key] < PICTURES_TO_COMPILE:
-                    return None
-                with exclusive_if_free() as free:
-                    if not free:  # another model is being compiled, which may take long
-                        return None
-                    self._keep(key)
-            self._parts.move_to_end(key)
-            return self._parts[key]
+        return self._ready(key, images, PICTURES_TO_COMPILE, partial(self._compile, key))
+
+    def vjp(self, images: Tensor) -> Vjp | None:
+        """Return the model's vector-Jacobian product; None if PyTorch must compute it.
+
+        Args:
+            images: (N, C, H, W), the next ones whose gradients are computed.
+        """
+        if self.name != "onnxruntime" or not self._serves(images):
+            return None
+        return self._ready(_VJP, images, GRADIENTS_TO_COMPILE, self._compile_vjp)
 
     def whole(self, images: Tensor) -> Parts | None:
         """Return the parts for a run without hooks and gradients; None if the model must run whole."""
@@ -114,8 +124,8 @@ class AcceleratedModel:
         with self._lock:
             key = tuple(sorted(self._layers))
             is_float32 = all(value.dtype == torch.float32 for value in self._module.parameters())
-            if key and key not in self._parts and is_float32:
-                self._keep(key)
+            if key and key not in self._compiled and is_float32:
+                self._keep(key, self._compile(key))
 
     def seal(self) -> None:
         """Stop checking the weights: the model is not shared, and checking hundreds of tensors takes as long as some
@@ -132,12 +142,29 @@ class AcceleratedModel:
             and (self._sealed or self._watch.unchanged())
         )
 
-    def _keep(self, key: tuple[str, ...]) -> None:
-        """Compile the parts for some layers, and drop the least recently used ones."""
+    def _ready(
+        self, key: tuple[str, ...], images: Tensor, threshold: int, compile_graph: Callable[[], Compiled | None]
+    ) -> Compiled | None:
+        """Return a compiled graph; None if it cannot be compiled, or before as many pictures as the threshold."""
+        with self._lock:
+            if key not in self._compiled:
+                self._pictures[key] += len(images)
+                if self._pictures[key] < threshold:
+                    return None
+                with exclusive_if_free() as free:
+                    if not free:  # another model is being compiled, which may take long
+                        return None
+                    self._keep(key, compile_graph())
+            self._compiled.move_to_end(key)
+            graph: Compiled | None = self._compiled[key]
+            return graph
+
+    def _keep(self, key: tuple[str, ...], graph: object) -> None:
+        """Cache a compiled graph, and drop the least recently used ones."""
         self._pictures.pop(key, None)
-        self._parts[key] = self._compile(key)
-        while len(self._parts) > MOST_CUTS:
-            self._parts.popitem(last=False)
+        self._compiled[key] = graph
+        while len(self._compiled) > MOST_COMPILED:
+            self._compiled.popitem(last=False)
 
     def _compile(self, layers: tuple[str, ...]) -> Parts | None:
         """Return the parts, on the accelerator or else on PyTorch, if they agree with the model."""
@@ -160,6 +187,15 @@ class AcceleratedModel:
                 except Exception as error:  # an exporter or runtime may raise anything
                     _log.warning("%s cannot run what comes before %s: %s", name, cut.layer, error)
             return None
+
+    def _compile_vjp(self) -> Vjp | None:
+        """Return the vector-Jacobian product, if the graph of gradients can be written and agrees with the model."""
+        with evaluation_mode(self._module), torch.inference_mode(False):
+            try:
+                return vjp_of(self._module, self._outputs, self._shape)
+            except Exception as error:  # a trace or the runtime may raise anything
+                _log.info("Gradients of pictures are computed in PyTorch: %s", error)
+                return None
 
     def _agree(self, parts: Parts, probe: Tensor, expected: tuple[tuple[Tensor, ...], Tensor]) -> bool:
         """Whether the parts give the same results as the model, for other batch sizes than compiled for."""

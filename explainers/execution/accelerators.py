@@ -67,6 +67,17 @@ def onnxruntime(part: fx.GraphModule, image: Tensor) -> Run:
     """ONNX Runtime on the processor, in float32, with as many threads as PyTorch has."""
     exported = _folded(_exported(part, image))
     _log.debug("Exported %d bytes of ONNX.", len(exported))
+    session = session_of(exported)
+
+    def run(images: Tensor) -> tuple[Tensor, ...]:
+        values = session.run(None, {"images": images.detach().contiguous().numpy()})
+        return tuple(torch.from_numpy(value) for value in values)
+
+    return run
+
+
+def session_of(model: bytes) -> Any:
+    """Return ONNX Runtime's session for a model, on the processor, with as many threads as PyTorch has."""
     runtime = _onnxruntime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -76,13 +87,7 @@ def onnxruntime(part: fx.GraphModule, image: Tensor) -> Run:
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = runtime.InferenceSession(exported, options, providers=["CPUExecutionProvider"])
-
-    def run(images: Tensor) -> tuple[Tensor, ...]:
-        values = session.run(None, {"images": images.detach().contiguous().numpy()})
-        return tuple(torch.from_numpy(value) for value in values)
-
-    return run
+    return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def _exported(part: fx.GraphModule, image: Tensor) -> bytes:

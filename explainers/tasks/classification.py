@@ -159,6 +159,8 @@ class ClassObjective(Objective):
         head: as of `Classification`.
     """
 
+    is_linear: ClassVar[bool] = True
+
     head: ClassHead | None = None
 
     def scores(self, outputs: Tensor) -> Tensor:

@@ -110,6 +110,8 @@ class Values(Task):
 class ValueObjective(Objective):
     """For each picture a value, or its negative, or its lead over another value."""
 
+    is_linear: ClassVar[bool] = True
+
     def scores(self, outputs: Tensor) -> Tensor:
         """Return (N,) float32: the target's value of each row of values (N, K), less that of its contrast."""
         outputs = outputs.float()

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from seewhy.explainers import Classification, GradCAM, survey
 from seewhy.explainers.errors import OptionError
-from seewhy.explainers.execution.accelerated import MOST_CUTS, PICTURES_TO_COMPILE, AcceleratedModel
+from seewhy.explainers.execution.accelerated import MOST_COMPILED, PICTURES_TO_COMPILE, AcceleratedModel
 from seewhy.explainers.execution.accelerators import ACCELERATORS, _exported, _folded, choose, onnxruntime
 from seewhy.explainers.execution.cut import UncuttableError, cut_before
 from seewhy.explainers.layers.survey import Survey
@@ -312,17 +312,19 @@ def test_modes_stay_as_they_were(name, images):
 
 
 def test_it_compiles_after_some_pictures_and_keeps_a_bounded_number(images):
-    module = nn.Sequential(*(nn.Conv2d(3, 3, 1) for _ in range(MOST_CUTS + 2)), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    module = nn.Sequential(
+        *(nn.Conv2d(3, 3, 1) for _ in range(MOST_COMPILED + 2)), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
     model = AcceleratedModel(module.eval().requires_grad_(False), SIZE, (), Classification().outputs, "eager")
     few = images[:1]
     for _ in range(PICTURES_TO_COMPILE - 1):
         assert model.parts(("1",), few) is None
     assert model.parts(("1",), few) is not None
     assert model.whole(few) is None
-    for number in range(2, MOST_CUTS + 2):
+    for number in range(2, MOST_COMPILED + 2):
         model.parts((str(number),), images.repeat(PICTURES_TO_COMPILE, 1, 1, 1))
-    assert len(model._parts) == MOST_CUTS
-    assert ("1",) not in model._parts
+    assert len(model._compiled) == MOST_COMPILED
+    assert ("1",) not in model._compiled
 
 
 class TracedBeside(nets.Net):

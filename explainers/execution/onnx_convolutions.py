@@ -1,0 +1,193 @@
+"""Rules for convolutions and batch normalisation, and for their gradients.
+
+Convolutions absorb batch normalisation, in both directions. The gradient of a convolution with stride 1 is one with
+the turned kernel, which ONNX Runtime is fastest at.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+
+from seewhy.explainers.execution.onnx_writer import Rules, UnknownOperationError, Writer, shape_of
+
+RULES = Rules()
+
+_aten = torch.ops.aten
+
+
+@RULES.of(_aten.convolution.default)
+def _convolution(
+    writer: Writer,
+    source: fx.Node,
+    weight: fx.Node,
+    bias: fx.Node | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    *,
+    node: fx.Node,
+) -> str:
+    if transposed:
+        raise UnknownOperationError("There is no rule for transposed convolutions.")
+    kernel = writer.tensor(weight)
+    offset = None if bias is None else writer.tensor(bias)
+    norm = _norm_after(node)
+    if norm is not None:
+        arguments: Any = norm.args[1:]
+        factor, shift = _affine(writer, *arguments)
+        kernel = kernel * factor[:, None, None, None]
+        offset = shift if offset is None else shift + offset * factor
+    return writer.step(
+        "Conv",
+        writer.value(source),
+        writer.constant(kernel),
+        *(() if offset is None else (writer.constant(offset),)),
+        kernel_shape=kernel.shape[2:],
+        strides=stride,
+        pads=padding * 2,
+        dilations=dilation,
+        group=groups,
+    )
+
+
+@RULES.of(_aten.convolution_backward.default)
+def _convolution_backward(
+    writer: Writer,
+    gradient: fx.Node,
+    source: fx.Node,
+    weight: fx.Node,
+    bias_sizes: Any,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    mask: Any,
+    *,
+    node: fx.Node,
+) -> str:
+    if transposed:
+        raise UnknownOperationError("There is no rule for transposed convolutions.")
+    kernel = writer.tensor(weight)
+    factor = writer.factors.get(gradient)
+    if factor is not None:
+        kernel = kernel * factor[:, None, None, None]
+    name = writer.value(gradient) if factor is None else writer.names[gradient]
+    # What padding before the convolution has added is not computed.
+    cropped = _cropped(node)
+    left, right, top, bottom = (0, 0, 0, 0) if cropped is None else cropped.margins
+    size = shape_of(source)
+    height, width = size[2] + top + bottom, size[3] + left + right
+    before = [padding[0] - top, padding[1] - left]
+    reach = [step * (length - 1) for step, length in zip(dilation, kernel.shape[2:], strict=True)]
+    counts = shape_of(gradient)[2:]
+    after = [
+        (counts[axis] - 1) * stride[axis] + reach[axis] + 1 - before[axis] - length
+        for axis, length in enumerate((height, width))
+    ]
+    if stride == [1, 1] and all(0 <= pads[axis] <= reach[axis] for pads in (before, after) for axis in (0, 1)):
+        turned = kernel.reshape(groups, -1, *kernel.shape[1:]).transpose(1, 2).flip(3, 4).flatten(0, 1)
+        pads = [reach[axis] - pads[axis] for pads in (before, after) for axis in (0, 1)]
+        result = writer.step(
+            "Conv",
+            name,
+            writer.constant(turned),
+            kernel_shape=kernel.shape[2:],
+            pads=pads,
+            dilations=dilation,
+            group=groups,
+        )
+    else:
+        result = writer.step(
+            "ConvTranspose",
+            name,
+            writer.constant(kernel),
+            kernel_shape=kernel.shape[2:],
+            strides=stride,
+            pads=before + [max(pad, 0) for pad in after],
+            output_padding=[max(-pad, 0) for pad in after],
+            dilations=dilation,
+            group=groups,
+        )
+    writer.shapes[result] = (*size[:2], height, width)
+    if cropped is not None:
+        writer.names[cropped.node] = result
+    return result
+
+
+class _Crop(NamedTuple):
+    """The step that crops a gradient, because the tensor was padded before: left, right, top and bottom, at most 0."""
+
+    node: fx.Node
+    margins: tuple[int, int, int, int]
+
+
+def _cropped(node: fx.Node) -> _Crop | None:
+    """Return the crop of the gradient of a convolution's input, if nothing else reads this."""
+    (gradient,) = [user for user in node.users if user.args[1] == 0]
+    users = list(gradient.users)
+    if len(users) != 1 or users[0].target is not _aten.constant_pad_nd.default:
+        return None
+    margins: Any = users[0].args[1]
+    return _Crop(users[0], (*margins, 0, 0)[:4]) if max(margins) <= 0 and len(margins) <= 4 else None
+
+
+def _norm_after(node: fx.Node) -> fx.Node | None:
+    """Return the batch normalisation that alone reads a convolution's result."""
+    readers = [user for user in node.users if user.target is not _aten.native_batch_norm_backward.default]
+    return readers[0] if len(readers) == 1 and readers[0].target is _aten.native_batch_norm.default else None
+
+
+def _affine(
+    writer: Writer,
+    weight: fx.Node | None,
+    bias: fx.Node | None,
+    mean: fx.Node,
+    variance: fx.Node,
+    training: bool,
+    momentum: float,
+    epsilon: float,
+) -> tuple[Tensor, Tensor]:
+    """Return the factors and offsets (C,) of a batch normalisation."""
+    if training:
+        raise UnknownOperationError("There is no rule for batch normalisation by the batch's statistics.")
+    factor = torch.rsqrt(writer.tensor(variance) + epsilon)
+    if weight is not None:
+        factor = factor * writer.tensor(weight)
+    offset = -writer.tensor(mean) * factor
+    return factor, offset if bias is None else offset + writer.tensor(bias)
+
+
+@RULES.of(_aten.native_batch_norm.default)
+def _batch_norm(writer: Writer, source: fx.Node, *arguments: Any, node: fx.Node) -> str:
+    if source.target is _aten.convolution.default and _norm_after(source) is node:
+        return writer.names[source]
+    factor, offset = (values[:, None, None] for values in _affine(writer, *arguments))
+    scaled = writer.step("Mul", writer.value(source), writer.constant(factor))
+    return writer.step("Add", scaled, writer.constant(offset))
+
+
+@RULES.of(_aten.native_batch_norm_backward.default)
+def _batch_norm_backward(
+    writer: Writer,
+    gradient: fx.Node,
+    source: fx.Node,
+    weight: fx.Node | None,
+    mean: fx.Node,
+    variance: fx.Node,
+    saved_mean: Any,
+    saved_deviation: Any,
+    training: bool,
+    epsilon: float,
+    mask: Any,
+    *,
+    node: fx.Node,
+) -> str:
+    factor, _ = _affine(writer, weight, None, mean, variance, training, 0.0, epsilon)
+    writer.factors[node] = factor
+    return writer.value(gradient)

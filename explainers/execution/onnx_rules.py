@@ -1,0 +1,215 @@
+"""Rules for all operations but convolutions: rectifiers, arithmetic, shapes, linear maps and pooling."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from seewhy.explainers.execution.onnx_writer import Rules, UnknownOperationError, Writer, shape_of
+
+RULES = Rules()
+
+_aten = torch.ops.aten
+
+
+@RULES.of(_aten.detach.default, _aten.alias.default, _aten.clone.default)
+def _copy(writer: Writer, source: fx.Node, *, node: fx.Node, memory_format: Any = None) -> None:
+    writer.same(node, source)
+
+
+@RULES.of(_aten.copy.default)
+def _copied(writer: Writer, target: fx.Node, source: fx.Node, *, node: fx.Node) -> None:
+    writer.same(node, source)
+
+
+@RULES.of(_aten.empty.memory_format, _aten.new_zeros.default)
+def _no_value(writer: Writer, *_: Any, node: fx.Node, **__: Any) -> None:
+    """Memory that other operations fill or ignore."""
+
+
+@RULES.of(operator.getitem)
+def _result(writer: Writer, source: fx.Node, index: int, *, node: fx.Node) -> None:
+    if index == 0:
+        writer.same(node, source)
+    elif index == 1 and source in writer.second_names:
+        writer.names[node] = writer.second_names[source]
+
+
+@RULES.of(_aten.relu.default)
+def _relu(writer: Writer, source: fx.Node, *, node: fx.Node) -> str:
+    return writer.step("Relu", writer.value(source))
+
+
+@RULES.of(_aten.threshold_backward.default)
+def _relu_backward(writer: Writer, gradient: fx.Node, result: fx.Node, bound: float, *, node: fx.Node) -> str:
+    return writer.masked(writer.value(gradient), writer.value(result), float(bound))
+
+
+@RULES.of(_aten.hardtanh.default)
+def _clip(writer: Writer, source: fx.Node, low: float = -1.0, high: float = 1.0, *, node: fx.Node) -> str:
+    value = writer.value(source)
+    result = writer.step("Clip", value, writer.constant(float(low)), writer.constant(float(high)))
+    writer.clipped[value, low, high] = result
+    return result
+
+
+@RULES.of(_aten.hardtanh_backward.default)
+def _clip_backward(
+    writer: Writer, gradient: fx.Node, source: fx.Node, low: float, high: float, *, node: fx.Node
+) -> str:
+    # By the result, which a convolution computes along with itself; the source would be one more tensor.
+    value = writer.value(source)
+    value = writer.clipped.get((value, low, high), value)
+    return writer.masked(writer.masked(writer.value(gradient), value, low), value, high, above=False)
+
+
+@RULES.of(_aten.add.Tensor)
+def _add(writer: Writer, first: fx.Node, second: fx.Node | float, *, node: fx.Node, alpha: float = 1) -> str:
+    if alpha != 1:
+        raise UnknownOperationError("There is no rule for weighted sums.")
+    return writer.step("Add", writer.value(first), _operand(writer, second))
+
+
+@RULES.of(_aten.mul.Tensor, _aten.mul.Scalar)
+def _multiply(writer: Writer, first: fx.Node, second: fx.Node | float, *, node: fx.Node) -> str:
+    return writer.step("Mul", writer.value(first), _operand(writer, second))
+
+
+@RULES.of(_aten.div.Tensor, _aten.div.Scalar)
+def _divide(writer: Writer, first: fx.Node, second: fx.Node | float, *, node: fx.Node) -> str:
+    return writer.step("Div", writer.value(first), _operand(writer, second))
+
+
+def _operand(writer: Writer, value: fx.Node | float) -> str:
+    return writer.value(value) if isinstance(value, fx.Node) else writer.constant(float(value))
+
+
+@RULES.of(_aten.cat.default)
+def _concatenate(writer: Writer, parts: list[fx.Node], dim: int = 0, *, node: fx.Node) -> str:
+    return writer.step("Concat", *map(writer.value, parts), axis=dim)
+
+
+@RULES.of(_aten.slice.Tensor)
+def _slice(
+    writer: Writer, source: fx.Node, dim: int = 0, start: int = 0, end: int = 2**62, step: int = 1, *, node: fx.Node
+) -> str:
+    return writer.step("Slice", writer.value(source), *(writer.constant([value]) for value in (start, end, dim, step)))
+
+
+@RULES.of(_aten.slice_backward.default)
+def _slice_backward(
+    writer: Writer, gradient: fx.Node, sizes: list[int], dim: int, start: int, end: int, step: int, *, node: fx.Node
+) -> str:
+    if step != 1:
+        raise UnknownOperationError("There is no rule for slices with gaps.")
+    margins = [0] * (2 * len(sizes))
+    margins[dim], margins[len(sizes) + dim] = start, sizes[dim] - min(end, sizes[dim])
+    return writer.step("Pad", writer.value(gradient), writer.constant(margins))
+
+
+@RULES.of(_aten.constant_pad_nd.default)
+def _pad(writer: Writer, source: fx.Node, margins: list[int], value: float = 0.0, *, node: fx.Node) -> str:
+    before, after = margins[::2][::-1], margins[1::2][::-1]
+    fixed = [0] * (len(shape_of(source)) - len(before))
+    return writer.step(
+        "Pad", writer.value(source), writer.constant([*fixed, *before, *fixed, *after]), writer.constant(float(value))
+    )
+
+
+@RULES.of(_aten.mean.dim, _aten.sum.dim_IntList)
+def _reduce(writer: Writer, source: fx.Node, dims: list[int], keepdim: bool = False, *, node: fx.Node) -> str:
+    if not dims or any(dim % len(shape_of(source)) == 0 for dim in dims):
+        raise UnknownOperationError("There is no rule for sums over pictures.")
+    if node.target is _aten.mean.dim:
+        return writer.step("ReduceMean", writer.value(source), axes=dims, keepdims=int(keepdim))
+    return writer.step("ReduceSum", writer.value(source), writer.constant(dims), keepdims=int(keepdim))
+
+
+@RULES.of(
+    _aten.view.default, _aten._unsafe_view.default, _aten.squeeze.dim, _aten.squeeze.dims, _aten.unsqueeze.default
+)
+def _reshape(writer: Writer, source: fx.Node, *_: Any, node: fx.Node) -> str:
+    return writer.reshaped(writer.value(source), shape_of(node))
+
+
+@RULES.of(_aten.as_strided.default)
+def _as_strided(writer: Writer, source: fx.Node, *_: Any, node: fx.Node) -> str | None:
+    values: tuple[Tensor, Tensor] = source.meta["val"], node.meta["val"]
+    if not all(value.is_contiguous() for value in values) or values[0].numel() != values[1].numel():
+        raise UnknownOperationError("There is no rule for parts of memory.")
+    return writer.reshaped(writer.value(source), values[1].shape) if source in writer.names else None
+
+
+@RULES.of(_aten.as_strided_scatter.default)
+def _as_strided_scatter(writer: Writer, target: fx.Node, source: fx.Node, *_: Any, node: fx.Node) -> str:
+    if source.meta["val"].numel() != node.meta["val"].numel() or not source.meta["val"].is_contiguous():
+        raise UnknownOperationError("There is no rule for parts of memory.")
+    return writer.reshaped(writer.value(source), shape_of(node))
+
+
+@RULES.of(_aten.expand.default)
+def _expand(writer: Writer, source: fx.Node, *_: Any, node: fx.Node) -> str:
+    return writer.step("Expand", writer.value(source), writer.constant([1, *shape_of(node)[1:]]))
+
+
+@RULES.of(_aten.t.default)
+def _transpose(writer: Writer, source: fx.Node, *, node: fx.Node) -> None:
+    writer.constants[node] = writer.tensor(source).t()
+
+
+@RULES.of(_aten.mm.default)
+def _product(writer: Writer, first: fx.Node, second: fx.Node, *, node: fx.Node) -> str:
+    return writer.step("MatMul", writer.value(first), writer.constant(writer.tensor(second)))
+
+
+@RULES.of(_aten.addmm.default)
+def _linear(writer: Writer, bias: fx.Node, first: fx.Node, second: fx.Node, *, node: fx.Node) -> str:
+    tensors = (writer.constant(writer.tensor(second)), writer.constant(writer.tensor(bias)))
+    return writer.step("Gemm", writer.value(first), *tensors)
+
+
+@RULES.of(_aten.max_pool2d_with_indices.default)
+def _max_pool(
+    writer: Writer,
+    source: fx.Node,
+    kernel: list[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    ceil: bool = False,
+    *,
+    node: fx.Node,
+) -> str:
+    return writer.step(
+        "MaxPool",
+        writer.value(source),
+        second=node,
+        kernel_shape=kernel,
+        strides=stride or kernel,
+        pads=[*padding, *padding],
+        dilations=dilation,
+        ceil_mode=int(ceil),
+    )
+
+
+@RULES.of(_aten.max_pool2d_with_indices_backward.default)
+def _max_pool_backward(writer: Writer, gradient: fx.Node, source: fx.Node, *arguments: Any, node: fx.Node) -> str:
+    # ONNX counts the places through the whole batch.
+    size = writer.reshaped(writer.step("Size", writer.value(source)), (1,))
+    places, values = (writer.reshaped(name, (0,)) for name in (writer.value(arguments[-1]), writer.value(gradient)))
+    sums = writer.step("ScatterElements", writer.step("ConstantOfShape", size), places, values, reduction="add")
+    return writer.reshaped(sums, shape_of(source))
+
+
+@RULES.of(_aten._adaptive_avg_pool2d.default)
+def _adaptive_pool(writer: Writer, source: fx.Node, size: list[int], *, node: fx.Node) -> None:
+    if shape_of(source) != shape_of(node):
+        raise UnknownOperationError("There is no rule for adaptive pooling to another size.")
+    writer.same(node, source)
+
+
+@RULES.of(_aten._adaptive_avg_pool2d_backward.default)
+def _adaptive_pool_backward(writer: Writer, gradient: fx.Node, source: fx.Node, *, node: fx.Node) -> None:
+    writer.same(node, gradient)

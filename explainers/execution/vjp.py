@@ -1,0 +1,107 @@
+"""A frozen model and its vector-Jacobian product as one feed-forward graph on ONNX Runtime.
+
+The gradient with respect to the pictures needs no autograd: the backward pass of a model whose weights are fixed is a
+graph like the forward pass. The graph takes the gradient of a score with respect to the outputs, so that one graph
+serves all scores.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functionalize, vjp
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from seewhy.explainers.execution.accelerators import session_of
+from seewhy.explainers.execution.onnx_graph import onnx_model
+
+Outputs = Callable[[Any], Tensor]
+"""Reads the outputs (N, ...) in what a model returns."""
+
+_TRACED = 3
+"""Number of pictures in the trace: not 1, which broadcasts."""
+
+_FAR = 1e-3
+"""A gradient is far off if it differs by more than this share of the largest."""
+
+_MOST_FAR = 0.05
+"""Largest share of gradients that may be far off: those that flow through a rectifier with an input near zero, which
+rounding opens or closes."""
+
+_MOST_DISTANT = 0.02
+"""Largest distance of all gradients from PyTorch's, as a share of these."""
+
+
+class DifferentGradientsError(Exception):
+    """The graph's gradients are not those of PyTorch."""
+
+
+@dataclass(frozen=True, eq=False)
+class Vjp:
+    """A model and its vector-Jacobian product.
+
+    Attributes:
+        run: from images (N, C, H, W) and seeds (N, ...), both contiguous float32 in main memory, to the outputs
+            (N, ...), and to the gradients (N, C, H, W) of the sum of outputs times seeds.
+        outputs_shape: the outputs' shape without N.
+    """
+
+    run: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    outputs_shape: tuple[int, ...]
+
+    def __call__(self, images: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
+        """Return outputs and gradients, given the gradients (N, ...) of the scores with respect to the outputs."""
+        return self.run(images, seeds)
+
+
+def vjp_of(module: nn.Module, outputs: Outputs, image_shape: tuple[int, int, int]) -> Vjp:
+    """Return a model's vector-Jacobian product, compared with PyTorch's.
+
+    Args:
+        module: frozen, in evaluation mode and float32, in main memory.
+        outputs: see `Outputs`.
+        image_shape: (C, H, W).
+
+    Raises:
+        UnknownOperationError: the graph holds an operation without a rule.
+        DifferentGradientsError: the gradients differ from PyTorch's by more than rounding.
+        Exception: whatever the model raises when it is traced.
+    """
+    probe = torch.randn(_TRACED, *image_shape, generator=torch.Generator().manual_seed(0))
+
+    def read(images: Tensor) -> Tensor:
+        return outputs(module(images.clone()))  # a copy, for a model may modify its input in place
+
+    def outputs_and_gradients(images: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
+        values, pull = vjp(read, images)[:2]
+        return values, pull(seeds)[0]
+
+    with torch.no_grad():
+        seeds = torch.zeros_like(read(probe), memory_format=torch.contiguous_format)
+        # One output of each picture, as in explanations; which one does not matter.
+        seeds.view(_TRACED, -1)[:, 0] = 1
+        graph = make_fx(functionalize(outputs_and_gradients))(probe, seeds)
+    graph.graph.eliminate_dead_code()
+    session = session_of(onnx_model(graph, ["images", "seeds"], ["outputs", "gradients"]))
+
+    def run(images: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
+        values = session.run(None, {"images": images.numpy(), "seeds": seeds.numpy()})
+        return torch.from_numpy(values[0]), torch.from_numpy(values[1])
+
+    for rows in (slice(0, 1), slice(0, _TRACED)):
+        with torch.enable_grad():
+            leaf = probe[rows].clone().requires_grad_()
+            (expected,) = torch.autograd.grad(read(leaf), leaf, seeds[rows])
+        _must_agree(run(probe[rows], seeds[rows])[1], expected)
+    return Vjp(run, tuple(seeds.shape[1:]))
+
+
+def _must_agree(gradients: Tensor, expected: Tensor) -> None:
+    """Raise `DifferentGradientsError` unless gradients differ from the expected ones by rounding alone."""
+    errors = (gradients - expected).abs()
+    far = float((errors > _FAR * expected.abs().max()).float().mean())
+    distance = float(errors.norm() / expected.norm())
+    if not (far <= _MOST_FAR and distance <= _MOST_DISTANT):  # not a number is no agreement
+        raise DifferentGradientsError(f"{far:.1%} of the gradients are far from PyTorch's; distance {distance:.1%}.")
