@@ -232,7 +232,7 @@ def test_a_new_first_process_takes_over():
 )
 @pytest.mark.slow
 def test_a_server_that_stops_while_a_model_loads_ends_without_a_fault(tmp_path):
-    for _ in range(3):  # it was a matter of chance
+    for _ in range(2):  # it was a matter of chance
         port = free_port()
         log = tmp_path / "log"
         command = [sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(port)]
