@@ -178,7 +178,7 @@ def test_a_worker_answers_until_the_one_after_it_does():
     process = start(port, SEEWHY_DEADLINE="600")
     (before,) = children(process.pid)
     with ThreadPoolExecutor(1) as pool:
-        accepted = pool.submit(explain, f"http://127.0.0.1:{port}", method="rise", samples="2000")
+        accepted = pool.submit(explain, f"http://127.0.0.1:{port}", method="rise", samples="1000")
         until(lambda: underway(f"http://127.0.0.1:{port}"))
         process.send_signal(signal.SIGHUP)
         codes, ready = Counter(), Counter()
