@@ -3,9 +3,10 @@ PYTHON ?= python3
 PORT ?= 8000
 DOCS_PORT ?= 8001
 BIN := .venv/bin
-# Two processes with one thread each are faster than one with two, because most tensors in the tests are small.
+# Two processes with one thread each are faster than one with two, because most tensors in the tests are small. Bytecode
+# is written even where the environment says otherwise: each service that the tests start would compile every module anew.
 WORKERS ?= 2
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
 # The long tests that `make test-slow` runs: files and folders.
 SLOW ?= tests
 

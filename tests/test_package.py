@@ -186,9 +186,12 @@ def test_models_methods_and_an_application_of_ones_own_stand_beside_the_package(
         return process.stdout
 
     run("app.py")
-    command = "import sys; from seewhy.app.cli import main; sys.exit(main())"
-    assert "tiny" in run("-c", command, "models", "--source", "own")
-    assert "squarecam" in run("-c", command, "methods")
+    commands = (
+        "from seewhy.app.cli import main; main(['models', '--source', 'own'], standalone_mode=False); main(['methods'])"
+    )
+    listed = run("-c", commands)
+    assert "tiny" in listed
+    assert "squarecam" in listed
     code = "from importlib.util import find_spec; print([find_spec(name) for name in ('app', 'explainers', 'models')])"
     assert run("-I", "-c", code) == "[None, None, None]\n"
 

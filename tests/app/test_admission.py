@@ -178,7 +178,7 @@ def test_a_worker_answers_until_the_one_after_it_does():
     process = start(port, SEEWHY_DEADLINE="600")
     (before,) = children(process.pid)
     with ThreadPoolExecutor(1) as pool:
-        accepted = pool.submit(explain, f"http://127.0.0.1:{port}", method="rise", samples="2000")
+        accepted = pool.submit(explain, f"http://127.0.0.1:{port}", method="rise", samples="1000")
         until(lambda: underway(f"http://127.0.0.1:{port}"))
         process.send_signal(signal.SIGHUP)
         codes, ready = Counter(), Counter()
@@ -232,7 +232,7 @@ def test_a_new_first_process_takes_over():
 )
 @pytest.mark.slow
 def test_a_server_that_stops_while_a_model_loads_ends_without_a_fault(tmp_path):
-    for _ in range(3):  # it was a matter of chance
+    for _ in range(2):  # it was a matter of chance
         port = free_port()
         log = tmp_path / "log"
         command = [sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(port)]

@@ -169,10 +169,9 @@ def test_a_contact_sheet_is_no_picture_of_the_next_run(run, photos, again, monke
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_a_name_may_hold_any_byte(photos, suffix):
+def test_a_name_may_hold_any_byte(photos):
     Path("photos/a.png").rename(os.fsdecode(b"photos/a\xff\x1b[31m\xe2\x80\xa8.png"))
-    command = [*COMMAND, "explain", "photos/a*", "photos/b.jpg", "-o", "out", "--summary", f"rows.{suffix}"]
+    command = [*COMMAND, "explain", "photos/a*", "photos/b.jpg", "-o", "out", "--summary", "rows.csv"]
     strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
     process = subprocess.run([*command, "--sheet", "all.png"], capture_output=True, env=strict, text=True, check=False)
     assert process.returncode == 0, process.stderr
@@ -180,11 +179,11 @@ def test_a_name_may_hold_any_byte(photos, suffix):
         "photos/a\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}.png: "
     )
     assert len(files("out")) == 2
-    before = Path(f"rows.{suffix}").read_bytes()
+    before = Path("rows.csv").read_bytes()
     assert b"\\udcff" in before
     again = subprocess.run([*command, "--skip-existing"], capture_output=True, env=strict, text=True, check=False)
     assert (again.returncode, again.stdout) == (0, ""), again.stderr
-    assert Path(f"rows.{suffix}").read_bytes() == before
+    assert Path("rows.csv").read_bytes() == before
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])

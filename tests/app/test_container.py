@@ -34,15 +34,18 @@ def test_nothing_need_be_writable_but_the_temporary_folder(tight):
 
 
 @pytest.mark.slow
-def test_nothing_is_written_but_into_the_temporary_folder(tmp_path):
+def test_nothing_is_written_but_into_the_temporary_folder_and_nothing_said(tmp_path):
     temporary, home, folder = (tmp_path / name for name in ("tmp", "home", "folder"))
     for place in (temporary, home, folder):
         place.mkdir()
     port, variables = free_port(), {"HOME": str(home), "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
-    process = start(port, folder, **variables, **container_variables(temporary))
+    variables["SEEWHY_LOG_LEVEL"] = "error"
+    with (tmp_path / "log").open("w") as log:
+        process = start(port, folder, stderr=log, **variables, **container_variables(temporary))
     try:
         exercise(f"http://127.0.0.1:{port}")
     finally:
         process.terminate()
         assert process.wait(GUARD) == 0
     assert [*home.rglob("*"), *folder.rglob("*")] == []
+    assert (tmp_path / "log").read_text() == ""

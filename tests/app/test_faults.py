@@ -191,13 +191,13 @@ def test_a_model_that_yields_nan_says_so_and_goes_on(service, post):
 def test_answers_under_load_are_those_given_alone():
     """In short, and of all the software: two of three models make room for one another."""
     report = soak.soak(
-        72,
+        48,
         threads=16,
         models=("efficientnet_lite0", "mobilenet_v3_small", "shufflenet_v2_x0_5"),
-        methods=("gradcam", "fullgrad", "refinecam"),
+        methods=("gradcam", "refinecam"),
     )
     assert (report.wrong, report.failed) == ([], [])
-    assert dict(report.codes) == {200: 72}
+    assert dict(report.codes) == {200: 48}
     assert report.loads > 1
     assert report.growth < 0.04  # of few requests; the many of `make soak` may grow by 2 %
     assert report.states[-1].threads <= report.states[0].threads + 8

@@ -410,6 +410,10 @@ def test_downloads(cat_page, url):
         cat_page.click("#save-json")
     answer = json.loads(download.value.path().read_text(encoding="utf-8"))
     assert answer["explanations"][0]["target"]["label"] == "tiger cat"
+    with cat_page.expect_download() as download:
+        cat_page.click("#save-png")
+    assert download.value.suggested_filename == "cat-votes-detail.png"
+    assert np.array_equal(levels(download.value.path()), page_pixels(cat_page))
 
 
 @pytest.mark.slow

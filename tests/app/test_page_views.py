@@ -266,12 +266,9 @@ STATES = {
 @pytest.mark.parametrize("name", STATES)
 @pytest.mark.slow
 def test_each_view_is_for_everybody_light_or_dark_and_on_a_narrow_screen(tab, url, name):
-    tab.goto(url)
-    STATES[name](tab, url)
-    for scheme in ("light", "dark"):
-        tab.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-        accessible(tab)
+    wide = tab.viewport_size
     tab.set_viewport_size(NARROW)
+    tab.goto(url)
     STATES[name](tab, url)
     assert tab.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
     beyond = tab.evaluate(
@@ -282,6 +279,10 @@ def test_each_view_is_for_everybody_light_or_dark_and_on_a_narrow_screen(tab, ur
         NARROW["width"],
     )
     assert beyond == []
+    tab.set_viewport_size(wide)
+    for scheme in ("light", "dark"):
+        tab.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        accessible(tab)
 
 
 @pytest.mark.slow
@@ -316,9 +317,9 @@ def test_what_is_wider_than_the_screen_says_so(page, url):
 @pytest.mark.slow
 def test_the_trace_is_dark_where_the_page_is(page, url):
     brightness = {}
+    STATES["inside"](page, url)
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
-        STATES["inside"](page, url)
         shot = Image.open(io.BytesIO(page.locator("#trace").screenshot())).convert("L")
         brightness[scheme] = np.median(np.asarray(shot))
     assert brightness["light"] > 200

@@ -3,7 +3,6 @@
 import http.client
 import io
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from seewhy.app.server.start import _check_port
 from seewhy.app.server.unread_body import MOST_SECONDS, read_rest
 from seewhy.app.settings import Settings
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import figures, free_port, rests, start, underway
+from tests.app.serving import free_port, rests, underway
 from tests.grids import few
 from tests.waiting import GUARD, until
 
@@ -140,11 +139,10 @@ def test_a_client_that_leaves_costs_no_more_passes(url):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
-def test_a_mistake_in_the_models_file_is_told_before_anything_is_served(workers, tmp_path):
+def test_a_mistake_in_the_models_file_is_told_before_anything_is_served(tmp_path):
     file = tmp_path / "models.toml"
     file.write_text("[models.mine]\narchitecture = 'resnet18'\n")
-    command = [sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(free_port()), "--workers", workers]
+    command = [sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(free_port()), "--workers", "2"]
     environment = {**os.environ, "SEEWHY_MODELS": str(file)}
     process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert process.returncode != 0
@@ -163,17 +161,6 @@ def test_an_idle_connection_is_kept_for_longer_than_balancers_keep_it(url):
         time.sleep(pause)
     assert connection.sock is first_socket
     connection.close()
-
-
-@pytest.mark.slow
-def test_nothing_is_said_at_the_end():
-    port = free_port()
-    with tempfile.TemporaryFile() as errors:
-        process = start(port, stderr=errors, SEEWHY_LOG_LEVEL="error")
-        process.terminate()
-        assert process.wait(60) == 0
-        errors.seek(0)
-        assert errors.read() == b""
 
 
 def test_pytorch_is_not_imported_before_it_is_told_how_many_processors_it_has():
@@ -261,16 +248,3 @@ def test_no_thread_for_probes_is_warned_of(started, capsys):
         server.serve(Settings(threads=threads, max_in_flight=4))
         assert ("Set SEEWHY_MAX_IN_FLIGHT (4) below SEEWHY_THREADS" in capsys.readouterr().err) is warned
     assert started.call_count == 2
-
-
-@pytest.mark.slow
-def test_termination_answers_what_was_accepted():
-    port = free_port()
-    process = start(port)
-    with ThreadPoolExecutor(4) as pool:
-        url, work = f"http://127.0.0.1:{port}", {"method": "rise", "samples": "200"}
-        waiting = [pool.submit(explain, url, "coffee.png", **work) for _ in range(4)]
-        until(lambda: sum(figures(url, "seewhy_requests_in_progress")) >= 4)
-        process.send_signal(signal.SIGTERM)
-        assert [future.result().status_code for future in waiting] == [200] * 4
-    assert process.wait(60) == 0

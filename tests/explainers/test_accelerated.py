@@ -31,7 +31,7 @@ from tests.grids import KINDS, few
 SIZE = (3, 64, 64)
 NETWORKS = {
     "resnet18": "layer4",
-    "vgg11": "features.19",
+    "alexnet": "features.11",
     "mobilenet_v2": "features",
     "densenet121": "features",
     "squeezenet1_1": "features",

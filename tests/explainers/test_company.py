@@ -57,8 +57,8 @@ def test_a_score_that_only_rounding_changes_draws_nothing(name, share, is_drawn,
     assert [diagnostic.code for diagnostic in tied[0].diagnostics] == codes
 
 
-HARDEST = ("fullgrad", "refinecam", "gradcam++", "deeplift", "eigencam")
-"""The methods where rounding was seen most."""
+HARDEST = ("eigencam", "gradcam++", "refinecam", "deeplift", "fullgrad")
+"""The methods where rounding was seen most, in an order that puts no long one on a long network."""
 
 
 @pytest.mark.slow

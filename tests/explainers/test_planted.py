@@ -78,7 +78,7 @@ def test_maps_of_the_transformer_point_at_the_marker(method, place, untouched):
 @pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_dave_points_at_the_marker_of_the_transformer(place, untouched):
-    assert pointing("dave", untouched(load("transformer")), drawn(place, 32), samples=20) >= 0.9
+    assert pointing("dave", untouched(load("transformer")), drawn(place, 16), samples=20) >= 0.9
 
 
 @pytest.mark.parametrize("method", ["gradcam", "hirescam"])
@@ -147,7 +147,7 @@ def test_eigencam_shows_the_same_for_both_boxes(untouched):
 
 @pytest.mark.slow
 def test_drise_shows_the_object_that_is_explained_and_not_the_other(untouched):
-    model, scene = wrap_model(untouched(load("detector")), LABELS), pairs(6)
+    model, scene = wrap_model(untouched(load("detector")), LABELS), pairs(3)
     for drawings, other in (scene, scene[::-1]):
         maps = maps_of_boxes("drise", model, scene[0].pictures, drawings, samples=300, cells=8, sign="signed")
         for values, shown, hidden in zip(maps, drawings.objects, other.objects, strict=True):

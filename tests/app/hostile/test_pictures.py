@@ -29,9 +29,8 @@ GROWTH = 512 * 2**20
 
 @pytest.fixture(scope="module")
 def answered():
-    process = subprocess.run(
-        [sys.executable, "-W", "always", "-m", "tools.hostile.trial"], capture_output=True, text=True, timeout=570
-    )
+    command = [sys.executable, "-W", "always", "-m", "tools.hostile.trial", "--some"]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=570)
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""
     return [trial.Answered(**json.loads(line)) for line in process.stdout.splitlines()]
@@ -39,7 +38,7 @@ def answered():
 
 @pytest.mark.slow
 def test_every_picture_is_answered_rightly_over_every_carrier(answered):
-    assert len(answered) > 1700
+    assert len(answered) > 500
     assert {case.carrier for case in answered} == set(trial.CARRIERS)
     assert [case for case in answered if case.status not in case.expected] == []
 
@@ -65,8 +64,8 @@ def test_every_family_has_something_that_is_refused_or_is_right(answered):
     for case in answered:
         results.setdefault(case.family, Counter())[case.status] += 1
     assert set(results["rare samples"]) == set(results["thin"]) == {200}
-    assert results["JPEG scans"][413] == 9
-    assert results["bomb of pixels"][413] == 12
+    assert results["JPEG scans"][413] == 3
+    assert results["bomb of pixels"][413] == 4
     assert 200 not in results["truncated"]
 
 

@@ -13,7 +13,7 @@ from seewhy.explainers.methods.rules.linear import Linear, box_rule
 from seewhy.explainers.methods.rules.lrp import LRP, CompositeName
 from tests import nets
 from tests.explainers.test_catalogue import small
-from tests.grids import few
+from tests.grids import diagonal
 
 COMPOSITES = get_args(CompositeName)
 TARGETS = torch.tensor([3, 7])
@@ -138,11 +138,16 @@ def without_biases(net: nn.Module) -> nn.Module:
     return net
 
 
-STOCK = ["small", "resnet18", "densenet121", "squeezenet1_1", "shufflenet_v2_x0_5", "mnasnet0_5"]
+STOCK = ["resnet18", "densenet121", "squeezenet1_1", "shufflenet_v2_x0_5", "mnasnet0_5"]
 
 
-@pytest.mark.parametrize("name", few(STOCK, short=["small"]))
-@pytest.mark.parametrize("composite", COMPOSITES)
+@pytest.mark.parametrize(
+    ("name", "composite"),
+    [
+        *(("small", composite) for composite in COMPOSITES),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in diagonal(STOCK, COMPOSITES)),
+    ],
+)
 def test_without_biases_the_map_sums_to_the_logit(name, composite, images):
     net = small() if name == "small" else nets.seeded(torchvision.models.get_model, name)
     net, targets = without_biases(net).double(), TARGETS % (4 if name == "small" else 1000)
