@@ -14,8 +14,8 @@ from tqdm.std import tqdm
 
 from seewhy.app.answers.stream import Body
 from seewhy.app.cli.environment import read_settings
-from seewhy.app.cli.files import DASH, Item, printable, write
-from seewhy.app.cli.output import FAILED, INTERRUPTED, print_bytes
+from seewhy.app.cli.files import DASH, Item, check_terminal, printable, write
+from seewhy.app.cli.output import INTERRUPTED, exit_failed, print_bytes, print_failure
 from seewhy.app.errors import EXPECTED, field_of, kind_of
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.disconnect import client_disconnected
@@ -25,9 +25,6 @@ T = TypeVar("T")
 
 _LAST_PASS = 10.0
 """Seconds to wait for running work when a command ends early."""
-
-_TEXTS = ("json", "svg", "csv")
-"""Formats that a terminal can print."""
 
 
 def open_service(device: str | None) -> Service:
@@ -114,26 +111,14 @@ def for_each(
                         report(item, future.result())
                     else:
                         failures += 1
-                        click.echo(f"{click.style('Error:', fg='red')} {printable(item.picture)}: {fault}", err=True)
+                        print_failure(printable(item.picture), fault)
                         report_failure(item, fault)
                 count += 1
     except KeyboardInterrupt:
         click.echo(f"Interrupted: {count} of {len(items)} pictures done.", err=True)
         sys.exit(INTERRUPTED)
     if failures:
-        if len(items) > 1:
-            click.echo(f"{failures} of {len(items)} pictures failed.", err=True)
-        sys.exit(FAILED)
-
-
-def check_terminal(items: Sequence[Item], form: str) -> None:
-    """Refuse to print an answer that is not text to a terminal.
-
-    Raises:
-        click.UsageError: the standard output is a terminal, but the answer is not text.
-    """
-    if items[0].output == DASH and sys.stdout.isatty() and form not in _TEXTS:
-        raise click.UsageError("Standard output is a terminal, but the result is not text: name a file.")
+        exit_failed(failures, len(items))
 
 
 def print_each(service: Service, items: Sequence[Item], work: Callable[[Item], str]) -> None:

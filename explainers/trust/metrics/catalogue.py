@@ -12,6 +12,7 @@ from seewhy.explainers.core.costs import evaluate
 from seewhy.explainers.errors import OptionError, near_matches, plain_fault
 from seewhy.explainers.methods.catalogue import Paper, equation_of
 from seewhy.explainers.trust.metrics.base import Metric
+from seewhy.explainers.unknown_names import unknown_metric
 
 Aspect = Literal["faithfulness", "localisation", "complexity", "stability", "randomisation"]
 
@@ -136,8 +137,7 @@ def get_metric(name: str) -> MetricEntry:
     """
     entry = METRICS.get(name.lower()) if isinstance(name, str) else None
     if entry is None:
-        hint = near_matches(str(name), METRICS) or f"The metrics are {', '.join(list_metrics())}."
-        raise OptionError(f"There is no metric {name!r}. {hint}", field="metrics")
+        raise unknown_metric(name, list_metrics())
     return entry
 
 
