@@ -7,11 +7,13 @@ from pathlib import Path
 import click
 
 from seewhy.app.cli.files import printable
+from seewhy.app.cli.interrupt import unbroken
 from seewhy.app.cli.output import exit_failed, print_failure
 from seewhy.app.cli.run import load_model, open_service
 from seewhy.app.cli.truth import Box
 from seewhy.app.pipeline.options import EvaluateOptions
 from seewhy.explainers import evaluate
+from seewhy.explainers.results.evaluation import Evaluation
 
 
 def evaluate_pictures(
@@ -49,6 +51,13 @@ def evaluate_pictures(
         **options.method_options,
         **options.metric_options,
     )
+    with unbroken():
+        _write(table, output)
+    if table.failures:
+        exit_failed(len(table.failures), len(pictures))
+
+
+def _write(table: Evaluation, output: Path | None) -> None:
     click.echo(table.table())
     for (method, metric), reason in table.reasons.items():
         click.echo(f"{metric} cannot measure {method}: {reason}", err=True)
@@ -61,5 +70,3 @@ def evaluate_pictures(
         except OSError as error:
             raise click.ClickException(f"cannot write {str(output)!r}: {error.strerror}") from error
         click.echo(f"-> {printable(output)}", err=True)
-    if table.failures:
-        exit_failed(len(table.failures), len(pictures))

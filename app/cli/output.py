@@ -7,8 +7,6 @@ import click
 
 FAILED = 1
 """Exit status if a picture failed."""
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as in shells."""
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
