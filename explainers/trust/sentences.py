@@ -7,6 +7,16 @@ from math import isclose
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.task import Prediction
 
+WARNINGS = {
+    "evidence-at-border": "Much of the map lies at the border of what the model sees.",
+    "same-for-every-class": "This method draws nearly the same map for every class.",
+    "ignores-the-model": "This method draws nearly the same map for a model that has learnt nothing.",
+    "improbable-target": "The model gives the explained target a low probability.",
+    "blank-map": "The map has the same value everywhere.",
+    "crop-hides": "More than a quarter of the picture is cropped away before the model sees it.",
+}
+"""The warnings of proofs, as sentences."""
+
 _SHARES = {0.5: "half", 1 / 3: "third", 0.25: "quarter", 0.2: "fifth", 0.1: "tenth"}
 
 _HIDDEN = {"blur": ("blurred away", "blurred"), "mean": ("painted over", "painted over")}
