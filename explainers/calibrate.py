@@ -33,11 +33,11 @@ def calibrate(
     batch_size: int = 8,
     **options: Any,
 ) -> Calibration:
-    """Measure how maps that cannot know the picture fare, for ``explain(..., proof=True, calibration=...)``.
+    """Score maps that do not depend on the picture, for ``explain(..., proof=True, proof_calibration=...)``.
 
-    For each picture three such maps are tried: its own map turned by 180 degrees and mirrored, and that of the picture
-    before it. A map is then graded by how many of them it beats. Pictures must differ, and be like those to be
-    explained: with a few dozen, the comparison is rough.
+    Three such maps are tried on each picture: its own map rotated by 180 degrees and mirrored, and the map of the
+    previous picture. A proof grades a map by the share of these that it beats. Pictures must differ, and resemble those
+    to be explained. With a few dozen pictures, the comparison is rough.
 
     Args:
         model: a `LoadedModel`.

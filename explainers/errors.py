@@ -179,7 +179,7 @@ def never_runs(path: str) -> str:
     """Return the message about a layer that a picture does not pass."""
     return (
         f"{path!r} never runs for this picture (its parts may run without it, or its `forward` is called directly, "
-        "bypassing hooks); choose a layer that runs, from {LAYER_LIST}."
+        f"bypassing hooks); choose a layer that runs, from {LAYER_LIST}."
     )
 
 

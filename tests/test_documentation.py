@@ -13,7 +13,8 @@ from docs.pictures import IMAGES, pictures
 from docs.screens import VIEWS
 from seewhy.app.cli import main
 from seewhy.app.errors import HTTP_KINDS, INTERNAL, KINDS
-from seewhy.app.pipeline.options import CaptureOptions, EvaluateOptions, ExplainOptions, InterveneOptions, TraceOptions
+from seewhy.app.pipeline.edit_options import InterveneOptions
+from seewhy.app.pipeline.options import CaptureOptions, EvaluateOptions, ExplainOptions, TraceOptions
 from seewhy.app.settings import Settings
 from seewhy.explainers.inspection.edits import OPS, Edit
 from seewhy.explainers.methods.catalogue import METHODS

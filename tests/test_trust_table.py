@@ -45,7 +45,7 @@ def test_tables_go_between_the_marks_of_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["table", "--write"])
     table.main()
     text = page.read_text()
-    assert text.startswith("before\n<!-- tables: begin -->\n\n| votes-detail less gradcam |")
+    assert text.startswith("before\n<!-- tables: begin -->\n\n| votes-detail minus gradcam |")
     assert text.endswith("<!-- tables: end -->\nafter\n")
     assert "old" not in text
 
@@ -62,13 +62,13 @@ def test_fewer_pictures_have_a_table_of_their_own(tmp_path, monkeypatch):
         document = numbers(**values) | {"model": name, "pictures": count or 3}
         table.file_of(name, count).write_text(json.dumps(document))
     heads = [line.split(" | ")[0] for line in table.tables(table.kept()) if "| top |" in line]
-    assert heads == ["| votes-detail less gradcam", "| mobilenet_v2, 3 pictures", "| efficientnet_lite0, 2 pictures"]
+    assert heads == ["| votes-detail minus gradcam", "| mobilenet_v2, 3 pictures", "| efficientnet_lite0, 2 pictures"]
 
 
 def test_methods_in_no_table_are_named():
     fit, costly = table.left_out([numbers(**{name: [0.5] for name in METHODS if name not in ("drise", "sscam")})])
     assert "no attention, boxes or regions: `drise`." in fit
-    assert "passes that they take: `sscam`." in costly
+    assert "because they need many passes: `sscam`." in costly
 
 
 @pytest.fixture(scope="module")

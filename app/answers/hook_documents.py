@@ -30,7 +30,8 @@ from seewhy.app.answers.schemas import (
 )
 from seewhy.app.answers.stream import Body, file_parts, json_parts
 from seewhy.app.pipeline.choices import CaptureFormat, Drawing, InterveneFormat, TraceFormat
-from seewhy.app.pipeline.options import CaptureOptions, InterveneOptions
+from seewhy.app.pipeline.edit_options import InterveneOptions
+from seewhy.app.pipeline.options import CaptureOptions
 from seewhy.app.pipeline.results import CaptureResult, InterveneResult, SweepResult, TargetResult, TraceResult
 from seewhy.app.pipeline.timings import Timings
 from seewhy.explainers.errors import EditError

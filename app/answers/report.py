@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from latex2mathml.converter import convert
 
 from seewhy.app.answers.documents import data_url, encode, json_documents
+from seewhy.app.answers.proof_figures import figures, linked, warnings
 from seewhy.app.pipeline.options import ExplainOptions
 from seewhy.app.pipeline.results import ExplainResult
 from seewhy.app.settings import Settings
@@ -53,9 +54,11 @@ def report_body(
     ]
     page = _template().render(
         record=record,
-        linked=_linked(record),
+        linked=_linked(record) | {"hasPart": [linked(explanation) for explanation in result.explanations]},
         picture=data_url(encode(picture, "png")),
         parts=list(zip(result.explanations, document["explanations"], strict=True)),
+        figures=figures,
+        warnings=warnings,
         predictions=result.explanations[0].predictions,
         methods=methods,
     )

@@ -7,7 +7,6 @@ from PIL import Image
 from seewhy.app.answers.documents import drawn_bytes, encoded, head_of
 from seewhy.app.answers.schemas import SegmentsAnswer
 from seewhy.app.answers.stream import Body, file_parts
-from seewhy.app.errors import FieldError
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.choices import Drawing, Format
@@ -17,16 +16,6 @@ from seewhy.explainers.results.array_files import ArrayFile
 
 _COPIES = (2, 7)
 """How often an answer holds the bytes of a mask, at most: as they are and as a file; and, in JSON, as longer texts."""
-
-
-def check_view(view: str, form: Format) -> None:
-    """Refuse a mask in a format that would change its indices.
-
-    Raises:
-        FieldError: it is one.
-    """
-    if view == "mask" and form in ("jpeg", "webp"):
-        raise FieldError("JPEG and WebP change the indices of a mask; ask for png, json or npz.", field="format")
 
 
 def segment_body(result: SegmentResult, form: Format, settings: Settings) -> Body:

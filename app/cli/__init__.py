@@ -12,8 +12,9 @@ import click
 from seewhy.app.cli.catalogue import layers, methods, models
 from seewhy.app.cli.completion import completion
 from seewhy.app.cli.hooks import capture, intervene, trace
+from seewhy.app.cli.interrupt import INTERRUPTED, graceful
 from seewhy.app.cli.options import device_option
-from seewhy.app.cli.output import INTERRUPTED, table
+from seewhy.app.cli.output import table
 from seewhy.app.cli.pictures import detect, evaluate, explain, predict, segment, similar
 from seewhy.app.errors import EXPECTED, kind_of
 from seewhy.app.http.keys import new_key
@@ -28,7 +29,8 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with graceful():  # `serve` puts its own handlers in place
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(INTERRUPTED)

@@ -3,37 +3,38 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from seewhy.app.cli.files import printable
-from seewhy.app.cli.output import FAILED
+from seewhy.app.cli.interrupt import unbroken
+from seewhy.app.cli.output import exit_failed, print_failure
 from seewhy.app.cli.run import load_model, open_service
-from seewhy.app.cli.truth import read_boxes
+from seewhy.app.cli.truth import Box
 from seewhy.app.pipeline.options import EvaluateOptions
-from seewhy.app.pipeline.parse import parse
 from seewhy.explainers import evaluate
+from seewhy.explainers.results.evaluation import Evaluation
 
 
 def evaluate_pictures(
-    pictures: Sequence[Path], output: Path | None, fields: dict[str, Any], boxes: Path | None, device: str | None
+    pictures: Sequence[Path],
+    output: Path | None,
+    options: EvaluateOptions,
+    places: Sequence[list[Box] | None] | None,
+    device: str | None,
 ) -> None:
     """Print the table of methods and metrics, and write it to a file; exit with 1 if some pictures failed.
 
     Args:
         pictures: paths.
         output: of the file; None for none.
-        fields: options of `EvaluateOptions`.
-        boxes: file that says where targets lie; see `read_boxes`.
+        options: the options.
+        places: the boxes of each picture in which its target lies; None if unknown.
         device: see `open_service`.
 
     Raises:
-        click.BadParameter: the file of boxes is none.
         click.ClickException: the output cannot be written.
     """
-    options = parse(EvaluateOptions, fields)
-    places = None if boxes is None else read_boxes(boxes, pictures)
     service = open_service(device)
     table = evaluate(
         load_model(service, options.model),
@@ -50,11 +51,18 @@ def evaluate_pictures(
         **options.method_options,
         **options.metric_options,
     )
+    with unbroken():
+        _write(table, output)
+    if table.failures:
+        exit_failed(len(table.failures), len(pictures))
+
+
+def _write(table: Evaluation, output: Path | None) -> None:
     click.echo(table.table())
     for (method, metric), reason in table.reasons.items():
         click.echo(f"{metric} cannot measure {method}: {reason}", err=True)
     for picture, fault in table.failures.items():
-        click.echo(f"{click.style('Error:', fg='red')} {printable(Path(picture))}: {fault}", err=True)
+        print_failure(printable(Path(picture)), fault)
     if output is not None:
         try:
             output.parent.mkdir(parents=True, exist_ok=True)
@@ -62,6 +70,3 @@ def evaluate_pictures(
         except OSError as error:
             raise click.ClickException(f"cannot write {str(output)!r}: {error.strerror}") from error
         click.echo(f"-> {printable(output)}", err=True)
-    if table.failures:
-        click.echo(f"{len(table.failures)} of {len(pictures)} pictures failed.", err=True)
-        sys.exit(FAILED)

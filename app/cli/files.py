@@ -28,6 +28,9 @@ _SLASHES = tuple(filter(None, (os.sep, os.altsep)))
 
 _parts = itertools.count()
 
+_TEXTS = ("json", "svg", "csv")
+"""Formats that a terminal can print."""
+
 _SUFFIXES = {"jpeg": "jpg", "report": "html"}
 """Of formats whose files do not end in their names."""
 
@@ -93,6 +96,16 @@ def plan(
         raise click.BadParameter(several, param_hint="-o")
     form = form or forms[0]
     return form, list(_items(sources, place, f".{_SUFFIXES.get(form, form)}"))
+
+
+def check_terminal(items: Sequence[Item], form: str) -> None:
+    """Refuse to print an answer that is not text to a terminal.
+
+    Raises:
+        click.UsageError: the standard output is a terminal, but the answer is not text.
+    """
+    if items[0].output == DASH and sys.stdout.isatty() and form not in _TEXTS:
+        raise click.UsageError("Standard output is a terminal, but the result is not text: name a file.")
 
 
 def suffixes_of(forms: Sequence[Form]) -> dict[str, Form]:

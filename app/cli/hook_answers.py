@@ -9,7 +9,8 @@ from seewhy.app.cli.files import Item, read
 from seewhy.app.cli.run import ready_service, write_each
 from seewhy.app.pipeline import inspection
 from seewhy.app.pipeline.choices import DRAWINGS, CaptureFormat, InterveneFormat, TraceFormat
-from seewhy.app.pipeline.options import CaptureOptions, InterveneOptions, TraceOptions
+from seewhy.app.pipeline.edit_options import InterveneOptions
+from seewhy.app.pipeline.options import CaptureOptions, TraceOptions
 from seewhy.app.pipeline.parse import parse
 
 _FINDINGS = ("vanishing", "exploding", "without_gradient", "non_finite", "not_run")

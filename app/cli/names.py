@@ -1,13 +1,15 @@
-"""Names for shell completion.
+"""Names for shell completion and for checks of options, without PyTorch.
 
-Names of methods are read from their source. Names of models and layers, which need PyTorch, are cached.
+Names of methods, options and metrics are read from source code, because importing it imports PyTorch. Names of models
+and layers are cached.
 """
 
 import json
 import os
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,15 +20,60 @@ import click
 from seewhy.explainers.imaging.choices import DIVERGING, SEQUENTIAL
 from seewhy.models.errors import ModelError
 
-_REGISTRATION = re.compile(r'^@method\(\s*"([^"]+)"', re.MULTILINE)
+_TEXT = re.compile(r'""".*?"""', re.DOTALL)
+_ENTRY = re.compile(
+    r'^@method\(\s*"(?P<name>[^"]+)"|^class (?P<kind>\w+)(?:\((?P<bases>[^)]*)\))?:\n(?P<body>(?:    .*\n|\s*\n)*)',
+    re.MULTILINE,
+)
+"""A method's registration, or a class."""
+
+_FIELD = re.compile(r"^    (\w+): (?!ClassVar)", re.MULTILINE)
 
 
 def method_names() -> list[str]:
     """Return the names of the built-in methods."""
+    return _registered("method", "methods")
+
+
+def metric_names() -> list[str]:
+    """Return the names of the metrics."""
+    return _registered("metric", "trust/metrics")
+
+
+@cache
+def option_names() -> dict[str, list[str]]:
+    """Return the names of the options of each built-in method, as `catalogue.option_names` does."""
+    bases: dict[str, list[str]] = {}
+    own: dict[str, list[str]] = {}
+    classes: dict[str, str] = {}
+    for text in _sources("methods"):
+        names: list[str] = []
+        for entry in _ENTRY.finditer(_TEXT.sub("", text)):
+            names += [entry["name"]] if entry["name"] else []
+            if entry["kind"]:
+                bases[entry["kind"]] = re.findall(r"\w+", entry["bases"] or "")
+                own[entry["kind"]] = _FIELD.findall(entry["body"])
+                classes |= dict.fromkeys(names, entry["kind"])
+                names = []
+
+    def options(kind: str) -> list[str]:
+        inherited = [name for base in bases.get(kind, []) for name in options(base)]
+        return list(dict.fromkeys([*inherited, *own.get(kind, [])]))
+
+    return {name: options(kind) for name, kind in classes.items()}
+
+
+def _registered(decorator: str, folder: str) -> list[str]:
+    """Return the names that a decorator enters into its catalogue."""
+    registration = re.compile(rf'^@{decorator}\(\s*"([^"]+)"', re.MULTILINE)
+    return sorted(name for text in _sources(folder) for name in registration.findall(text))
+
+
+def _sources(folder: str) -> Iterator[str]:
+    """Yield the source of each module below a folder of the explainers."""
     spec = find_spec("seewhy.explainers")  # this imports `seewhy`, which imports nothing
-    folders = (spec and spec.submodule_search_locations) or ()
-    files = (file for folder in folders for file in Path(folder, "methods").rglob("*.py"))
-    return sorted(name for file in files for name in _REGISTRATION.findall(file.read_text(encoding="utf-8")))
+    for root in (spec and spec.submodule_search_locations) or ():
+        yield from (file.read_text(encoding="utf-8") for file in Path(root, folder).rglob("*.py"))
 
 
 def model_names() -> list[str]:

@@ -1,6 +1,6 @@
 """Options shared by commands."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,6 +43,21 @@ def output_option(command: Command) -> Command:
     """Add the option -o."""
     text = "Output file, or folder for several pictures; `-` for standard output."
     return click.option("-o", "--output", type=click.Path(allow_dash=True), help=text)(command)
+
+
+class FileOf(click.Path):
+    """Type of an output file whose suffix says its format."""
+
+    def __init__(self, suffixes: Sequence[str]) -> None:
+        super().__init__(path_type=Path)
+        self._suffixes = suffixes
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path; refuse another suffix."""
+        path = Path(str(super().convert(value, param, ctx)))
+        if path.suffix.lower() not in self._suffixes:
+            self.fail(f"{path.suffix!r} is not a format; use {', '.join(self._suffixes)}", param, ctx)
+        return path
 
 
 def format_option(forms: tuple[str, ...]) -> Callable[[Command], Command]:

@@ -12,12 +12,11 @@ from PIL import Image
 from seewhy.app.answers.documents import draw, encode, explain_body
 from seewhy.app.answers.likeness_documents import similar_body
 from seewhy.app.answers.report import report_body
-from seewhy.app.answers.segment_documents import check_view, segment_body
+from seewhy.app.answers.segment_documents import segment_body
 from seewhy.app.answers.stream import Body
 from seewhy.app.cli.files import DASH, Item, printable, read, write
 from seewhy.app.cli.output import print_bytes
 from seewhy.app.cli.run import (
-    check_terminal,
     concurrency,
     for_each,
     in_one_piece,
@@ -33,7 +32,7 @@ from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.choices import DRAWINGS, ExplainFormat, Format
 from seewhy.app.pipeline.likeness import similar
 from seewhy.app.pipeline.options import ExplainOptions, Options, PredictOptions, SegmentOptions, SimilarOptions
-from seewhy.app.pipeline.parse import parse
+from seewhy.app.pipeline.plan import explain_methods
 from seewhy.app.pipeline.results import ExplainResult
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import PictureError
@@ -95,9 +94,6 @@ class _Run:
     extras: Extras
 
     def start(self) -> None:
-        if self.extras.skip_existing and self.items[0].output == DASH:
-            raise click.UsageError("--skip-existing needs files, not standard output.")
-        check_terminal(self.items, self.form)
         with ExitStack() as files:
             sheet = Sheet(self.extras.sheet, self._title) if self.extras.sheet else None
             summary = Summary(self.extras.summary, self.extras.skip_existing) if self.extras.summary else None
@@ -125,6 +121,8 @@ class _Run:
             if skipped := sum(map(self._skips, self.items)):
                 click.echo(f"{skipped} of {len(self.items)} outputs already exist.", err=True)
             if skipped < len(self.items):
+                default = self.service.default_method(self.options.model)
+                explain_methods(self.options, self.service.settings, default)  # loading the model takes longer
                 load_model(self.service, self.options.model)
             for_each(self.items, self._answer, report, report_failure, concurrency(self.service.settings.max_batch))
 
@@ -187,24 +185,18 @@ class _Run:
 def explain_pictures(
     items: list[Item],
     form: ExplainFormat,
-    fields: dict[str, Any],
+    options: ExplainOptions,
     mask: Path | None,
     extras: Extras,
     device: str | None,
 ) -> None:
-    """Explain pictures, several at once, so that they share passes of the model; exit with 1 if some failed.
-
-    Raises:
-        click.UsageError: options exclude each other.
-    """
-    options = parse(ExplainOptions, fields)
+    """Explain pictures, several at once, so that they share passes of the model; exit with 1 if some failed."""
     marked = None if mask is None else mask.read_bytes()
     _Run(open_service(device), items, options, marked, form, extras).start()
 
 
-def predict_pictures(items: list[Item], fields: dict[str, Any], device: str | None) -> None:
+def predict_pictures(items: list[Item], options: PredictOptions, device: str | None) -> None:
     """Print the most probable classes of each picture."""
-    options = parse(PredictOptions, fields)
     service = ready_service(device, options.model)
 
     def lines(item: Item) -> str:
@@ -218,10 +210,8 @@ def predict_pictures(items: list[Item], fields: dict[str, Any], device: str | No
     print_each(service, items, lines)
 
 
-def segment_pictures(items: list[Item], form: Format, fields: dict[str, Any], device: str | None) -> None:
+def segment_pictures(items: list[Item], form: Format, options: SegmentOptions, device: str | None) -> None:
     """Write the class of each pixel of each picture."""
-    options = parse(SegmentOptions, fields)
-    check_view(options.view, form)
     service = ready_service(device, options.model)
 
     def answer(item: Item) -> tuple[str, Body]:
@@ -231,9 +221,8 @@ def segment_pictures(items: list[Item], form: Format, fields: dict[str, Any], de
     write_each(items, form, answer)
 
 
-def detect_in_pictures(items: list[Item], fields: dict[str, Any], device: str | None) -> None:
+def detect_in_pictures(items: list[Item], options: Options, device: str | None) -> None:
     """Print the boxes that a detector shows in each picture."""
-    options = parse(Options, fields)
     service = ready_service(device, options.model)
 
     def lines(item: Item) -> str:
@@ -248,10 +237,9 @@ def detect_in_pictures(items: list[Item], fields: dict[str, Any], device: str | 
 
 
 def compare_pictures(
-    items: list[Item], reference: Path, form: Format, fields: dict[str, Any], device: str | None
+    items: list[Item], reference: Path, form: Format, options: SimilarOptions, device: str | None
 ) -> None:
     """Write the similarity of a picture and its reference."""
-    options = parse(SimilarOptions, fields)
     service = ready_service(device, options.model)
     other = read(reference)
 

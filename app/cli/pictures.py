@@ -5,8 +5,9 @@ from typing import Any
 
 import click
 
-from seewhy.app.cli.files import DASH, plan
+from seewhy.app.cli.files import DASH, check_terminal, plan, suffixes_of
 from seewhy.app.cli.options import (
+    FileOf,
     extra_option,
     fields,
     file_argument,
@@ -23,7 +24,7 @@ from seewhy.app.cli.options import (
     proof_options,
     table_options,
 )
-from seewhy.app.pipeline.choices import EXPLAIN_FORMATS, FORMATS, ExplainFormat, Format
+from seewhy.app.pipeline.choices import DRAWINGS, EXPLAIN_FORMATS, FORMATS, ExplainFormat, Format
 from seewhy.app.pipeline.option_table import (
     EVALUATE,
     EXPLAIN,
@@ -53,10 +54,10 @@ TABLES = (".csv", ".json", ".png", ".pdf", ".svg")
 @click.option("--report", is_flag=True, help="Write HTML reports; the same as --format report.")
 @heatmap_options
 @click.option("--skip-existing", is_flag=True, help="Skip pictures whose output already exists.")
-@click.option("--sheet", type=click.Path(path_type=Path), help="Also draw all results onto a contact sheet.")
+@click.option("--sheet", type=FileOf(list(suffixes_of(DRAWINGS))), help="Also draw all results onto a contact sheet.")
 @click.option(
     "--summary",
-    type=click.Path(path_type=Path),
+    type=FileOf([".csv", ".jsonl"]),
     help="Also write a summary with one row per result, as .csv or .jsonl.",
 )
 def explain(
@@ -82,7 +83,16 @@ def explain(
     if report and form not in (None, "report"):
         raise click.UsageError(f"Use either --report or --format {form}, not both.")
     answer_form, items = plan(pictures, output, "report" if report else form, EXPLAIN_FORMATS, sheet)
-    request = {**fields(options, extra), "format": answer_form}
+    if skip_existing and items[0].output == DASH:
+        raise click.UsageError("--skip-existing needs files, not standard output.")
+    check_terminal(items, answer_form)
+
+    from seewhy.app.cli.checks import check
+    from seewhy.app.pipeline.options import ExplainOptions
+
+    # Pictures whose output exists are not needed, and a summary lists those that fail.
+    needed = [] if skip_existing or summary else items
+    request = check(ExplainOptions, {**fields(options, extra), "format": answer_form}, needed)
 
     from seewhy.app.cli.picture_answers import Extras, explain_pictures
 
@@ -96,9 +106,14 @@ def predict(pictures: tuple[Path, ...], device: str | None, **options: Any) -> N
     """Print the most probable classes of each PICTURE."""
     _, items = plan(pictures, None, None, ("txt",))
 
+    from seewhy.app.cli.checks import check
+    from seewhy.app.pipeline.options import PredictOptions
+
+    request = check(PredictOptions, fields(options), items)
+
     from seewhy.app.cli.picture_answers import predict_pictures
 
-    predict_pictures(items, fields(options), device)
+    predict_pictures(items, request, device)
 
 
 @click.command()
@@ -112,9 +127,7 @@ def predict(pictures: tuple[Path, ...], device: str | None, **options: Any) -> N
     "--boxes", "Positions of the targets: a CSV file with the columns picture,left,top,right,bottom, or COCO JSON."
 )
 @extra_option("An option of a method (see `seewhy methods`) or of a metric (road.imputation=exact)")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help=f"Also write the table to a file: {', '.join(TABLES)}."
-)
+@click.option("-o", "--output", type=FileOf(TABLES), help=f"Also write the table to a file: {', '.join(TABLES)}.")
 def evaluate(
     pictures: tuple[Path, ...],
     device: str | None,
@@ -130,13 +143,19 @@ def evaluate(
     picture; `.png` and `.pdf` are plots.
     """
     _, items = plan(pictures, None, None, ("txt",))
-    if output is not None and output.suffix.lower() not in TABLES:
-        raise click.BadParameter(f"{output.suffix!r} is not a format; use {', '.join(TABLES)}", param_hint="-o")
+
+    sources = [item.picture for item in items]
+
+    from seewhy.app.cli.checks import check
+    from seewhy.app.cli.truth import read_boxes
+    from seewhy.app.pipeline.options import EvaluateOptions
+
+    request = check(EvaluateOptions, fields({**options, "method": methods}, extra), items)
+    places = None if boxes is None else read_boxes(boxes, sources)
 
     from seewhy.app.cli.evaluation import evaluate_pictures
 
-    request = fields({**options, "method": methods}, extra)
-    evaluate_pictures([item.picture for item in items], output, request, boxes, device)
+    evaluate_pictures(sources, output, request, places, device)
 
 
 @click.command()
@@ -154,9 +173,15 @@ def segment(
     """
     answer_form, items = plan(pictures, output, form, FORMATS)
 
+    from seewhy.app.cli.checks import check
+    from seewhy.app.pipeline.options import SegmentOptions
+
+    check_terminal(items, answer_form)
+    request = check(SegmentOptions, {**fields(options), "format": answer_form}, items)
+
     from seewhy.app.cli.picture_answers import segment_pictures
 
-    segment_pictures(items, answer_form, fields(options), device)
+    segment_pictures(items, answer_form, request, device)
 
 
 @click.command()
@@ -169,9 +194,14 @@ def detect(pictures: tuple[Path, ...], device: str | None, **options: Any) -> No
     """
     _, items = plan(pictures, None, None, ("txt",))
 
+    from seewhy.app.cli.checks import check
+    from seewhy.app.pipeline.options import Options
+
+    request = check(Options, fields(options), items)
+
     from seewhy.app.cli.picture_answers import detect_in_pictures
 
-    detect_in_pictures(items, fields(options), device)
+    detect_in_pictures(items, request, device)
 
 
 @click.command()
@@ -194,6 +224,12 @@ def similar(
         raise click.UsageError("Standard input provides one picture; name a file for the other.")
     answer_form, items = plan((picture,), output, form, FORMATS)
 
+    from seewhy.app.cli.checks import check
+    from seewhy.app.pipeline.options import SimilarOptions
+
+    check_terminal(items, answer_form)
+    request = check(SimilarOptions, fields(options), items)
+
     from seewhy.app.cli.picture_answers import compare_pictures
 
-    compare_pictures(items, reference, answer_form, fields(options), device)
+    compare_pictures(items, reference, answer_form, request, device)

@@ -3,9 +3,9 @@
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any, TypeVar
 
 import click
@@ -14,8 +14,9 @@ from tqdm.std import tqdm
 
 from seewhy.app.answers.stream import Body
 from seewhy.app.cli.environment import read_settings
-from seewhy.app.cli.files import DASH, Item, printable, write
-from seewhy.app.cli.output import FAILED, INTERRUPTED, print_bytes
+from seewhy.app.cli.files import DASH, Item, check_terminal, printable, write
+from seewhy.app.cli.interrupt import INTERRUPTED, unbroken
+from seewhy.app.cli.output import exit_failed, print_bytes, print_failure
 from seewhy.app.errors import EXPECTED, field_of, kind_of
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.disconnect import client_disconnected
@@ -25,9 +26,6 @@ T = TypeVar("T")
 
 _LAST_PASS = 10.0
 """Seconds to wait for running work when a command ends early."""
-
-_TEXTS = ("json", "svg", "csv")
-"""Formats that a terminal can print."""
 
 
 def open_service(device: str | None) -> Service:
@@ -106,34 +104,22 @@ def for_each(
     """
     failures = count = 0
     try:
-        with _bar(len(items)) as lines:
-            for item, future in _in_order(items, work, threads):
-                with lines():
+        with _bar(len(items)) as lines, closing(_in_order(items, work, threads)) as results:
+            for item, future in results:
+                with unbroken(), lines():
                     fault = _fault(future.exception())
                     if fault is None:
                         report(item, future.result())
                     else:
                         failures += 1
-                        click.echo(f"{click.style('Error:', fg='red')} {printable(item.picture)}: {fault}", err=True)
+                        print_failure(printable(item.picture), fault)
                         report_failure(item, fault)
-                count += 1
+                    count += 1
     except KeyboardInterrupt:
         click.echo(f"Interrupted: {count} of {len(items)} pictures done.", err=True)
         sys.exit(INTERRUPTED)
     if failures:
-        if len(items) > 1:
-            click.echo(f"{failures} of {len(items)} pictures failed.", err=True)
-        sys.exit(FAILED)
-
-
-def check_terminal(items: Sequence[Item], form: str) -> None:
-    """Refuse to print an answer that is not text to a terminal.
-
-    Raises:
-        click.UsageError: the standard output is a terminal, but the answer is not text.
-    """
-    if items[0].output == DASH and sys.stdout.isatty() and form not in _TEXTS:
-        raise click.UsageError("Standard output is a terminal, but the result is not text: name a file.")
+        exit_failed(failures, len(items))
 
 
 def print_each(service: Service, items: Sequence[Item], work: Callable[[Item], str]) -> None:
@@ -173,7 +159,7 @@ def in_one_piece(body: Body, form: str) -> bytes:
     return to_json(from_json(content), indent=2) if form == "json" else content
 
 
-def _in_order(items: Sequence[Item], work: Callable[[Item], T], threads: int) -> Iterator[tuple[Item, "Future[T]"]]:
+def _in_order(items: Sequence[Item], work: Callable[[Item], T], threads: int) -> Generator[tuple[Item, "Future[T]"]]:
     """Yield each item when it is finished. If this ends early, running work is abandoned."""
     end = threading.Event()
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import click
 from PIL import Image, ImageOps
 
 from seewhy.app.answers.documents import encode
@@ -21,19 +20,13 @@ class Sheet:
     """Small copies of drawings, each under its caption.
 
     Args:
-        path: path of the first sheet; its suffix is the format.
+        path: path of the first sheet; its suffix is the format, one of a picture.
         title: title above the copies.
-
-    Raises:
-        click.BadParameter: the suffix is not a picture format.
     """
 
     def __init__(self, path: Path, title: str) -> None:
-        suffixes = suffixes_of(DRAWINGS)
-        if path.suffix.lower() not in suffixes:
-            raise click.BadParameter(f"the file must end in {', '.join(suffixes)}", param_hint="--sheet")
         self._path = path
-        self._form = suffixes[path.suffix.lower()]
+        self._form = suffixes_of(DRAWINGS)[path.suffix.lower()]
         self._title = title
         self._tiles: list[Image.Image] = []
         self._captions: list[str] = []

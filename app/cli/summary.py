@@ -25,12 +25,10 @@ class Summary:
         resume: keep the rows without an error of an earlier, possibly interrupted run.
 
     Raises:
-        click.BadParameter: the suffix is another one, or the file to resume is not a summary.
+        click.BadParameter: the file to resume is not a summary.
     """
 
     def __init__(self, path: Path, resume: bool) -> None:
-        if path.suffix.lower() not in (".csv", ".jsonl"):
-            raise click.BadParameter("the file must end in .csv or .jsonl", param_hint="--summary")
         self._is_csv = path.suffix.lower() == ".csv"
         rows = self._read(path) if resume and path.exists() else []
         self._pictures = {_escaped(row["picture"]) for row in rows}

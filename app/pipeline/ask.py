@@ -27,10 +27,11 @@ from seewhy.app.pipeline.options import (
     SegmentOptions,
     SimilarOptions,
 )
-from seewhy.app.pipeline.plan import Plan, drawing_style, explain_methods, explain_plan
+from seewhy.app.pipeline.plan import Plan, explain_methods, explain_plan
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResult, SegmentResult
 from seewhy.app.pipeline.sanity import SanityChecks
+from seewhy.app.pipeline.style import drawing_style
 from seewhy.app.pipeline.ticket import Submission, Ticket
 from seewhy.app.pipeline.timings import Timings
 from seewhy.app.settings import Settings

@@ -11,11 +11,13 @@ from seewhy.app.memory.budget import CAPTURE
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.computation import ExplainComputation, SoloComputation
 from seewhy.app.pipeline.costs import UNKNOWN, announce, units
+from seewhy.app.pipeline.edit_options import InterveneOptions
 from seewhy.app.pipeline.jobs import Deadline
-from seewhy.app.pipeline.options import CaptureOptions, InterveneOptions, TraceOptions
-from seewhy.app.pipeline.plan import Plan, build_explainers, drawing_style
+from seewhy.app.pipeline.options import CaptureOptions, TraceOptions
+from seewhy.app.pipeline.plan import Plan, build_explainers
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.results import CaptureResult, InterveneResult, SweepResult, TraceResult
+from seewhy.app.pipeline.style import drawing_style
 from seewhy.app.pipeline.timings import Timings
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.costs import Passes

@@ -8,9 +8,10 @@ from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.computation import SoloComputation
 from seewhy.app.pipeline.null_scores import LIKENESS
 from seewhy.app.pipeline.options import SimilarOptions
-from seewhy.app.pipeline.plan import Plan, drawing_style
+from seewhy.app.pipeline.plan import Plan
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.results import SimilarResult
+from seewhy.app.pipeline.style import drawing_style
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.faithfulness import Faithfulness

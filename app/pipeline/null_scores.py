@@ -1,4 +1,4 @@
-"""Scores of maps that cannot know the picture, gathered from requests about models for which none ship."""
+"""Scores of maps that do not depend on the picture, collected from requests, for models without included scores."""
 
 import threading
 from collections import OrderedDict
@@ -14,36 +14,36 @@ from seewhy.explainers.trust.trial import Trial
 from seewhy.models import LoadedModel
 
 Explained = Literal["target", "likeness"]
-"""What maps explain, whose scores are compared with their like."""
+"""What a map explains; its scores are compared with those of the same kind."""
 
 LIKENESS: Explained = "likeness"
 
 MOST = 480
-"""Maximum number of scores of a model, a fill, and a kind of score."""
+"""Maximum number of scores for a model, a fill and a kind of score."""
 
 MOST_MODELS = 64
-"""Maximum number of models and fills; those that were asked for least recently are forgotten first."""
+"""Maximum number of models and fills; the least recently used are dropped first."""
 
 NULL = "maps of other pictures, collected by this process"
 
 
 @dataclass(eq=False)
 class _Gathering:
-    """What has been gathered for a model and a fill: scores that are probabilities (True), and others (False)."""
+    """The scores collected for a model and a fill: those that are probabilities (True), and others (False)."""
 
     strangers: Strangers = field(default_factory=Strangers)
     scores: dict[bool, list[float]] = field(default_factory=lambda: {True: [], False: []})
 
     @property
     def is_full(self) -> bool:
-        """Whether there are enough scores of the kind that the model is asked for."""
+        """Whether there are enough scores of one kind."""
         return any(len(part) >= MOST for part in self.scores.values())
 
 
 class NullScores:
-    """The map of each request is tried on the picture of the next one: two forward passes, until there are `MOST`.
+    """Collects scores: the map of each request is tried on the picture of the next one, until there are `MOST`.
 
-    Only trials of the default area gather: their number must not depend on requests.
+    This takes two forward passes. It happens for the default area only, so requests cannot add further collections.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class NullScores:
         self._lock = threading.Lock()
 
     def gathers(self, model: LoadedModel, area: float, fill: Fill, of: Explained = "target") -> bool:
-        """Whether proofs by such trials are compared with what is gathered, and not with what ships."""
+        """Whether such proofs are compared with collected scores, not with included ones."""
         ships = of == "target" and calibration_of(model.sha256, model.preprocess.size, area, fill) is not None
         return area == AREA and not ships
 
@@ -61,7 +61,7 @@ class NullScores:
         return None if gathering is None or gathering.is_full else gathering.strangers
 
     def add(self, model: LoadedModel, faithfulness: Faithfulness | None, of: Explained = "target") -> None:
-        """Add the scores of other pictures' maps on the pictures of a batch."""
+        """Add the scores of maps of other pictures on the pictures of a batch."""
         for part in [] if faithfulness is None else faithfulness.rows():
             gathering = self._gathering(model, part.area, part.fill, of)
             if gathering is not None:
@@ -71,7 +71,7 @@ class NullScores:
     def calibration(
         self, model: LoadedModel, part: Faithfulness | None, of: Explained = "target"
     ) -> Calibration | None:
-        """Return what the proof of a map (N = 1) is compared with; None if nothing is gathered for it."""
+        """Return the scores that the proof of a map (N = 1) is compared with; None if none are collected for it."""
         gathering = None if part is None else self._gathering(model, part.area, part.fill, of)
         if part is None or gathering is None:
             return None

@@ -1,6 +1,9 @@
-"""Schemas of requests: they validate options from every source, and describe them."""
+"""Schemas of requests: they validate options from every source, and describe them.
 
-import json
+This imports no PyTorch, because commands validate their options before they load it; `edit_options` has the schema that
+needs it.
+"""
+
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -20,12 +23,10 @@ from seewhy.app.pipeline.choices import (
     CAPTURE_FORMATS,
     EXPLAIN_FORMATS,
     FORMATS,
-    INTERVENE_FORMATS,
     TRACE_FORMATS,
     CaptureFormat,
     ExplainFormat,
     Format,
-    InterveneFormat,
     TraceFormat,
 )
 from seewhy.app.pipeline.option_table import (
@@ -34,7 +35,6 @@ from seewhy.app.pipeline.option_table import (
     EVALUATE,
     EXPLAIN,
     HEATMAP,
-    INTERVENE,
     METHOD,
     METRICS,
     PREDICT,
@@ -45,10 +45,8 @@ from seewhy.app.pipeline.option_table import (
     TRACE,
     Option,
 )
-from seewhy.app.pipeline.strict_json import RepeatedMemberError, loads
 from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.imaging.choices import Rank, Scale, SegmentView, View
-from seewhy.explainers.inspection.edits import MAX_EDITS, AnyEdits
 from seewhy.explainers.tasks.choices import Part
 from seewhy.explainers.trust.choices import AREAS, Extent, Fill
 from seewhy.models.sources import Source
@@ -82,19 +80,6 @@ def _single(value: Any) -> Any:
     if isinstance(value, list):  # pydantic expects a ValueError, not a TypeError
         raise ValueError("give it once")  # noqa: TRY004
     return value
-
-
-def _json(value: Any) -> Any:
-    try:
-        edits = loads(value) if isinstance(value, str) else value
-    except RepeatedMemberError:
-        raise
-    except json.JSONDecodeError as error:
-        raise ValueError(f"it must be a JSON list of edits, but it is not JSON: {error}") from None
-    except (ValueError, RecursionError):
-        raise ValueError("it must be a JSON list of edits") from None
-    # One too many is refused; validating the others would only take time.
-    return edits[: MAX_EDITS + 1] if isinstance(edits, list) else edits
 
 
 def _ends(value: Any) -> Any:
@@ -137,12 +122,13 @@ StrictName = Annotated[StrictStr, StringConstraints(max_length=200)]
 _Scalar = StrictName | StrictInt | StrictFloat | StrictBool | None
 
 
-def _field(option: Option, **settings: Any) -> Any:
+def option_field(option: Option, **settings: Any) -> Any:
     """Return a field with the help and the default of an option; `settings` are those of pydantic's `Field`."""
     return Field(**{"default": option.default, "description": option.text, **settings})
 
 
-def _format(forms: tuple[str, ...]) -> Any:
+def format_field(forms: tuple[str, ...]) -> Any:
+    """Return the field of an answer's format."""
     return Field(None, description=f"The default is the format in Accept, or {forms[0]}.")
 
 
@@ -163,7 +149,7 @@ class NoOptions(BaseModel):
 class ModelsOptions(NoOptions):
     """Options of GET /models."""
 
-    source: Source | None = _field(SOURCE)
+    source: Source | None = option_field(SOURCE)
 
 
 class MethodsOptions(NoOptions):
@@ -175,7 +161,7 @@ class MethodsOptions(NoOptions):
 class PredictOptions(Options):
     """Options of POST /predict."""
 
-    top: int = _field(PREDICT["top"], ge=1, le=1000)
+    top: int = option_field(PREDICT["top"], ge=1, le=1000)
 
 
 Ends = Annotated[Scale, BeforeValidator(_ends), _SCALE_SCHEMA]
@@ -184,10 +170,10 @@ Ends = Annotated[Scale, BeforeValidator(_ends), _SCALE_SCHEMA]
 class DrawingOptions(Options):
     """Options of routes that draw maps over the picture."""
 
-    view: View = _field(DRAWING["view"])
-    colormap: Name | None = _field(DRAWING["colormap"])
-    alpha: float = _field(DRAWING["alpha"], ge=0, le=1)
-    scale: Ends = _field(DRAWING["scale"], validate_default=True)
+    view: View = option_field(DRAWING["view"])
+    colormap: Name | None = option_field(DRAWING["colormap"])
+    alpha: float = option_field(DRAWING["alpha"], ge=0, le=1)
+    scale: Ends = option_field(DRAWING["scale"], validate_default=True)
 
 
 Layers = Annotated[list[StrictName], BeforeValidator(_listed)]
@@ -200,7 +186,7 @@ class MethodOptions(Options):
     model_config = ConfigDict(extra="allow", frozen=True)
     __pydantic_extra__: dict[str, _Scalar | list[_Scalar]] = Field(init=False)
 
-    layer: Layers = _field(HEATMAP["layer"])
+    layer: Layers = option_field(HEATMAP["layer"])
 
     @property
     def method_options(self) -> dict[str, Any]:
@@ -212,15 +198,15 @@ class HeatmapOptions(DrawingOptions, MethodOptions):
     """Options of routes that explain."""
 
     method: Name | None = Field(None, description=f"A name from GET /methods. {METHOD}")
-    values: bool = _field(HEATMAP["values"])
+    values: bool = option_field(HEATMAP["values"])
 
 
 class ProofOptions(Options):
     """Options of routes that prove maps."""
 
-    proof: Annotated[Extent, BeforeValidator(_extent)] = _field(PROOF["proof"])
-    proof_area: float = _field(PROOF["proof_area"], ge=AREAS[0], le=AREAS[1])
-    proof_fill: Fill = _field(PROOF["proof_fill"])
+    proof: Annotated[Extent, BeforeValidator(_extent)] = option_field(PROOF["proof"])
+    proof_area: float = option_field(PROOF["proof_area"], ge=AREAS[0], le=AREAS[1])
+    proof_fill: Fill = option_field(PROOF["proof_fill"])
 
 
 class ExplainOptions(ProofOptions, HeatmapOptions):
@@ -232,17 +218,17 @@ class ExplainOptions(ProofOptions, HeatmapOptions):
         description="A name from GET /methods, or several, repeated or separated by commas; methods that need the "
         f"same forward and backward pass share it. {METHOD}",
     )
-    against: Target = _field(EXPLAIN["against"])
-    target: Annotated[list[StrictInt | StrictName], BeforeValidator(_listed)] = _field(EXPLAIN["target"])
+    against: Target = option_field(EXPLAIN["against"])
+    target: Annotated[list[StrictInt | StrictName], BeforeValidator(_listed)] = option_field(EXPLAIN["target"])
     values: bool | Literal["map"] = Field(  # type: ignore[assignment]
         False,
         description="Include the heatmap's values in JSON; `map` for those of the method's own, coarser grid.",
     )
-    region: Part | None = _field(EXPLAIN["region"])
-    top: int | None = _field(EXPLAIN["top"], ge=1)
-    attribute: Name | None = _field(EXPLAIN["attribute"])
-    label: Target = _field(EXPLAIN["label"])
-    format: ExplainFormat | None = _format(EXPLAIN_FORMATS)
+    region: Part | None = option_field(EXPLAIN["region"])
+    top: int | None = option_field(EXPLAIN["top"], ge=1)
+    attribute: Name | None = option_field(EXPLAIN["attribute"])
+    label: Target = option_field(EXPLAIN["label"])
+    format: ExplainFormat | None = format_field(EXPLAIN_FORMATS)
 
 
 class EvaluateOptions(MethodOptions):
@@ -253,9 +239,9 @@ class EvaluateOptions(MethodOptions):
         min_length=1,
         description=f"A name from GET /methods, or several, repeated or separated by commas. {METHOD}",
     )
-    metrics: Annotated[list[StrictName], BeforeValidator(_names)] = _field(METRICS, min_length=1)
-    target: Target = _field(EVALUATE["target"])
-    controls: bool = _field(EVALUATE["controls"])
+    metrics: Annotated[list[StrictName], BeforeValidator(_names)] = option_field(METRICS, min_length=1)
+    target: Target = option_field(EVALUATE["target"])
+    controls: bool = option_field(EVALUATE["controls"])
 
     @property
     def method_options(self) -> dict[str, Any]:
@@ -271,45 +257,33 @@ class EvaluateOptions(MethodOptions):
 class SegmentOptions(Options):
     """Options of POST /segment."""
 
-    view: SegmentView = _field(SEGMENT["view"])
-    alpha: float = _field(SEGMENT["alpha"], ge=0, le=1)
-    format: Format | None = _format(FORMATS)
+    view: SegmentView = option_field(SEGMENT["view"])
+    alpha: float = option_field(SEGMENT["alpha"], ge=0, le=1)
+    format: Format | None = format_field(FORMATS)
 
 
 class SimilarOptions(ProofOptions, DrawingOptions):
     """Options of POST /similar."""
 
-    scale: Ends = _field(SIMILAR["scale"], validate_default=True)
-    top: int = _field(SIMILAR["top"], ge=1, le=100)
-    format: Format | None = _format(FORMATS)
+    scale: Ends = option_field(SIMILAR["scale"], validate_default=True)
+    top: int = option_field(SIMILAR["top"], ge=1, le=100)
+    format: Format | None = format_field(FORMATS)
 
 
 class TraceOptions(Options):
     """Options of POST /hooks/trace."""
 
-    target: Target = _field(TRACE["target"])
-    layer: Layers = _field(TRACE["layer"])
-    format: TraceFormat | None = _format(TRACE_FORMATS)
+    target: Target = option_field(TRACE["target"])
+    layer: Layers = option_field(TRACE["layer"])
+    format: TraceFormat | None = format_field(TRACE_FORMATS)
 
 
 class CaptureOptions(DrawingOptions):
     """Options of POST /hooks/capture."""
 
-    layer: Layers = _field(CAPTURE["layer"], default=..., min_length=1)
-    kind: Annotated[list[Kind], BeforeValidator(_listed)] = _field(CAPTURE["kind"], min_length=1)
-    target: Target = _field(CAPTURE["target"])
-    top: int = _field(CAPTURE["top"], ge=1, le=100)
-    rank: Rank = _field(CAPTURE["rank"])
-    format: CaptureFormat | None = _format(CAPTURE_FORMATS)
-
-
-class InterveneOptions(HeatmapOptions):
-    """Options of POST /hooks/intervene."""
-
-    edits: Annotated[AnyEdits, BeforeValidator(_json)] = Field(
-        description="Edits, applied in this order; as JSON text in a form or a query string."
-    )
-    each_channel: bool = _field(INTERVENE["each_channel"])
-    target: Target = _field(INTERVENE["target"])
-    top: int = _field(INTERVENE["top"], ge=1, le=100)
-    format: InterveneFormat | None = _format(INTERVENE_FORMATS)
+    layer: Layers = option_field(CAPTURE["layer"], default=..., min_length=1)
+    kind: Annotated[list[Kind], BeforeValidator(_listed)] = option_field(CAPTURE["kind"], min_length=1)
+    target: Target = option_field(CAPTURE["target"])
+    top: int = option_field(CAPTURE["top"], ge=1, le=100)
+    rank: Rank = option_field(CAPTURE["rank"])
+    format: CaptureFormat | None = format_field(CAPTURE_FORMATS)

@@ -8,16 +8,16 @@ from seewhy.app.errors import FieldError
 from seewhy.app.pipeline.computation import Computation, ExplainComputation
 from seewhy.app.pipeline.jobs import Deadline, Outcome
 from seewhy.app.pipeline.null_scores import NullScores
-from seewhy.app.pipeline.option_table import DRAWING
-from seewhy.app.pipeline.options import DrawingOptions, ExplainOptions, MethodOptions
+from seewhy.app.pipeline.options import ExplainOptions, MethodOptions
 from seewhy.app.pipeline.record import current
+from seewhy.app.pipeline.validation import check_counts, check_methods
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.task import BoxTask, each_ask, must_have_boxes, named_ask, named_target
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.imaging.render import Style
-from seewhy.explainers.methods.catalogue import Method, build_methods, get_method
+from seewhy.explainers.methods.catalogue import Method, build_methods, get_method, option_names
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.tasks.regions import Mask
 from seewhy.explainers.tasks.segmentation import Segmentation
@@ -98,17 +98,9 @@ def build_explainers(names: Sequence[str], options: MethodOptions, settings: Set
     """
     methods = [get_method(name) for name in names]
     current().method = methods[0].name if len(methods) == 1 else "several"
-    method_options = options.method_options
-    if "layers" in method_options:
-        raise FieldError("There is no option 'layers'. Near matches: layer.", field="layers")
-    if options.layer:
-        if not any(method.takes_layers for method in methods):
-            subject = f"Method {methods[0].name!r} uses no" if len(methods) == 1 else "None of these methods uses a"
-            raise FieldError(f"{subject} layer; leave the option out.", field="layer")
-        if len(options.layer) > settings.max_layers:
-            raise FieldError(f"At most {settings.max_layers} layers can be given.", field="layer")
-        method_options = {**method_options, "layers": tuple(options.layer)}
-    return tuple(zip(methods, build_methods(methods, method_options, type(options).model_fields), strict=True))
+    own = {method.name: method.options for method in methods}
+    method_options = check_methods(options, own, option_names(), settings)
+    return tuple(zip(methods, build_methods(methods, method_options), strict=True))
 
 
 def explain_methods(options: ExplainOptions, settings: Settings, default: str) -> Methods:
@@ -122,30 +114,8 @@ def explain_methods(options: ExplainOptions, settings: Settings, default: str) -
     Raises:
         FieldError: there are too many of either; or errors as `build_explainers`.
     """
-    classes = max(options.top or 1, len(options.target))
-    if classes > settings.max_targets:
-        raise FieldError(
-            f"At most {settings.max_targets} classes can be explained in one request.",
-            field="top" if options.top else "target",
-        )
-    if options.top is not None and options.target:
-        raise FieldError("Give either target or top, not both.", field="top")
-    methods = build_explainers(options.method or [default], options, settings)
-    maps = len(methods) * classes
-    if maps > settings.max_targets:
-        raise FieldError(
-            f"The request asks for {maps} maps; at most {settings.max_targets} are allowed.", field="method"
-        )
-    return methods
-
-
-def drawing_style(options: DrawingOptions, settings: Settings) -> Style:
-    """Return how to draw the answer.
-
-    Raises:
-        OptionError: a value is invalid.
-    """
-    return Style(**{name: getattr(options, name) for name in DRAWING}, max_side=settings.max_side)
+    check_counts(options, settings)
+    return build_explainers(options.method or [default], options, settings)
 
 
 def explain_plan(

@@ -1,4 +1,4 @@
-"""Faithfulness: what becomes of the score where what a map marks is alone, or hidden."""
+"""Faithfulness: scores of the marked part alone, and without it."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -7,31 +7,30 @@ import torch
 from torch import Tensor
 
 LEAST = 1e-6
-"""Least probability that differences are divided by; and least change of other scores, as a share of them."""
+"""Minimum probability that differences are divided by, and minimum relative change of other scores."""
 
 
 @dataclass(frozen=True, eq=False)
 class Faithfulness:
-    """What the model says of each picture of a batch, whole and in parts.
+    """Scores of each whole picture of a batch, and of parts of it.
 
-    The tensors are float32. Scores are probabilities where the target has one, and otherwise in the target's own units.
+    The tensors are float32. Scores are probabilities if the target has one, otherwise in the target's own units.
 
     Attributes:
         area: share of the model's input that each map marks.
-        fill: what hides pixels: ``blur`` or ``mean``.
+        fill: replacement of hidden pixels: ``blur`` or ``mean``.
         whole: (N,) the score of the picture.
-        kept: (N,) with all hidden but what is marked.
-        dropped: (N,) with what is marked hidden.
-        turned_dropped: (N,) with the same shape hidden, turned by 180 degrees; None if copies were not tried.
+        kept: (N,) with everything hidden except the marked part.
+        dropped: (N,) with the marked part hidden.
+        turned_dropped: (N,) with the same shape, rotated by 180 degrees, hidden; None if copies were not tried.
         hidden: (N,) with everything hidden; None if all scores are probabilities, which do not need it.
-        copies: (N, 2) what the map's own turned and mirrored copies keep, less what is left without them; None if they
-            were not tried.
-        stranger: (N,) the same of the map of another picture, NaN where there was none; None if none was tried.
+        copies: (N, 2) kept minus dropped for the rotated and the mirrored copy of the map; None if they were not tried.
+        stranger: (N,) the same for the map of another picture; NaN without such a map; None if not tried.
         are_probabilities: (N,) bool: whether the scores are probabilities.
-        are_blank: (N,) bool: whether the map has one value everywhere, and marks nothing.
-        forwards: forward passes of the model for each map.
-        gap: (N,) by how much the sum of the map misses what it should be, as a share of that; None where the method
-            promises no sum.
+        are_blank: (N,) bool: whether the map has the same value everywhere, and so marks nothing.
+        forwards: forward passes per map.
+        gap: (N,) relative difference between the sum of the map and its expected sum; None if the method has no
+            expected sum.
     """
 
     area: float
@@ -50,23 +49,23 @@ class Faithfulness:
 
     @property
     def scale(self) -> Tensor:
-        """(N,): the probability, or by how much another score changes when everything is hidden; never zero."""
+        """(N,): the probability, or the change of another score when everything is hidden; never zero."""
         probability = self.whole.clamp_min(LEAST)
         if self.hidden is None:
             return probability
-        # Below this the change is rounding.
+        # A smaller change is rounding.
         least = LEAST * torch.maximum(self.whole.abs(), self.hidden.abs()).clamp_min(torch.finfo(self.whole.dtype).tiny)
         change = torch.maximum((self.whole - self.hidden).abs(), least)
         return torch.where(self.are_probabilities, probability, change)
 
     @property
     def score(self) -> Tensor:
-        """(N,): what the marked part keeps alone, less what is left without it, by `scale`."""
+        """(N,): kept minus dropped, divided by `scale`."""
         return (self.kept - self.dropped) / self.scale
 
     @property
     def copy_scores(self) -> Tensor | None:
-        """(N, 2): the same of the map's own turned and mirrored copies."""
+        """(N, 2): the same for the rotated and the mirrored copy of the map."""
         return None if self.copies is None else self.copies / self.scale[:, None]
 
     @property
@@ -78,12 +77,12 @@ class Faithfulness:
 
     @property
     def null_scores(self) -> list[float]:
-        """The scores of maps that cannot know one picture (N = 1): copies of its own, and that of another picture."""
+        """The scores, on one picture (N = 1), of the copies of its map and of the map of another picture."""
         copies = self.copy_scores
         return [*([] if copies is None or bool(self.are_blank) else copies[0].tolist()), *self.stranger_scores]
 
     def rows(self) -> list["Faithfulness"]:
-        """Return that of each picture (N = 1), on the CPU."""
+        """Return the faithfulness of each picture (N = 1), on the CPU."""
         parts: dict[str, Any] = {name: value.cpu() for name, value in vars(self).items() if isinstance(value, Tensor)}
         return [
             replace(self, **{name: value[row : row + 1] for name, value in parts.items()})

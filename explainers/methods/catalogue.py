@@ -1,7 +1,7 @@
 """The catalogue of methods by name. The decorator `method` enters an explainer's class."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib import import_module
@@ -15,6 +15,7 @@ from seewhy.explainers.core.costs import Passes, evaluate, names_in
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.errors import InvalidArgumentError, OptionError, near_matches, plain_fault
 from seewhy.explainers.methods.explainer import AUGMENTATIONS, Explainer
+from seewhy.explainers.unknown_names import owners, public, unknown_method, unknown_option
 
 Family = Literal["cam", "gradient", "rule", "transformer", "perturbation", "concept", "control"]
 
@@ -142,14 +143,14 @@ class Method:
         """
         for option in options:
             if option not in self.options:
-                hint = _owners(option) or near_matches(option, self.options)
+                hint = owners(option, option_names()) or near_matches(option, self.options)
                 hint = hint or f"It takes {', '.join(self.options) or 'no options'}."
                 raise OptionError(f"Method {self.name!r} has no option {option!r}. {hint}", field=option)
         try:
             explainer: Explainer = self._adapter.validate_python(dict(options))
         except ValidationError as error:
             first = error.errors()[0]
-            field = _public(str(first["loc"][0])) if first["loc"] else "options"
+            field = public(str(first["loc"][0])) if first["loc"] else "options"
             fault = plain_fault(first)
             message = f"Option {field!r} of method {self.name!r}: {fault}"
             raise OptionError(message, field=field, fault=fault) from error
@@ -167,46 +168,31 @@ def equation_of(kind: type[Any]) -> str:
     return cleandoc(block[1]) if block else ""
 
 
-def _public(option: str) -> str:
-    """Return the name of an option as users type it."""
-    return "layer" if option == "layers" else option
+def option_names() -> dict[str, list[str]]:
+    """Return the names of the options of each method."""
+    return {name: [field.name for field in fields(method.explainer)] for name, method in METHODS.items()}
 
 
-def _owners(option: str) -> str:
-    """Return which methods have an option, as a sentence; empty where none has."""
-    names = [method.name for method in METHODS.values() if option in method.options]
-    further = ", and others" if len(names) > _MOST_NAMES else ""
-    return f"`{_public(option)}` is an option of {', '.join(names[:_MOST_NAMES])}{further}." if names else ""
-
-
-def build_methods(
-    methods: Sequence[Method], options: Mapping[str, Any], further: Iterable[str] = ()
-) -> tuple[Explainer, ...]:
+def build_methods(methods: Sequence[Method], options: Mapping[str, Any]) -> tuple[Explainer, ...]:
     """Return the explainers of methods, each with its own options.
 
     Args:
         methods: one or more.
         options: as for `Method.build`.
-        further: names of options that belong to no method, for near matches.
 
     Raises:
         OptionError: an option that no method has, or an invalid value.
     """
-    names = {*further}.union(*(method.options for method in methods))
+    own = {method.name: method.options for method in methods}
     for name in options:
-        if name not in names:
-            subject = f"Method {methods[0].name!r} has no" if len(methods) == 1 else "None of these methods has an"
-            public = set(map(_public, names))
-            hint = _owners(name) or near_matches(_public(name), public) or f"It takes {', '.join(sorted(public))}."
-            raise OptionError(f"{subject} option {_public(name)!r}. {hint}", field=_public(name))
+        if not any(name in names for names in own.values()):
+            raise unknown_option(name, own, option_names())
     return tuple(
         method.build({name: value for name, value in options.items() if name in method.options}) for method in methods
     )
 
 
 _methods: dict[str, Method] = {}
-
-_MOST_NAMES = 8
 
 METHODS: Mapping[str, Method] = MappingProxyType(_methods)
 """All methods by name."""
@@ -294,6 +280,5 @@ def get_method(name: str) -> Method:
         raise OptionError(f"A method is given by its name, not {kind.__name__}; {hint}.", field="method")
     entry = METHODS.get(name.lower())
     if entry is None:
-        hint = near_matches(name, METHODS) or "See the list of the methods."
-        raise OptionError(f"There is no method {name!r}. {hint}", field="method")
+        raise unknown_method(name, METHODS)
     return entry

@@ -27,6 +27,9 @@ ClassHead = Literal["softmax", "sigmoid"]
 SATURATED = 0.9999
 """Above this probability a softmax hardly changes with the logits."""
 
+EQUAL = 1e-5
+"""Up to this share of their largest magnitude, logits differ by rounding alone."""
+
 _LISTED = 12
 """Labels that an error lists."""
 
@@ -113,6 +116,8 @@ class Classification:
         count = len(outputs)
         head = self.head or head_of(count)
         likely, *_, best_one = self.describe(outputs, [target], top=1)
+        low, high = outputs.detach().float().aminmax()
+        are_equal = count > 1 and float(high - low) <= EQUAL * max(abs(float(low)), abs(float(high)))
         remarks = []
         if count == 1:
             remarks.append(
@@ -120,6 +125,14 @@ class Classification:
                     "one-logit",
                     "The model has one logit: the probability is its sigmoid, and the map shows what speaks for "
                     f"{likely.label!r}. With sign=signed it shows what speaks against it too.",
+                )
+            )
+        elif are_equal:
+            remarks.append(
+                Diagnostic(
+                    "equal-logits",
+                    f"The model gives all {count} classes the same logit, so it chooses none; {likely.label!r} is only "
+                    "the one that was asked for, or the first. Check the weights of the model's head.",
                 )
             )
         elif head == "softmax" and best_one.probability > SATURATED:
@@ -130,7 +143,8 @@ class Classification:
                     "The map explains the logit, which still reacts.",
                 )
             )
-        if likely.probability < (0.5 if head == "sigmoid" else 1 / count):
+        is_chance = are_equal and head == "softmax"
+        if not is_chance and likely.probability < (0.5 if head == "sigmoid" else 1 / count):
             chance = "which is no" if head == "sigmoid" and count > 1 else "less than chance"
             remarks.append(
                 Diagnostic(

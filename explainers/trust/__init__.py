@@ -1,1 +1,1 @@
-"""Whether a map can be relied on: what it marks, and what becomes of the score without it."""
+"""Tests of maps: what a map marks, and how the score changes without it."""

@@ -1,4 +1,4 @@
-"""Calibration: how maps that cannot know the picture fare with a model."""
+"""Calibration: scores of maps that do not depend on the picture, for a model."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from seewhy.explainers.trust.choices import Fill
 
 ENOUGH = 100
-"""Least number of scores that a comparison is made with."""
+"""Minimum number of scores for a comparison."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a map fares beside maps that cannot know the picture.
+    """Comparison of a map with maps that do not depend on the picture.
 
     Attributes:
-        beats: one less the rank p-value (1 + scores at least as high) / (1 + all scores), in [0, 1).
-        of: number of maps that it is compared with.
-        null: what these maps are.
-        model: whose they are.
-        pictures: number of their pictures; None where that is not known.
-        false_alarms_at_95: share of such maps, on other pictures, that beat 95 percent; None where it was not measured.
+        beats: one minus the rank p-value (1 + scores at least as high) / (1 + all scores), in [0, 1).
+        of: number of these maps.
+        null: description of these maps.
+        model: name of the model.
+        pictures: number of their pictures; None if unknown.
+        false_alarms_at_95: share of such maps, on other pictures, that beat 95 percent; None if not measured.
     """
 
     beats: float
@@ -33,13 +33,13 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Scores of maps that cannot know the picture, of one model and trial; see `calibrate`.
+    """Scores of maps that do not depend on the picture, for one model and trial; see `calibrate`.
 
     Attributes:
         scores: in ascending order.
-        null, model, pictures, false_alarms_at_95: as of `Comparison`.
+        null, model, pictures, false_alarms_at_95: as in `Comparison`.
         area, fill: of the trial.
-        are_probabilities: whether they are of probabilities; scores of other units are compared with their like.
+        are_probabilities: whether the scores are of probabilities; other scores are compared with scores of their kind.
     """
 
     scores: tuple[float, ...]
@@ -52,7 +52,7 @@ class Calibration:
     false_alarms_at_95: float | None = None
 
     def compared(self, score: float, is_probability: bool = True) -> Comparison | None:
-        """Return how a map with this score fares; None if there are fewer than `ENOUGH` to compare with."""
+        """Return the comparison of a map with this score; None if there are fewer than `ENOUGH` scores."""
         count = len(self.scores)
         if count < ENOUGH or is_probability != self.are_probabilities:
             return None
@@ -61,7 +61,7 @@ class Calibration:
 
 
 def false_alarms(groups: Sequence[Sequence[float]], level: float = 0.95) -> float | None:
-    """Return the share of null scores that beat `level` of those of the other pictures; None without any.
+    """Return the share of null scores that beat `level` of those of the other pictures; None without scores.
 
     Args:
         groups: the scores of each picture.
@@ -75,5 +75,5 @@ def false_alarms(groups: Sequence[Sequence[float]], level: float = 0.95) -> floa
 
 
 def _beats(scores: Sequence[float], score: float) -> float:
-    """Return one less the rank p-value of a score among others in ascending order."""
+    """Return one minus the rank p-value of a score among others in ascending order."""
     return bisect_left(scores, score) / (1 + len(scores))

@@ -1,15 +1,15 @@
-"""What proofs and evaluations offer to choose from, and their limits.
+"""The choices of proofs and evaluations, and their limits.
 
-This imports no PyTorch, because the help and the completion of commands use it.
+This module imports no PyTorch, because the help and the completion of commands use it.
 """
 
 from typing import Literal, get_args
 
 Extent = bool | Literal["full"]
-"""No proof, a proof, or one that also tests the map's own turned and mirrored copies."""
+"""No proof, a proof, or one that also tests rotated and mirrored copies of the map."""
 
 Fill = Literal["blur", "mean"]
-"""What hides pixels: the picture blurred, or the mean colour, zero in normalised units."""
+"""Replacement of hidden pixels: the blurred picture, or the mean colour, which is zero in normalised units."""
 
 FILLS: tuple[Fill, ...] = get_args(Fill)
 
@@ -17,9 +17,9 @@ AREA = 0.25
 """Share of the model's input that a map marks."""
 
 AREAS = (0.01, 0.9)
-"""The least and the most that it can mark."""
+"""The minimum and the maximum of that share."""
 
 DEFAULT_METRICS = ("insertion", "deletion", "road", "sensitivity-n", "sparseness")
 
 CONTROLS = ("random", "edges", "centre")
-"""The methods that any other should beat."""
+"""Methods that any other method should beat."""

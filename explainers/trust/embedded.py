@@ -1,4 +1,4 @@
-"""What was measured once about embedded networks: `python -m tools.trust.calibrate` writes it."""
+"""Included measurements of embedded networks; `python -m tools.trust.calibrate` writes them."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from seewhy.explainers.trust.sanity import Sanity
 
 
 def calibration_of(digest: str | None, size: Sequence[int], area: float, fill: str) -> Calibration | None:
-    """Return the calibration that ships for a network; None if there is none.
+    """Return the included calibration of a network; None if there is none.
 
     Args:
         digest: SHA-256 of its weights file, hexadecimal.
@@ -23,13 +23,13 @@ def calibration_of(digest: str | None, size: Sequence[int], area: float, fill: s
 
 
 def sanity_of(digest: str | None, size: Sequence[int], method: str) -> Sanity | None:
-    """Return the sanity, which ships, of a method with its default options on a network; None if there is none."""
+    """Return the included sanity of a method with default options on a network; None if there is none."""
     row = _entry(digest, tuple(size)).get("sanity", {}).get(method)
     return None if row is None else Sanity(**row)
 
 
 def ships_sanity(digest: str | None, size: Sequence[int]) -> bool:
-    """Whether what is known of the sanity of methods on a network ships."""
+    """Whether the sanity of methods on a network is included."""
     return bool(_entry(digest, tuple(size)).get("sanity"))
 
 

@@ -1,4 +1,4 @@
-"""Faithfulness by masked copies of the picture, a few forward passes in one batch."""
+"""Faithfulness: scores of masked copies of the picture, in a few forward passes of one batch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,10 +24,10 @@ from seewhy.explainers.trust.strangers import ForeignMaps, Strangers
 from seewhy.explainers.trust.trial import Trial
 
 Scorer = Callable[[Tensor, Tensor], Tensor]
-"""From masked copies (R, C, H, W), and the numbers (R,) of the pictures that they are of, to their scores (R,)."""
+"""Returns the scores (R,) of masked copies (R, C, H, W), given also the numbers (R,) of their pictures."""
 
 STRANGER = Passes(2)
-"""Forward passes of the map of another picture, for each picture."""
+"""Forward passes for the map of another picture, per picture."""
 
 
 def prove(
@@ -45,19 +45,19 @@ def prove(
     .. math::
         s = \frac{p(\text{keep}) - p(\text{drop})}{p}
 
-    Here *keep* is the picture with all hidden but the top share of the map, *drop* the picture with that share hidden,
-    and :math:`p` the probability of the target, or its mean over the region of a segmenter, in the whole picture. Other
-    scores (values, edges of boxes, functions, leads over a contrast) are divided by :math:`|p - p(\text{hidden})|`,
-    how far the score changes when the whole picture is hidden, so the units cancel.
+    *keep* is the picture with everything hidden except the top share of the map, *drop* the picture with that share
+    hidden, and :math:`p` the probability of the target in the whole picture (for segmenters, its mean over the region).
+    Other scores (values, edges of boxes, functions, leads over a contrast) are divided by
+    :math:`|p - p(\text{hidden})|`, the change of the score when the whole picture is hidden, so the units cancel.
 
     Args:
         model, images: those of the attributions.
-        attributions: of the same pictures and targets, by one or several methods, whose masked copies share passes.
-        trial: how the maps are tried; None to leave the attributions as they are.
-        ask: what was asked, for its function.
+        attributions: of the same pictures and targets, by one or several methods; their masked copies share passes.
+        trial: the parameters; None to return the attributions unchanged.
+        ask: the question; only its function is used.
         progress: see `Progress`.
-        strangers: maps of other pictures, to try one on each picture, for a calibration; None for none.
-        explainers: the methods of the attributions, for what their maps should sum to.
+        strangers: maps of other pictures, one of which is tried on each picture, for a calibration; None for none.
+        explainers: the methods of the attributions, for the expected sums of their maps.
 
     Raises:
         ModelOutputError: the model returns no outputs, or NaN.
@@ -83,10 +83,9 @@ class Scores(NamedTuple):
     """Scores of masked copies of N pictures.
 
     Attributes:
-        parts: (V, N) of each map: kept and dropped, and of `full` those of its copies.
+        parts: for each map (V, N): kept and dropped, and with `full` those of its copies.
         hidden: (0 or 1, N) of hidden pictures.
-        stranger: (N,) what the map of another picture keeps, less what is left without it; NaN where there is none;
-            None if none was tried.
+        stranger: (N,) kept minus dropped for the map of another picture; NaN without such a map; None if not tried.
         are_probabilities: (N,) bool.
     """
 
@@ -98,11 +97,11 @@ class Scores(NamedTuple):
     def faithfulness(
         self, number: int, trial: Trial, whole: Tensor, are_blank: Tensor, gap: Tensor | None = None
     ) -> Faithfulness:
-        """Return the faithfulness of the maps of a number.
+        """Return the faithfulness of one part.
 
         Args:
             number: of the part.
-            trial: how the maps were tried.
+            trial: the parameters.
             whole: (N,) scores of the pictures.
             are_blank: (N,) bool, whether each map is blank.
             gap: see `Faithfulness`.
@@ -135,14 +134,14 @@ def scores_of(
     are_probabilities: Tensor,
     foreign: ForeignMaps | None = None,
 ) -> Scores:
-    """Return the scores of masked copies of N pictures, in passes that memory allows.
+    """Return the scores of masked copies of N pictures, in as many passes as memory requires.
 
     Args:
         question: the pictures, and the model.
         score: returns the scores of copies.
-        marks: (N, H, W) bool of each of several maps of every picture: the pixels that it marks.
-        trial: what hides pixels, and whether the maps' own copies are tried.
-        are_probabilities: (N,) bool: whether the scores are; where one is not, hidden pictures are scored too.
+        marks: for each of several maps per picture, the marked pixels (N, H, W) bool.
+        trial: the fill, and whether copies of the maps are tried.
+        are_probabilities: (N,) bool; if one is false, hidden pictures are scored too.
         foreign: maps of other pictures to try.
     """
     groups = [*(_copies(part, trial.full) for part in marks), _nothing(are_probabilities, marks[0])]
@@ -154,7 +153,7 @@ def scores_of(
 
 
 def _scorer(question: Question, objective: Objective) -> Scorer:
-    """Return the function that scores copies by an objective of the pictures."""
+    """Return the function that scores copies by the objective of their pictures."""
 
     def score(copies: Tensor, numbers: Tensor) -> Tensor:
         part = objective.rows(numbers)
@@ -164,7 +163,7 @@ def _scorer(question: Question, objective: Objective) -> Scorer:
 
 
 def _masked(question: Question, score: Scorer, visible: Tensor, fill: Fill) -> Tensor:
-    """Return the scores (V, N) float32 of masked copies, given the pixels (V, N, H, W) bool that each shows."""
+    """Return the scores (V, N) float32 of masked copies, given the visible pixels (V, N, H, W) bool."""
     hidden = filled(question.distinct_images, fill).expand_as(question.images)
     pictures = torch.arange(len(question.images), device=visible.device).repeat(len(visible))
     masks = visible.flatten(0, 1)[:, None]
@@ -178,7 +177,7 @@ def _masked(question: Question, score: Scorer, visible: Tensor, fill: Fill) -> T
 
 
 def filled(images: Tensor, fill: Fill) -> Tensor:
-    """Return what hides the pixels of images (N, C, H, W)."""
+    """Return the replacement of the pixels of images (N, C, H, W)."""
     return blurred(images) if fill == "blur" else torch.zeros_like(images)
 
 
@@ -191,26 +190,26 @@ def marked(question: Question, maps: Tensor, layers: tuple[str, ...], area: floa
 
 
 def are_blank(maps: Tensor) -> Tensor:
-    """Return which maps (N, h, w) have one value everywhere: (N,) bool."""
+    """Return whether each map (N, h, w) has the same value everywhere: (N,) bool."""
     values = maps.flatten(1)
     return values.amax(1) == values.amin(1)
 
 
 def _copies(marks: Tensor, full: bool) -> Tensor:
-    """Return the pixels (V, N, H, W) that each masked copy shows: keep and drop, of `full` for the map's copies too."""
+    """Return the visible pixels (V, N, H, W) of masked copies: keep and drop, and with `full` those of copies."""
     maps = [marks, turned(marks), mirrored(marks)] if full else [marks]
     return torch.stack([copy for part in maps for copy in (part, ~part)])
 
 
 def _nothing(are_probabilities: Tensor, marks: Tensor) -> Tensor:
-    """Return masks (1, N, H, W) that show no pixel; none, (0, N, H, W), where all scores are probabilities."""
+    """Return masks (1, N, H, W) that show no pixel; no masks (0, N, H, W) if all scores are probabilities."""
     return torch.zeros_like(marks)[None][: int(not are_probabilities.all())]
 
 
 def _gap(
     question: Question, objective: Objective, attribution: Attribution, explainer: Explainer | None
 ) -> Tensor | None:
-    """Return by how much the sums of maps miss what they should be, as shares (N,) of that; None without a promise."""
+    """Return the relative differences (N,) between the sums of maps and the expected sums; None if there are none."""
     if explainer is None or not explainer.is_complete:
         return None
     origins = explainer.origins(question.images, question.model).to(question.images.dtype)

@@ -1,4 +1,4 @@
-"""Which pixels a map marks, and pictures in which they are hidden."""
+"""The pixels that a map marks, and blurred pictures that replace them."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ SIGMA = 11 / 224
 """Standard deviation of the blur that hides pixels, as a share of the picture's shorter side."""
 
 WHOLE = (0.0, 0.0, 1.0, 1.0)
-"""The reach of a map whose cells cover the model's input from edge to edge."""
+"""The reach of a map whose cells cover the whole input of the model."""
 
 
 def resized(maps: Tensor, size: tuple[int, int], reach: tuple[float, float, float, float] = WHOLE) -> Tensor:
@@ -20,8 +20,8 @@ def resized(maps: Tensor, size: tuple[int, int], reach: tuple[float, float, floa
     Args:
         maps: of any resolution, finer or coarser.
         size: height and width of the model's input.
-        reach: left, top, right, bottom of the maps' cells as fractions of the input, see `Geometry`; beyond them the
-            nearest cell counts.
+        reach: left, top, right, bottom of the maps' cells as fractions of the input, see `Geometry`; outside of
+            them, the nearest cell is used.
     """
     maps = maps.float()
     if reach == WHOLE:
@@ -34,14 +34,14 @@ def resized(maps: Tensor, size: tuple[int, int], reach: tuple[float, float, floa
 
 
 def _places(count: int, start: float, stop: float) -> Tensor:
-    """Return where the centres of `count` pixels lie between two ends, which are -1 and 1."""
+    """Return the positions of the centres of `count` pixels relative to two ends, which are -1 and 1."""
     return ((torch.arange(count) + 0.5) / count - start) / (stop - start) * 2 - 1
 
 
 def top_share(maps: Tensor, share: float) -> Tensor:
     """Return (N, H, W) bool: the largest values of each map, exactly ``round(share * H * W)`` of them.
 
-    Of equal values those count that come first, row by row.
+    Of equal values, the first ones in row-major order are chosen.
 
     Args:
         maps: (N, H, W), finite.
@@ -52,7 +52,7 @@ def top_share(maps: Tensor, share: float) -> Tensor:
     count = round(share * positions)
     if count == 0:
         return torch.zeros_like(maps, dtype=torch.bool)
-    least = values.kthvalue(positions - count + 1, dim=1, keepdim=True).values  # much faster than to sort
+    least = values.kthvalue(positions - count + 1, dim=1, keepdim=True).values  # much faster than sorting
     above = values > least
     equal = values == least
     chosen = above | (equal & (equal.cumsum(1) <= count - above.sum(1, keepdim=True)))
@@ -60,7 +60,7 @@ def top_share(maps: Tensor, share: float) -> Tensor:
 
 
 def blurred(images: Tensor, sigma: float = SIGMA) -> Tensor:
-    """Return images (N, C, H, W) blurred by a Gaussian, mirrored at their borders, in their own dtype.
+    """Return images (N, C, H, W) blurred by a Gaussian, with mirrored borders, in their own dtype.
 
     Args:
         images: normalised or not.
@@ -70,7 +70,7 @@ def blurred(images: Tensor, sigma: float = SIGMA) -> Tensor:
 
 
 def turned(maps: Tensor) -> Tensor:
-    """Return maps or masks (..., H, W) turned by 180 degrees."""
+    """Return maps or masks (..., H, W) rotated by 180 degrees."""
     return maps.flip(-2, -1)
 
 

@@ -1,4 +1,4 @@
-"""Proofs: how far a heatmap can be relied on, for people and programs."""
+"""Proofs: how far a heatmap can be trusted, for people and programs."""
 
 import json
 from collections.abc import Collection, Iterable
@@ -31,38 +31,38 @@ WarningCode = Literal[
 ]
 
 SUPPORTED, PARTLY = 0.95, 0.8
-"""Shares of the maps that cannot know the picture which a map must beat."""
+"""Share of the maps that do not depend on the picture that a map must beat, for the two best grades."""
 
 SPREAD = 0.5
-"""Share of the score that the evidence leaves, at most, where it is spread over the picture."""
+"""Evidence is spread over the picture if at most this share of the score remains without the marked part."""
 
 AT_BORDER = 0.4
-"""Most mass at the border without a warning; that of a uniform map is 0.265."""
+"""Maximum mass at the border without a warning; a uniform map has 0.265."""
 
 HIDDEN = 0.25
-"""Most of the picture that may be cut away without a warning."""
+"""Maximum share of the picture that may be cropped away without a warning."""
 
 _GRID = 224
-"""Side of the grid on which the mass at the border is measured."""
+"""Side of the grid for measuring the mass at the border."""
 
 _BORDER = _GRID // 14
-"""Width of the border there."""
+"""Width of the border on this grid."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the model says of the picture, whole and in parts; see `Faithfulness`.
+    """Scores of the whole picture and of parts of it; see `Faithfulness`.
 
     Attributes:
         area: share of the model's input that is marked.
-        fill: what hides pixels.
-        probability: of the target in the whole picture; None where the explained score is none.
-        value: that score, in its own units; None where it is a probability.
-        kept: the probability, or the value, with all hidden but what is marked.
-        dropped: with what is marked hidden.
-        turned_dropped: with the same shape hidden, turned by 180 degrees; None unless ``proof="full"``.
-        hidden: the value with everything hidden; None of probabilities.
-        score: kept less dropped, divided by the probability, or by the change from the value to the hidden one.
+        fill: replacement of hidden pixels.
+        probability: of the target in the whole picture; None if the explained score is not a probability.
+        value: the explained score, in its own units; None if it is a probability.
+        kept: the probability, or the value, with everything hidden except the marked part.
+        dropped: with the marked part hidden.
+        turned_dropped: with the same shape, rotated by 180 degrees, hidden; None unless ``proof="full"``.
+        hidden: the value with everything hidden; None for probabilities.
+        score: kept minus dropped, divided by the probability, or by the difference of `value` and `hidden`.
     """
 
     area: float
@@ -78,11 +78,11 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Copies:
-    """How the map fares beside its own turned and mirrored copies.
+    """Comparison of the map with its own rotated and mirrored copies.
 
     Attributes:
-        beaten: share of the copies that it beats.
-        lead: its score less that of the best copy.
+        beaten: share of the copies that the map beats.
+        lead: its score minus that of the best copy.
     """
 
     beaten: float
@@ -91,13 +91,14 @@ class Copies:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the map is like.
+    """Statistics of the map.
 
     Attributes:
-        border_mass: share of its positive mass in the outer fourteenth of each side of the model's input; None without
-            any.
+        border_mass: share of its positive mass in the outer fourteenth of each side of the model's input; None
+            without positive mass.
         unseen: share of the picture that the model does not see.
-        gini: inequality of its magnitudes, 0 for a uniform map, towards 1 for a single place; None of a map of zeros.
+        gini: Gini coefficient of its magnitudes: 0 for a uniform map, close to 1 for a single pixel; None for a map of
+            zeros.
     """
 
     border_mass: float | None
@@ -107,19 +108,19 @@ class Shape:
 
 @dataclass(frozen=True)
 class Proof:
-    """How far a heatmap can be relied on. It is about this picture and this fill, never about truth.
+    """How far a heatmap can be trusted. A proof is about this picture and this fill, not about truth.
 
     Attributes:
-        grade: the verdict; None where there is nothing to compare the map with.
+        grade: the verdict; None without maps to compare with.
         sentence: the verdict for people, in one sentence.
-        faithfulness: what the model says of parts of the picture; None of a blank map.
-        copies: comparison with the map's own copies; None unless ``proof="full"``.
-        calibration: comparison with maps that cannot know the picture; None where there are too few.
-        sanity: of the method on this network; None where it was not measured.
-        shape: what the map is like.
-        completeness_gap: by how much the sum of the map misses what it should be, as a share of that; None where the
-            method promises no sum.
-        warnings: codes of what speaks against the map, or limits what it can show.
+        faithfulness: scores of parts of the picture; None for a blank map.
+        copies: comparison with copies of the map; None unless ``proof="full"``.
+        calibration: comparison with maps that do not depend on the picture; None if there are too few.
+        sanity: of the method on this network; None if not measured.
+        shape: statistics of the map.
+        completeness_gap: relative difference between the sum of the map and its expected sum; None if the method has
+            no expected sum.
+        warnings: codes of reasons not to trust the map, or to trust it less.
         cost: passes of the model for the proof.
     """
 
@@ -162,9 +163,9 @@ def proof_of(
         faithfulness: of the map (N = 1), on the CPU.
         values: (h, w), the map.
         geometry: of the picture, with the reach of the map's cells.
-        subject: what is explained.
-        codes: of the diagnostics of the target.
-        calibration: of the model, for scores that are probabilities.
+        subject: the explained target.
+        codes: codes of the target's diagnostics.
+        calibration: of the model, for this kind of score.
         sanity: of the method on the model.
     """
     is_blank = bool(faithfulness.are_blank)
@@ -199,7 +200,7 @@ def proof_arrays(proofs: Iterable[Proof | None]) -> dict[str, NDArray[np.str_]]:
 def grade_of(
     measurement: Measurement, comparison: Comparison | None, warnings: Collection[WarningCode] = ()
 ) -> Grade | None:
-    """Return the verdict on a map that is not blank; None without a comparison."""
+    """Return the grade of a map that is not blank; None without a comparison."""
     if comparison is None:
         return None
     is_same = "same-for-every-class" in warnings or "ignores-the-model" in warnings
@@ -212,7 +213,7 @@ def grade_of(
 
 
 def measurement_of(faithfulness: Faithfulness) -> Measurement:
-    """Return the numbers of one map (N = 1)."""
+    """Return the measurement of one map (N = 1)."""
     whole, is_probability = float(faithfulness.whole), bool(faithfulness.are_probabilities)
     hidden = None if faithfulness.hidden is None or is_probability else float(faithfulness.hidden)
     return Measurement(
@@ -229,7 +230,7 @@ def measurement_of(faithfulness: Faithfulness) -> Measurement:
 
 
 def shape_of(values: NDArray[np.float32], geometry: Geometry) -> Shape:
-    """Return what a map (h, w) is like."""
+    """Return statistics of a map (h, w)."""
     sizes = np.sort(np.abs(values), axis=None).astype(np.float64)
     total = sizes.sum()
     ranks = np.arange(1, sizes.size + 1)

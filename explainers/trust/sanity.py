@@ -1,19 +1,19 @@
-"""Sanity of a method on a network: whether its maps change with the class and with the weights."""
+"""Sanity of a method on a network: whether its maps depend on the class and on the weights."""
 
 from dataclasses import dataclass
 
 SAME = 0.8
-"""Rank correlation from which on two maps are the same."""
+"""Two maps with a higher rank correlation count as the same."""
 
 
 @dataclass(frozen=True)
 class Sanity:
-    """Mean magnitude of Spearman's correlation of the method's map with another, over some pictures.
+    """Mean magnitude of Spearman's correlation of the method's map with other maps, over some pictures.
 
     Attributes:
-        same_with_random_head: with that of the network whose classes are exchanged at random.
-        same_with_random_model: with that of a network of the same structure and random weights.
-        same_for_an_unlikely_class: with that for a class the network finds unlikely.
+        same_with_random_head: with the map of the network after shuffling its classes.
+        same_with_random_model: with the map of a network with the same structure and random weights.
+        same_for_an_unlikely_class: with the map for a class that is unlikely according to the network.
         pictures: number of pictures.
     """
 
@@ -24,9 +24,9 @@ class Sanity:
 
     @property
     def is_same_for_every_class(self) -> bool:
-        """Whether the map hardly depends on what is asked, nor on the weights of the head.
+        """Whether the map hardly depends on the class or on the weights of the head.
 
-        Both, because a magnitude forgets the sign: some maps of a random head are those of the network, reversed.
+        Both must hold, because the magnitude ignores the sign: a random head can reverse a map.
         """
         return min(self.same_with_random_head, self.same_for_an_unlikely_class) > SAME
 

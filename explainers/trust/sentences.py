@@ -7,19 +7,29 @@ from math import isclose
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.task import Prediction
 
+WARNINGS = {
+    "evidence-at-border": "Much of the map lies at the border of what the model sees.",
+    "same-for-every-class": "This method draws nearly the same map for every class.",
+    "ignores-the-model": "This method draws nearly the same map for a model that has learnt nothing.",
+    "improbable-target": "The model gives the explained target a low probability.",
+    "blank-map": "The map has the same value everywhere.",
+    "crop-hides": "More than a quarter of the picture is cropped away before the model sees it.",
+}
+"""The warnings of proofs, as sentences."""
+
 _SHARES = {0.5: "half", 1 / 3: "third", 0.25: "quarter", 0.2: "fifth", 0.1: "tenth"}
 
 _HIDDEN = {"blur": ("blurred away", "blurred"), "mean": ("painted over", "painted over")}
-"""How the fill hides pixels, at the beginning of a clause and after a noun."""
+"""Words for hiding pixels with each fill: at the beginning of a clause, and after a noun."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a sentence is about.
+    """The explained target, as the subject of a sentence.
 
     Attributes:
-        name: what it is called.
-        reading: returns what one of its scores reads like.
+        name: its name.
+        reading: returns one of its scores as text.
     """
 
     name: str
@@ -33,12 +43,12 @@ def subject_of(target: Prediction, against: Prediction | None = None) -> Subject
 
 
 def sentence_of(grade: str | None, faithfulness: Faithfulness, about: Subject, leads: bool | None = None) -> str:
-    """Return the verdict on one map for people.
+    """Return the verdict on one map as a sentence.
 
     Args:
         grade: see `Proof`.
         faithfulness: of the map (N = 1).
-        about: what is explained.
+        about: the explained target.
         leads: whether the map beats all of its own rotated and mirrored copies; None if they were not tried.
     """
     sentence = _verdict(grade, faithfulness, about)
@@ -48,7 +58,7 @@ def sentence_of(grade: str | None, faithfulness: Faithfulness, about: Subject, l
 
 
 def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject) -> str:
-    """Return the verdict, without regard to copies."""
+    """Return the verdict, without the sentence about copies."""
     first, then = _HIDDEN[faithfulness.fill]
     part = _part(faithfulness.area)
     subject = about.name
@@ -81,5 +91,5 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject) -> s
 
 
 def _part(area: float) -> str:
-    """Return what a share of the picture is called."""
+    """Return a share of the picture in words."""
     return next((name for share, name in _SHARES.items() if isclose(share, area, abs_tol=1e-3)), f"{area:.0%}")

@@ -1,4 +1,4 @@
-"""Strangers: maps of other pictures, which cannot know the picture that they are tried on."""
+"""Strangers: maps of other pictures, which do not depend on the picture on which they are tried."""
 
 from typing import NamedTuple
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 class ForeignMaps(NamedTuple):
-    """A map of another picture for each of N.
+    """A map of another picture for each of N pictures.
 
     Attributes:
-        marks: (N, H, W) bool, what it marks.
+        marks: (N, H, W) bool, the marked pixels.
         exist: (N,) bool, whether there is one.
     """
 
@@ -19,7 +19,7 @@ class ForeignMaps(NamedTuple):
 
 
 class Strangers:
-    """Hands each picture the map of the one before it, across batches; remembers one picture.
+    """Assigns to each picture the map of the previous one, across batches; stores one picture.
 
     Calls must not overlap.
     """
@@ -28,16 +28,16 @@ class Strangers:
         self._last: tuple[Tensor, Tensor, Tensor] | None = None
 
     def of(self, images: Tensor, marks: Tensor, are_blank: Tensor) -> ForeignMaps:
-        """Return the map of another picture for each; none where the one before is the same, or has a blank map.
+        """Return a map of another picture for each; none if the previous picture is the same, or has a blank map.
 
         Args:
             images: (N, C, H, W).
-            marks: (N, H, W) bool, what the map of each marks.
-            are_blank: (N,) bool, whether that map is blank.
+            marks: (N, H, W) bool, the pixels that each map marks.
+            are_blank: (N,) bool, whether each map is blank.
         """
         last = self._last
         if last is None or last[0].shape[1:] != images.shape[1:] or last[0].device != images.device:
-            last = images[-1:], marks[-1:], are_blank[-1:]  # a single picture would be its own, and so has none
+            last = images[-1:], marks[-1:], are_blank[-1:]  # the first picture is compared with itself, and gets no map
         self._last = images[-1:].clone(), marks[-1:].clone(), are_blank[-1:].clone()
         before = torch.cat([last[0], images[:-1]])
         exist = (before != images).flatten(1).any(dim=1) & ~torch.cat([last[2], are_blank[:-1]])

@@ -1,4 +1,4 @@
-"""How maps are tried: how much of a picture they mark, and what hides it."""
+"""Parameters of a proof: the share of the picture that a map marks, and the fill."""
 
 from typing import Annotated
 
@@ -11,17 +11,17 @@ from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.choices import AREA, AREAS, Extent, Fill
 
 _PLAIN, _COPIES = 2, 6
-"""Masked copies of a picture, without and with those of the map's own copies."""
+"""Number of masked copies of a picture, without and with those for copies of the map."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How maps are tried.
+    """Parameters of a proof.
 
     Attributes:
         area: share of the model's input that each map marks.
-        fill: what hides pixels.
-        full: whether the map's own turned and mirrored copies are tried too.
+        fill: replacement of hidden pixels.
+        full: whether rotated and mirrored copies of the map are tried too.
     """
 
     area: Annotated[float, Field(ge=AREAS[0], le=AREAS[1])] = AREA
@@ -30,17 +30,17 @@ class Trial:
 
     @property
     def passes(self) -> Passes:
-        """The most forward passes for a map: one more than `Faithfulness` says where the score is a probability."""
+        """The maximum of forward passes for a map: one more than in `Faithfulness` if the score is a probability."""
         return Passes((_COPIES if self.full else _PLAIN) + 1)
 
 
 def trial_of(
     proof: Extent, area: float = AREA, fill: Fill = "blur", calibration: Calibration | None = None
 ) -> Trial | None:
-    """Return how maps are tried, as users ask for it; None for no proof.
+    """Return the parameters from the options of users; None for no proof.
 
     Raises:
-        OptionError: a value out of bounds, an unknown one, or a calibration of other trials.
+        OptionError: a value is out of bounds or unknown, or the calibration has other parameters.
     """
     if proof not in (False, True, "full"):
         raise OptionError(f"proof is {proof!r}; it must be False, True or 'full'.", "proof")

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from seewhy.app.cli import main, names
 from seewhy.app.cli.options import fields
+from seewhy.app.pipeline.edit_options import InterveneOptions
 from seewhy.app.pipeline.options import (
     CaptureOptions,
     DrawingOptions,
     ExplainOptions,
-    InterveneOptions,
     PredictOptions,
     SegmentOptions,
     SimilarOptions,
@@ -22,7 +22,10 @@ from seewhy.app.pipeline.options import (
 )
 from seewhy.app.pipeline.parse import parse
 from seewhy.explainers import list_methods
+from seewhy.explainers.methods.catalogue import option_names
+from seewhy.explainers.trust.metrics.catalogue import list_metrics
 from seewhy.models import list_models
+from tests.app.conftest import EXAMPLES
 
 COMMANDS = """
 import contextlib, io, json, os, sys
@@ -32,7 +35,7 @@ printed = []
 for arguments, environment in json.load(sys.stdin):
     os.environ.update(environment)
     text = io.TextIOWrapper(io.BytesIO(), "utf-8")
-    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text), contextlib.suppress(SystemExit):
         main(arguments, prog_name="seewhy")
     text.flush()
     printed.append(text.buffer.getvalue().decode())
@@ -56,6 +59,56 @@ def test_help_imports_nothing_heavy():
     for command, text in zip(commands, printed, strict=True):
         assert text.startswith(" ".join(["Usage: seewhy", *command])), text
     assert heavy == []
+
+
+REFUSED = {
+    "explain nowhere.png": "nowhere.png: No such file or directory",
+    f"explain {__file__}": "test_cli_names.py: The bytes are not a readable picture",
+    "explain cat.png --method gradcma": "There is no method 'gradcma'. Near matches: gradcam",
+    "explain cat.png --alpha 7": "alpha: It must be less than or equal to 1.",
+    "explain cat.png --top 0": "top: It must be greater than or equal to 1.",
+    "explain cat.png --top 90": "At most 16 classes",
+    "explain cat.png --colormap infrno": "Near matches: inferno",
+    "explain cat.png --scale 3,1": "lo < hi",
+    "explain cat.png --proof-area 3": "proof_area: It must be less than or equal to 0.9.",
+    "explain cat.png --sheet all.gif": "'.gif' is not a format",
+    "explain cat.png --summary rows.xls": "use .csv, .jsonl",
+    "explain cat.png --method gradcam --option samples=3": "`samples` is an option of smoothgrad",
+    "explain cat.png --method saliency --layer bn2": "Method 'saliency' uses no layer",
+    "explain cat.png --option sampels=3": "No method has an option 'sampels'. Near matches: samples.",
+    "predict cat.png --top 0": "top: It must be greater than or equal to 1.",
+    "predict nowhere.png elsewhere.png": "2 of 2 pictures failed.",
+    "evaluate cat.png --methods gradcma": "Near matches: gradcam",
+    "evaluate cat.png --metrics insertoin": "Near matches: insertion",
+    "evaluate cat.png --methods gradcam --option samples=3": "`samples` is an option of smoothgrad",
+    f"evaluate cat.png --boxes {__file__}": "give a CSV file",
+    "segment cat.png --view mask --format jpeg": "change the indices",
+    "detect nowhere.png": "No such file",
+}
+
+
+def test_what_needs_no_model_is_refused_before_pytorch_is_imported():
+    lines = [line.replace("cat.png", str(EXAMPLES / "cat.png")).split() for line in REFUSED]
+    printed, heavy = in_a_new_process(*((line, {}) for line in lines))
+    for line, message, text in zip(REFUSED, REFUSED.values(), printed, strict=True):
+        assert message in " ".join(text.split()), (line, text)
+    assert "torch" not in heavy
+
+
+@pytest.mark.parametrize("command", ["explain", "evaluate"])
+def test_values_of_methods_options_are_refused_before_the_model_is_loaded(run, monkeypatch, command):
+    monkeypatch.setattr("seewhy.app.pipeline.model_store.ModelStore._load", lambda *_: pytest.fail("loaded"))
+    method = "--method" if command == "explain" else "--methods"
+    result = run(command, EXAMPLES / "cat.png", method, "smoothgrad", "--option", "samples=0")
+    assert result.exit_code == 2
+    assert "Option 'samples' of method 'smoothgrad': It must be greater than or equal to 1." in result.output
+
+
+def test_methods_of_ones_own_and_their_options_are_not_refused_early(run, monkeypatch):
+    monkeypatch.setattr("seewhy.app.cli.picture_answers.explain_pictures", lambda *_: print("it runs"))
+    arguments = ("explain", EXAMPLES / "cat.png", "--method", "mine", "--option", "depth=3")
+    assert "There is no method 'mine'" in run(*arguments).output
+    assert run(*arguments, env={"SEEWHY_METHODS": "my_methods"}).output == "it runs\n"
 
 
 def test_the_commands_are_the_whole_command():
@@ -86,8 +139,10 @@ def test_options_of_commands_have_the_defaults_of_requests(command, schema):
     assert parse(schema, required | defaults).model_dump() == parse(schema, required).model_dump()
 
 
-def test_the_methods_that_are_completed_are_those_of_the_catalogue():
+def test_names_read_from_the_source_are_those_of_the_catalogues():
     assert names.method_names() == sorted(list_methods())
+    assert names.metric_names() == sorted(list_metrics())
+    assert names.option_names() == option_names()
 
 
 @pytest.fixture

@@ -57,6 +57,15 @@ def test_the_values_are_those_of_python(ask, cat, lite0):
     assert document["timings_ms"].keys() >= {"decode", "evaluate"}
 
 
+def test_an_undefined_value_is_null(ask):
+    document = ask(method="gradcam", target="giant panda", metrics="max-sensitivity", **{"max-sensitivity.samples": 1})
+    values = {row["name"]: row["values"]["max-sensitivity"] for row in document["methods"]}
+    assert values["gradcam"] is None  # its map is blank
+    assert values["edges"] > 0
+    (cell,) = [row for row in document["methods"] if row["name"] == "gradcam"]
+    assert not cell.get("reasons")
+
+
 def test_options_belong_to_methods_and_to_metrics(ask):
     plain = ask(metrics="insertion", **{"insertion.steps": "2"}, controls="false")
     fine = ask(metrics="insertion", **{"insertion.steps": "3"}, controls="false", smooth="tta")

@@ -9,13 +9,13 @@ from openapi_spec_validator import validate
 from seewhy.app import create_app
 from seewhy.app.errors import HTTP_KINDS, KINDS
 from seewhy.app.http.routes import pages
+from seewhy.app.pipeline.choices import InterveneFormat
+from seewhy.app.pipeline.edit_options import InterveneOptions
 from seewhy.app.pipeline.options import (
     MEDIA_TYPES,
     CaptureFormat,
     CaptureOptions,
     ExplainOptions,
-    InterveneFormat,
-    InterveneOptions,
     TraceFormat,
     TraceOptions,
 )

@@ -48,12 +48,15 @@ def test_an_upload_is_answered_in_place(page, url):
     expect(page.locator("#bar-range")).to_contain_text("map 0 to")
 
 
-def test_the_proof_stands_beside_its_map(cat_page, url):
+def test_the_proof_stands_directly_under_the_picture(cat_page, url):
     (explanation,) = ask(url, method=START, proof="true", format="json").json()["explanations"]
     proof = explanation["proof"]
     expect(cat_page.locator("#proof")).to_contain_text(proof["sentence"])
     expect(cat_page.locator("#proof .grade")).to_contain_text(proof["grade"] or "not graded yet")
     expect(cat_page.locator("#status")).to_contain_text(proof["sentence"])  # of screen readers
+    picture, sentence, bar = (cat_page.locator(name).bounding_box() for name in ("#stage", "#proof", "#bar"))
+    assert 0 <= sentence["y"] - picture["y"] - picture["height"] < 30
+    assert sentence["y"] + sentence["height"] <= bar["y"]
 
 
 @pytest.mark.slow
@@ -312,8 +315,19 @@ def test_a_chooser_is_typed_into_at_once(page):
     expect(page.get_by_label("Find a model")).to_be_focused()
     page.keyboard.type("resnet50")
     expect(page.locator("dialog .choices li").first).to_contain_text("resnet50")
-    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")  # which chooses nothing: it has no weights
     expect(page.get_by_role("dialog")).to_be_visible()
+    page.get_by_label("Find a model").fill("mobilenet_v2")
+    fields = explained_anew(page, lambda: page.keyboard.press("Enter"))
+    assert ("model", "mobilenet_v2") in fields
+    page.click("#layer")
+    page.get_by_label("Find a layer").fill("features.13")
+    fields = explained_anew(page, lambda: page.keyboard.press("Enter"))
+    assert "features.13" in [value for name, value in fields if name == "layer"]
+    page.click("#layer")
+    page.locator("dialog input[value='features.13']").uncheck()
+    fields = explained_anew(page, lambda: page.locator("dialog input[value='features.13']").press("Enter"))
+    assert "features.13" not in [value for name, value in fields if name == "layer"]
 
 
 @pytest.mark.slow

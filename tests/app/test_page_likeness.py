@@ -21,8 +21,8 @@ def answer(url):
         name: (EXAMPLES.parent / "app" / "web" / "examples" / f"{example}.jpg").read_bytes()
         for name, example in (("image", "astronaut"), ("reference", "rocket"))
     }
-    response = requests.post(f"{url}/similar", files=pictures, data={"format": "json", "top": 100}, timeout=GUARD)
-    return response.json()
+    options = {"format": "json", "top": 100, "proof": "true"}
+    return requests.post(f"{url}/similar", files=pictures, data=options, timeout=GUARD).json()
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +63,9 @@ def test_two_pictures_are_compared(alike, url, answer):
     for side, name in enumerate(("image", "reference")):
         size = alike.locator(f"#alike .alike:nth-child({side + 1}) .map").evaluate("map => [map.width, map.height]")
         assert size == answer[name]["shape"][::-1]
+        proof = alike.locator(f"#alike .alike:nth-child({side + 1}) .overlay + .proof")  # directly under the picture
+        expect(proof).to_contain_text(answer[name]["proof"]["sentence"])
+        expect(proof.locator(".grade")).to_contain_text(answer[name]["proof"]["grade"] or "not graded yet")
     expect(alike.locator("#unlinked")).to_be_hidden()
     accessible(alike)
     assert alike.url == f"{url}/?show=likeness&example=astronaut&reference=rocket"

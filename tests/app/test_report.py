@@ -5,7 +5,9 @@ import io
 import json
 import re
 import shlex
+from html import unescape
 from types import SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,9 +15,14 @@ import torch
 from markupsafe import escape
 from PIL import Image
 
+from seewhy.app.answers.proof_figures import figures
 from seewhy.app.answers.report import command
 from seewhy.app.pipeline.options import ExplainOptions
 from seewhy.app.settings import Settings
+from seewhy.explainers.core.costs import Passes
+from seewhy.explainers.trust.proof import Measurement, Proof, Shape, WarningCode
+from seewhy.explainers.trust.sanity import Sanity
+from seewhy.explainers.trust.sentences import WARNINGS
 from tests import nets
 from tests.app.conftest import EXAMPLES, encoded
 from tests.app.serving import declare
@@ -67,6 +74,75 @@ def test_a_report_gives_the_proof_in_words_and_in_numbers(client):
     assert f"<strong>Proof: {proof['grade']}.</strong> {escape(proof['sentence'])}" in response.text
     assert proof["faithfulness"]["area"] == 0.25
     assert "--proof=true" in record["command"]
+
+
+def rows_of(page, heading):
+    (section,) = re.findall(rf"<h2>{heading}.*?</section>", page, re.DOTALL)
+    rows = re.findall(r'<th scope="row">(.*?)</th><td>(.*?)</td>', section, re.DOTALL)
+    return {unescape(name): unescape(text) for name, text in rows}
+
+
+def test_a_report_has_tables_of_figures_and_warnings_and_its_json_ld_too(client):
+    page = ask(client, "report", proof="full", target="giant panda", method="gradcam", sign="signed").text
+    linked = record_of(page)
+    (explanation,), (part,) = linked["record"]["explanations"], linked["hasPart"]
+    proof = explanation["proof"]
+    rows = rows_of(page, "Proof and warnings: giant panda")
+    measured = {row["name"]: row["value"] for row in part["variableMeasured"]}
+    expected = {
+        "Probability of the whole picture": (proof["faithfulness"]["probability"], ".2%"),
+        "Probability of the marked part alone": (proof["faithfulness"]["kept"], ".2%"),
+        "Probability without the marked part": (proof["faithfulness"]["dropped"], ".2%"),
+        "Probability without the same shape, rotated by 180°": (proof["faithfulness"]["turned_dropped"], ".2%"),
+        "Score": (proof["faithfulness"]["score"], ".2f"),
+        "Rotated and mirrored copies that it beats": (proof["copies"]["beaten"], ".0%"),
+        "Maps that cannot depend on the picture, beaten": (proof["calibration"]["beats"], ".1%"),
+        "Inequality of the map (Gini)": (proof["shape"]["gini"], ".2f"),
+        "Forward passes of the proof": (proof["cost"]["forwards"], "d"),
+    }
+    assert rows["Grade"] == proof["grade"]
+    for name, (value, form) in expected.items():
+        assert (rows[name], measured[name]) == (format(value, form), pytest.approx(value)), name
+    assert part["abstract"] == proof["sentence"]
+    notes = {note["code"]: note["message"] for note in explanation["diagnostics"]}
+    comments = {comment["name"]: comment["text"] for comment in part["comment"]}
+    assert comments.keys() == {*notes, *proof["warnings"]} >= {"improbable-target"}
+    for code, text in comments.items():
+        assert rows[code] == text == notes.get(code, text)
+
+
+def test_a_report_without_a_proof_has_its_warnings_alone(client):
+    page = ask(client, "report", target="giant panda", method="gradcam").text
+    assert "improbable-target" in rows_of(page, "Warnings: giant panda")
+    assert "variableMeasured" not in record_of(page)["hasPart"][0]
+    assert "<h2>Warnings" not in ask(client, "report", method="gradcam").text
+
+
+def test_figures_of_a_value_are_in_its_units():
+    measured = Measurement(0.25, "blur", None, 31.25, 30.0, 12.5, None, 10.0, 0.8)
+    sanity = Sanity(0.1, 0.2, 0.95, 8)
+    proof = Proof(None, "", measured, None, None, sanity, Shape(None, 0.5, None), None, (), Passes(2))
+    assert [(name, text) for name, _, text in figures(proof)] == [
+        ("Share of the picture that is marked", "25%"),
+        ("Value of the whole picture", "31.25"),
+        ("Value of the marked part alone", "30"),
+        ("Value without the marked part", "12.5"),
+        ("Value with everything hidden", "10"),
+        ("Score", "0.80"),
+        ("Likeness to the map with a shuffled head", "0.10"),
+        ("Likeness to the map of a network with shuffled weights", "0.20"),
+        ("Likeness to the map for an unlikely class", "0.95"),
+        ("Share of the picture that the model does not see", "50%"),
+        ("Forward passes of the proof", "2"),
+    ]
+
+
+def test_each_warning_of_proofs_is_a_sentence_the_same_on_the_page():
+    assert WARNINGS.keys() == {*get_args(WarningCode)}
+    script = (EXAMPLES.parent / "app" / "web" / "js" / "proof.js").read_text()
+    texts = dict(re.findall(r'^  "([a-z-]+)": "(.*)",$', script, re.MULTILINE))
+    assert len(texts) == 3
+    assert texts.items() <= WARNINGS.items()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Segmenters over HTTP and on the command line."""
 
 import base64
+import hashlib
 import io
 import json
 
@@ -26,6 +27,7 @@ from seewhy.app.settings import Settings
 from seewhy.explainers.errors import PictureTooLargeError
 from seewhy.explainers.imaging.decode import Probe
 from tests.app.conftest import EXAMPLES, encoded
+from tests.app.test_report import record_of
 from tests.explainers.test_segmentation import CAT, LABELS, SIZE, Segmenter
 from tests.grids import few
 
@@ -132,6 +134,18 @@ def test_the_option_region_is_the_suffix_of_python(region, fields, ask, model):
     assert (target["index"], target["label"]) == (expected.index, expected.label)
     assert target["area"] == pytest.approx(expected.area, abs=0.01)
     assert target["logit"] == pytest.approx(expected.logit, rel=1e-2)
+
+
+def test_a_report_has_the_digest_of_its_mask(ask):
+    page = ask(format="report", mask=png(MASK)).text
+    record = record_of(page)["record"]
+    assert record["mask"] == {"sha256": hashlib.sha256(png(MASK)).hexdigest(), "bytes": len(png(MASK))}
+    assert record["mask"]["sha256"] != record["picture"]["sha256"]
+    assert f"<code>{record['mask']['sha256']}</code>" in page
+    assert "--mask MASK" in record["command"]
+    without = ask(format="report").text
+    assert "mask" not in record_of(without)["record"]
+    assert "Mask, SHA-256" not in without
 
 
 def coloured(mask):

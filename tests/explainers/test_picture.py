@@ -5,10 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageCms
 
+from seewhy import explain, wrap_model
 from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
 from seewhy.explainers.imaging.decode import Probe, read_picture
+from tests import nets
 from tools.hostile.pictures import reduced
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
@@ -204,6 +207,16 @@ def test_arrays_are_read(array, expected):
 def test_arrays_that_are_no_pictures_are_refused(array):
     with pytest.raises(UnreadablePictureError):
         read_picture(array)
+
+
+def test_what_arrays_and_tensors_must_be_is_said():
+    with pytest.raises(UnreadablePictureError, match=r"A float array must lie in \[0, 1\]; scale it, or pass uint8"):
+        read_picture(np.full((4, 4), 1.5))
+    model = wrap_model(nets.seeded(nets.Net), input_size=32)
+    with pytest.raises(UnreadablePictureError, match="which look like levels that are not normalised"):
+        explain(model, torch.rand(3, 32, 32))
+    with pytest.raises(UnreadablePictureError, match=r"float and normalised, not \(3, 32, 32\) of torch.uint8"):
+        explain(model, torch.zeros(3, 32, 32, dtype=torch.uint8))
 
 
 def png(width: int, height: int) -> bytes:

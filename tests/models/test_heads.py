@@ -56,10 +56,25 @@ def test_methods_that_watch_probabilities_take_those_of_the_head(module):
         ([-1.0, 12.0, -3.0], "sigmoid", ["improbable-target"]),
         ([3.0, 12.0, -3.0], "softmax", ["improbable-target"]),
         ([3.0, 14.0, -3.0], "softmax", ["saturated-softmax", "improbable-target"]),
+        ([0.0, 0.0, 0.0], "softmax", ["equal-logits"]),
+        ([100.0, 100.0005, 100.0], "softmax", ["equal-logits"]),  # the order of sums differs
+        ([100.0, 100.005, 100.0], "softmax", ["improbable-target"]),
+        ([0.5, 0.5, 0.5], "sigmoid", ["equal-logits"]),
+        ([-0.5, -0.5, -0.5], "sigmoid", ["equal-logits", "improbable-target"]),
     ],
 )
 def test_a_label_is_improbable_below_one_half_and_a_class_below_chance(logits, head, codes):
     assert [remark.code for remark in Classification(LABELS, head).remarks(torch.tensor(logits), 0)] == codes
+
+
+def test_a_head_without_weights_chooses_no_class():
+    module = nets.seeded(nets.Net)
+    nn.init.zeros_(module.head.weight)
+    nn.init.constant_(module.head.bias, 0.7)
+    result = explain(wrap_model(module, LABELS, input_size=32), CAT)
+    notes = {note.code: note.message for note in result.diagnostics}
+    assert notes.keys() == {"blank-map", "equal-logits"}
+    assert notes["equal-logits"].startswith("The model gives all 3 classes the same logit, so it chooses none;")
 
 
 @pytest.mark.parametrize(("classes", "head"), [(1, "softmax"), (3, "argmax")])

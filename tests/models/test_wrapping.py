@@ -92,6 +92,7 @@ def test_the_wrapped_module_is_as_the_loaded_one():
         ({"labels": ["one"]}, "2 classes, but 1 labels"),
         ({"labels": "ab"}, "labels is 'ab'; give a list with a name for each of the 2 classes"),
         ({"labels": 3}, "labels is 3; give a list"),
+        ({"mean": (0.5,), "std": (0.5, 0.5)}, "mean has 1 numbers and std 2; give one of each for every channel"),
         ({"mean": 0.5}, r"mean is 0.5; give a number for each channel, such as mean=\(0.5,\)"),
         ({"input_size": 2, "default_layers": ["head"]}, "'head' is not a layer with a grid"),
     ],

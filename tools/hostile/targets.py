@@ -14,14 +14,8 @@ from werkzeug.test import EnvironBuilder
 from seewhy.app.errors import ServiceError
 from seewhy.app.http.declaration import SecondPicture
 from seewhy.app.http.uploads import read_request
-from seewhy.app.pipeline.options import (
-    CaptureOptions,
-    ExplainOptions,
-    InterveneOptions,
-    Options,
-    PredictOptions,
-    TraceOptions,
-)
+from seewhy.app.pipeline.edit_options import InterveneOptions
+from seewhy.app.pipeline.options import CaptureOptions, ExplainOptions, Options, PredictOptions, TraceOptions
 from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.strict_json import loads
 from seewhy.explainers.errors import EditError, PictureError

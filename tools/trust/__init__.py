@@ -1,1 +1,1 @@
-"""What is measured once about embedded networks and ships with the package, for proofs of heatmaps."""
+"""Measurements of networks that are included in the package or its documentation."""

@@ -1,7 +1,7 @@
-"""Measure what proofs of embedded networks are compared with: ``python -m tools.trust.calibrate FOLDER``.
+"""Measure the scores that proofs of embedded networks are compared with: ``python -m tools.trust.calibrate FOLDER``.
 
-The folder holds photographs, which do not ship; what ships are the scores of maps that cannot know the picture, in
-``explainers/trust/embedded.json``. docs/proofs.md says which photographs the shipped scores are of.
+The folder contains photographs, which are not part of the repository. ``explainers/trust/embedded.json`` stores the
+scores of maps that do not depend on the picture. docs/proofs.md lists the photographs of the included scores.
 """
 
 import argparse
@@ -29,13 +29,13 @@ from tools.trust.photographs import CROPS, crops, photographs
 FILE = Path(__file__).parents[2] / "explainers" / "trust" / "embedded.json"
 
 LIKELY = 0.3
-"""Least probability of the most probable class of a crop that counts."""
+"""Minimum probability of the most probable class of a crop."""
 
 NULL_METHODS = ("gradcam", "votes-detail")
-"""The methods whose maps, on the wrong picture, are the null."""
+"""Methods whose maps, tried on other pictures, give the scores."""
 
 MOST_PASSES = 8
-"""Most passes of a method whose sanity is measured."""
+"""Maximum number of passes of a method whose sanity is measured."""
 
 SANE_PICTURES = 8
 
@@ -43,7 +43,7 @@ PARTS = ("calibrations", "sanity")
 
 
 def calibration(model: LoadedModel, pictures: list[Image.Image], fill: Fill) -> Calibration:
-    """Return the scores of maps that cannot know the picture; crops of one photograph are one group."""
+    """Return the scores of maps that do not depend on the picture; the crops of one photograph form a group."""
     count = len(pictures)
     groups: list[list[float]] = [[] for _ in pictures]
     for name in (name for name in NULL_METHODS if name in METHODS):
@@ -60,7 +60,7 @@ def calibration(model: LoadedModel, pictures: list[Image.Image], fill: Fill) -> 
 
 
 def sanity(model: LoadedModel, pictures: list[Image.Image]) -> dict[str, Any]:
-    """Return the sanity of each method of few passes, by name."""
+    """Return the sanity of each method with few passes, by name."""
     models = networks_of(model)
     images = torch.stack([prepare(model, picture).image for picture in pictures[:SANE_PICTURES]])
     rows: dict[str, Any] = {}
@@ -72,7 +72,7 @@ def sanity(model: LoadedModel, pictures: list[Image.Image]) -> dict[str, Any]:
         start = time.perf_counter()
         try:
             rows[name] = asdict(sanity_of(explainer, models, images))
-        except Exception as error:  # a network that the method does not suit
+        except Exception as error:  # the method does not suit the network
             print(f"  {name}: {type(error).__name__}: {error}")
             continue
         print(f"  {name}: {rows[name]}, {time.perf_counter() - start:.0f} s", flush=True)
@@ -80,7 +80,7 @@ def sanity(model: LoadedModel, pictures: list[Image.Image]) -> dict[str, Any]:
 
 
 def measure(name: str, pictures: list[Image.Image], parts: Collection[str]) -> None:
-    """Measure parts of what ships about a network, and write them beside what is there."""
+    """Measure parts of a network's entry, and update the file."""
     model, start = load_model(name), time.perf_counter()
     if "calibrations" in parts:
         rows = [calibration(model, pictures, fill) for fill in FILLS]
@@ -103,7 +103,7 @@ def _write(model: LoadedModel, **parts: Any) -> None:
 
 
 def main() -> None:
-    """Measure networks, and write what was measured beside what is there of others."""
+    """Measure networks, and update their entries in the file."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("folder", type=Path, help="Photographs.")
     parser.add_argument("names", nargs="*", help="Networks; by default all that are embedded.")

@@ -17,7 +17,7 @@ def photographs(folder: Path) -> list[Image.Image]:
 
 
 def crops(pictures: list[Image.Image]) -> list[Image.Image]:
-    """Return all pictures in one crop after the other, so that neighbours are different photographs."""
+    """Return all pictures in one crop, then in the next, so that neighbours are different photographs."""
     return [_cropped(picture, crop) for crop in CROPS for picture in pictures]
 
 

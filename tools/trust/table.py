@@ -1,8 +1,8 @@
 """Compare methods on networks with real weights: ``python -m tools.trust.table FOLDER --write``, `make trust`.
 
-The folder holds photographs, which do not ship. The tables of docs/trust.md are made of the numbers in docs/trust/, a
-file for each network and number of pictures, so that networks can be measured one by one, and methods of many passes on
-fewer pictures, beside others on those same pictures.
+The folder contains photographs, which are not part of the repository. The tables of docs/trust.md are made from the
+numbers in docs/trust/, one file for each network and number of pictures. Networks can therefore be measured one by one,
+and methods with many passes on fewer pictures, next to other methods on the same pictures.
 """
 
 import argparse
@@ -32,16 +32,16 @@ PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
 NUMBERS = PAGE.with_suffix("")
 
 NETWORKS = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2", "mobilenet_v2")
-"""Those whose weights come with packages."""
+"""Networks whose weights come with packages."""
 
 SURE = 0.5
-"""Least probability of a picture's class in a mosaic; few photographs are surer."""
+"""Minimum probability of a picture's class in a mosaic; few photographs reach more."""
 
 MOST_PASSES = 64
-"""Most passes of a method for a picture; what takes more is not measured unless asked for."""
+"""Maximum number of passes of a method per picture; slower methods are measured only if named."""
 
 SANE_SHARE = 0.5
-"""How many of the pictures sanity is measured on, as a share."""
+"""Share of the pictures on which sanity is measured."""
 
 COLUMNS = {
     "gridpg": "GridPG",
@@ -50,7 +50,7 @@ COLUMNS = {
     "deletion": "del",
     "road": "ROAD",
 }
-"""The columns of an evaluation, and their heads in the tables."""
+"""The columns of an evaluation, and their headings in the tables."""
 
 SANITY = {
     "same_with_random_head": "random head",
@@ -59,14 +59,14 @@ SANITY = {
 }
 
 UNFIT = {"region", "boxes", "attention"}
-"""What a method may need that no network here has."""
+"""Needs of methods that no network here meets."""
 
 PAIR = ("votes-detail", "gradcam")
-"""The methods whose difference is told picture by picture."""
+"""The methods that are compared picture by picture."""
 
 
 def methods_of(model: LoadedModel, most: float = inf) -> dict[str, Method]:
-    """Return the methods that suit a classifier, of at most so many passes."""
+    """Return the methods that suit a classifier, with at most this number of passes."""
     suiting = {}
     for name, method in METHODS.items():
         passes = method.passes(method.build({}), model, model.spec.image_shape)
@@ -76,7 +76,7 @@ def methods_of(model: LoadedModel, most: float = inf) -> dict[str, Method]:
 
 
 def surest(model: LoadedModel, pictures: Sequence[Image.Image], count: int | None) -> list[Image.Image]:
-    """Return the pictures whose class a network is surest of, in their order; all of them without a count."""
+    """Return the `count` pictures with the most confident predictions, in their order; all pictures without a count."""
     images = torch.stack([prepare(model, picture).image for picture in pictures])
     sure = predict(model, images).softmax(dim=1).amax(dim=1)
     best = sure.argsort(descending=True, stable=True)[:count].sort().values
@@ -84,12 +84,12 @@ def surest(model: LoadedModel, pictures: Sequence[Image.Image], count: int | Non
 
 
 def file_of(name: str, count: int | None) -> Path:
-    """Return the file with the numbers of a network over so many pictures, all without a count."""
+    """Return the file with the numbers of a network for `count` pictures, or for all."""
     return NUMBERS / (f"{name}.json" if count is None else f"{name}-{count}.json")
 
 
 def measure(model: LoadedModel, pictures: Sequence[Image.Image], methods: Mapping[str, Method], file: Path) -> None:
-    """Measure methods on a network, and keep the numbers beside those of other methods, each as soon as it is there."""
+    """Measure methods on a network, and add the numbers of each to the file as soon as they are known."""
     name = model.name
     head = {"model": name, "sha256": model.sha256, "pictures": len(pictures), "sure": SURE}
     old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
@@ -103,7 +103,7 @@ def measure(model: LoadedModel, pictures: Sequence[Image.Image], methods: Mappin
                 model, pictures, [method], ["insertion", "deletion", "road", GridPG(sure=SURE)], controls=False
             )
             sanity = asdict(sanity_of(explainer, models, torch.stack(sane)))
-        except ExplainerError as error:  # a network that the method does not suit
+        except ExplainerError as error:  # the method does not suit the network
             print(f"{name} {method}: {type(error).__name__}: {error}", flush=True)
             continue
         passes = entry.passes(explainer, model, model.spec.image_shape)
@@ -122,7 +122,7 @@ def _rounded(values: Any) -> list[float | None]:
 
 
 def interval(values: Sequence[float | None]) -> tuple[float, float, float]:
-    """Return the mean of what is defined, and the ends of its interval: percentiles of resampled pictures."""
+    """Return the mean of the defined values, and the ends of its interval: percentiles over resampled pictures."""
     defined = np.array([value for value in values if value is not None], dtype=np.float64)
     draws = np.random.default_rng(0).integers(len(defined), size=(RESAMPLES, len(defined)))
     low, high = np.quantile(defined[draws].mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
@@ -130,7 +130,7 @@ def interval(values: Sequence[float | None]) -> tuple[float, float, float]:
 
 
 def table(numbers: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the rows of a network's methods, the best of mosaics first, controls last."""
+    """Yield the rows of a network's methods, in the order of GridPG, the controls last."""
     heads = [*COLUMNS.values(), *SANITY.values(), "passes"]
     yield f"| {numbers['model']}, {numbers['pictures']} pictures | {' | '.join(heads)} |"
     yield f"| --- |{' --- |' * len(heads)}"
@@ -144,8 +144,8 @@ def table(numbers: Mapping[str, Any]) -> Iterator[str]:
 
 
 def differences(numbers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield by how much one method of `PAIR` differs from the other, picture by picture, on each network."""
-    yield f"| {PAIR[0]} less {PAIR[1]} | {' | '.join(COLUMNS.values())} |"
+    """Yield the mean difference of the two methods of `PAIR`, picture by picture, for each network."""
+    yield f"| {PAIR[0]} minus {PAIR[1]} | {' | '.join(COLUMNS.values())} |"
     yield f"| --- |{' --- |' * len(COLUMNS)}"
     for network in numbers:
         first, second = (network["methods"][name]["values"] for name in PAIR)
@@ -162,14 +162,14 @@ def _cell(mean: float, low: float, high: float) -> str:
 
 
 def kept() -> list[dict[str, Any]]:
-    """Return the numbers of all networks, of all pictures before those of fewer."""
+    """Return the numbers of all networks, those with the most pictures first."""
     files = [file for name in NETWORKS for file in (file_of(name, None), *sorted(NUMBERS.glob(f"{name}-*.json")))]
     numbers = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
     return sorted(numbers, key=lambda each: -each["pictures"])
 
 
 def tables(numbers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the lines of all tables; differences are those over the most pictures."""
+    """Yield the lines of all tables; the differences are those with the most pictures."""
     yield from differences([network for network in numbers if network["pictures"] == numbers[0]["pictures"]])
     for network in numbers:
         yield from ("", *table(network))
@@ -178,14 +178,14 @@ def tables(numbers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def left_out(numbers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield which methods of the catalogue stand in no table, and why."""
+    """Yield the methods that are in no table, with the reason."""
     rows = {method for network in numbers for method in network["methods"]}
     missing = [method for method in sorted(METHODS) if method not in rows]
     unfit = [method for method in missing if UNFIT & {*METHODS[method].needs}]
     if unfit:
-        yield f"Not for these networks, which have no attention, boxes or regions: {_listed(unfit)}."
+        yield f"Not applicable to these networks, which have no attention, boxes or regions: {_listed(unfit)}."
     if costly := [method for method in missing if method not in unfit]:
-        yield f"Not measured, for the many passes that they take: {_listed(costly)}."
+        yield f"Not measured, because they need many passes: {_listed(costly)}."
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -193,7 +193,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def write(numbers: Sequence[Mapping[str, Any]]) -> None:
-    """Put the tables between the marks of the page."""
+    """Write the tables between the marks of the page."""
     begin, end = "<!-- tables: begin -->", "<!-- tables: end -->"
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
     page = [before + begin, "", *tables(numbers), "", end + rest.partition(end)[2]]
@@ -201,13 +201,17 @@ def write(numbers: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Measure networks, keep the numbers and, with --write, make the tables of them."""
+    """Measure networks, store the numbers and, with --write, update the tables."""
     parser = argparse.ArgumentParser(prog="python -m tools.trust.table", description=__doc__)
-    parser.add_argument("folder", type=Path, nargs="?", help="of photographs; none to make the tables only")
+    parser.add_argument("folder", type=Path, nargs="?", help="Photographs; without a folder, nothing is measured.")
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
-    parser.add_argument("--methods", nargs="+", choices=sorted(METHODS), metavar="METHOD", help="by default all")
-    parser.add_argument("--passes", type=int, default=MOST_PASSES, help="most that methods take for a picture, of all")
-    parser.add_argument("--pictures", type=int, help="how many to measure, the surest of each network; by default all")
+    parser.add_argument("--methods", nargs="+", choices=sorted(METHODS), metavar="METHOD", help="By default all.")
+    parser.add_argument(
+        "--passes", type=int, default=MOST_PASSES, help="Maximum per picture, unless --methods is given."
+    )
+    parser.add_argument(
+        "--pictures", type=int, help="Number of pictures, the most confident of each network; by default all."
+    )
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if options.folder is not None:

@@ -10,7 +10,8 @@ from seewhy.app.http.routes import format_of, picture_response, service
 from seewhy.app.http.uploads import read_request
 from seewhy.app.pipeline import inspection
 from seewhy.app.pipeline.choices import DRAWINGS, CaptureFormat, InterveneFormat, TraceFormat
-from seewhy.app.pipeline.options import CaptureOptions, InterveneOptions, TraceOptions
+from seewhy.app.pipeline.edit_options import InterveneOptions
+from seewhy.app.pipeline.options import CaptureOptions, TraceOptions
 from seewhy.app.pipeline.parse import parse
 
 blueprint = Blueprint("hooks", __name__, url_prefix="/hooks")

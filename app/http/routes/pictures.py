@@ -22,7 +22,7 @@ from seewhy.app.answers.schemas import (
     SegmentsAnswer,
     SimilarAnswer,
 )
-from seewhy.app.answers.segment_documents import check_view, segment_body
+from seewhy.app.answers.segment_documents import segment_body
 from seewhy.app.answers.stream import Body, in_time
 from seewhy.app.http import events
 from seewhy.app.http.declaration import Declaration, SecondPicture, current_declaration
@@ -46,6 +46,7 @@ from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.results import ExplainResult
 from seewhy.app.pipeline.timings import Timings
+from seewhy.app.pipeline.validation import check_view
 
 blueprint = Blueprint("pictures", __name__)
 

@@ -26,9 +26,6 @@ async function askForKey(refused) {
   const text = refused ? "This key is not valid. Ask the operator of this service for another." : "Ask the operator of this service for a key.";
   const input = make("input", { id: "key", type: "password", autocomplete: "off", autofocus: true });
   const content = make("div", { class: "body" }, make("label", { htmlFor: "key", textContent: text }), input);
-  input.addEventListener("keydown", (event) => {
-    if (event.key === "Enter") input.closest("dialog").querySelector("button.main").click();
-  });
   const key = await ask("API key required", content, { accept: "Use this key", result: () => input.value.trim() });
   if (!USABLE.test(key ?? "")) return false;
   sessionStorage.setItem(STORED, key);

@@ -7,6 +7,7 @@ import { announce, byId, make } from "./dom.js";
 import { Patches } from "./patches.js";
 import { exampleFile, listExamples, readPicture, turnUpright } from "./picture.js";
 import { clearProblems, problemBox, showProblem } from "./problems.js";
+import { warningsOf } from "./proof.js";
 import { change, onChange, state } from "./state.js";
 import { number } from "./words.js";
 
@@ -97,7 +98,7 @@ async function compare() {
   tell("…");
   byId("likeness").setAttribute("aria-busy", "true");
   try {
-    const fields = [...modelField(), ["top", String(MOST)], ["format", "json"], ["reference", second.file]];
+    const fields = [...modelField(), ["top", String(MOST)], ["format", "json"], ["proof", "true"], ["reference", second.file]];
     const answer = await (await post("/similar", picture.file, fields, { signal })).json();
     await show(answer, [picture, second], signal);
   } catch (error) {
@@ -127,7 +128,8 @@ async function show(answer, pictures, signal) {
     const boxes = [image, reference];
     return { boxes, contribution, cells: boxes.map((box, side) => sides[side].cellOf(box)) };
   });
-  tell(answer.score.toFixed(3), answer.diagnostics.map(({ message }) => make("li", { textContent: message })));
+  const notes = [...answer.diagnostics.map(({ message }) => message), ...heatmaps.flatMap(({ proof }) => warningsOf(proof))];
+  tell(answer.score.toFixed(3), [...new Set(notes)].map((textContent) => make("li", { textContent })));
   byId("pairs").replaceChildren(...pairs.slice(0, LISTED).map(pairButton));
   read(0, null);
   announce(`Likeness ${answer.score.toFixed(3)}.`);

@@ -2,6 +2,7 @@
 
 import { make, makeShape } from "./dom.js";
 import { Overlay } from "./overlay.js";
+import { showProof } from "./proof.js";
 
 const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
@@ -9,6 +10,7 @@ export class Patches {
   overlay = new Overlay();
   #heatmap = null;
   #cell = 0; // that the keyboard chose last
+  #proof = make("p", { class: "proof", hidden: true });
   #shapes = makeShape("svg", { class: "places", "aria-hidden": "true", preserveAspectRatio: "none" });
   #reader = make("div", { class: "reader", role: "slider", tabIndex: 0, "aria-valuemin": -1, "aria-valuemax": 1, "aria-valuenow": 0 });
 
@@ -34,7 +36,7 @@ export class Patches {
       this.#move(step);
       read();
     });
-    this.element = make("article", { class: "alike" }, element, make("h3", { textContent: title }));
+    this.element = make("article", { class: "alike" }, element, this.#proof, make("h3", { textContent: title }));
   }
 
   /** What each cell adds to the likeness, row after row. */
@@ -45,6 +47,7 @@ export class Patches {
   showPicture(picture) {
     this.#heatmap = null;
     this.overlay.showPicture(picture);
+    showProof(this.#proof, null);
     this.mark([]);
   }
 
@@ -64,6 +67,7 @@ export class Patches {
     context.clearRect(left, top, right - left, bottom - top);
     context.drawImage(colour(heatmap), left, top, right - left, bottom - top);
     await this.overlay.showMap({ overlay: canvas.toDataURL(), heatmap, regions: [] });
+    showProof(this.#proof, heatmap.proof);
   }
 
   /** The number of the cell in the middle of a box in pixels of the picture. */

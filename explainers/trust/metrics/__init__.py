@@ -1,4 +1,4 @@
-"""Metrics of maps: how faithful, well placed, simple and stable they are; importing it fills the catalogue."""
+"""Metrics of maps: faithfulness, localisation, complexity, stability. Importing this package fills the catalogue."""
 
 from importlib import import_module
 from pkgutil import iter_modules

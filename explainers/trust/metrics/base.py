@@ -1,4 +1,4 @@
-"""What a metric is: frozen parameters, and a score of each picture's map."""
+"""Base of metrics: frozen parameters, and a score for each picture's map."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
@@ -19,7 +19,9 @@ from seewhy.explainers.methods.baselines import baseline_of
 from seewhy.explainers.methods.explainer import Explainer, known_arguments
 from seewhy.explainers.trust.marking import WHOLE, blurred, resized
 
-Seed = Annotated[int, Field(ge=0, lt=2**63, description="Of the random draws; the same seed gives the same value.")]
+Seed = Annotated[
+    int, Field(ge=0, lt=2**63, description="Seed of the random generator; the same seed gives the same value.")
+]
 
 Fill = Literal["blur", "zero", "black", "mean"]
 
@@ -28,12 +30,12 @@ FILLS = (
     "colour of their training pictures. `black`: black, for models whose normalisation is known. `mean`: the picture's "
     "own mean colour."
 )
-FillOption = Annotated[Fill, Field(description=f"What hides a pixel. {FILLS}")]
+FillOption = Annotated[Fill, Field(description=f"Replacement of hidden pixels. {FILLS}")]
 
 Reach = tuple[float, float, float, float]
 
 Copies = Callable[[Tensor, Tensor], Tensor]
-"""Returns altered copies (R, C, H, W), given for each the index of its picture and its number among that picture's."""
+"""Returns altered copies (R, C, H, W), given their pictures' indices and their numbers among the picture's copies."""
 
 
 @plain(frozen=True, eq=False)
@@ -44,10 +46,10 @@ class Subject:
         question: the pictures, the prepared module, and the explained targets.
         explainer: the method that made the maps.
         raw: (N, h, w) float32, the method's maps of the pictures.
-        plain: the explained score of each picture, and the model's outputs (N, ...) of the pictures.
-        truth: (N, H, W) bool, where in the model's input the target lies, all false where that is not known.
+        plain: the objective, and the model's outputs (N, ...) for the pictures.
+        truth: (N, H, W) bool, the target's place in the model's input; all false if unknown.
         reach: of the maps' cells in the model's input, see `Geometry`.
-        shared: what the pictures alone decide, by key: computed once for the maps of all methods, see `once`.
+        shared: values that depend only on the pictures, by key; computed once for all methods, see `once`.
     """
 
     question: Question
@@ -71,7 +73,7 @@ class Subject:
 
     @cached_property
     def ranks(self) -> Tensor:
-        """(N, H, W) int64: the place of each position by its value, the largest first; equal ones by position."""
+        """(N, H, W) int64: the rank of each position by value, the largest first; equal values in row-major order."""
         order = self.maps.flatten(1).argsort(dim=1, descending=True, stable=True)
         places = torch.arange(order.shape[1], device=order.device).expand_as(order)
         return torch.empty_like(order).scatter_(1, order, places).view_as(self.maps)
@@ -88,11 +90,11 @@ class Subject:
 
     @property
     def probabilities(self) -> Tensor:
-        """(N,) float32: the probability of each picture's target; a value with a unit stays as it is."""
+        """(N,) float32: the probability of each picture's target; values with a unit are unchanged."""
         return probability(*self.plain)
 
     def filled(self, fill: Fill) -> Tensor:
-        """Return what hides each picture, (N, C, H, W) in the pictures' dtype; errors are those of `baseline_of`."""
+        """Return the replacement of hidden pixels, (N, C, H, W) in the pictures' dtype; errors as `baseline_of`."""
         return self.once(("filled", fill), lambda: self._filled(fill))
 
     def _filled(self, fill: Fill) -> Tensor:
@@ -101,7 +103,7 @@ class Subject:
         return hidden.to(self.images.dtype)
 
     def once(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
-        """Return what a function of the pictures returns, of which this is the key; it must not read the maps."""
+        """Return the cached result of a function by key; the function must not read the maps."""
         if key not in self.shared:
             self.shared[key] = compute()
         return self.shared[key]
@@ -137,10 +139,10 @@ class Subject:
 class Metric(ABC):
     """Base of all metrics. A metric is its parameters, checked on creation.
 
-    `shares_forwards` says that its forward passes do not depend on the map: they serve all methods.
+    With `shares_forwards`, its forward passes do not depend on the map, and are shared by all methods.
 
-    An unknown argument raises `UnknownOptionError`, in subclasses too. A map that is the same everywhere, as a blank
-    one is, ranks its positions row by row; where a value is undefined, it is NaN, and averages leave it out.
+    An unknown argument raises `UnknownOptionError`, in subclasses too. A uniform map, such as a blank one, ranks its
+    positions in row-major order. Undefined values are NaN, and averages omit them.
     """
 
     needs_truth: ClassVar[bool] = False
@@ -154,7 +156,7 @@ class Metric(ABC):
 
     @abstractmethod
     def score(self, subject: Subject) -> Tensor:
-        """Return the value of each map, (N,) float32; (M, columns) of a metric that gives several."""
+        """Return the value of each map, (N,) float32; (M, columns) for a metric with several columns."""
 
     def quantities(self) -> dict[str, int]:
         """Return the quantities besides the options on which the number of passes depends."""
@@ -172,7 +174,7 @@ def probability(objective: Objective, outputs: Tensor) -> Tensor:
 
 
 def shares(maps: Tensor) -> Tensor:
-    """Return maps (N, ...) without negative values, divided by their sums; a blank one is the same everywhere."""
+    """Return maps (N, ...) without negative values, divided by their sums; a blank map becomes uniform."""
     values = maps.flatten(1).double().clamp_min(0)
     totals = values.sum(dim=1, keepdim=True)
     even = torch.full_like(values, 1 / values.shape[1])
@@ -203,4 +205,4 @@ def mean_ranks(values: Tensor) -> Tensor:
 
 
 ROUNDING = 1e-7
-"""Largest deviation of values, as a share of the largest, that counts as rounding."""
+"""Deviations up to this share of the largest value count as rounding."""

@@ -12,6 +12,7 @@ from seewhy.explainers.core.costs import evaluate
 from seewhy.explainers.errors import OptionError, near_matches, plain_fault
 from seewhy.explainers.methods.catalogue import Paper, equation_of
 from seewhy.explainers.trust.metrics.base import Metric
+from seewhy.explainers.unknown_names import unknown_metric
 
 Aspect = Literal["faithfulness", "localisation", "complexity", "stability", "randomisation"]
 
@@ -26,7 +27,7 @@ class MetricEntry:
 
     Attributes:
         name: as users type it.
-        aspect: what of a map it measures.
+        aspect: the aspect of a map that it measures.
         metric: the frozen dataclass; its fields are the options.
         summary: one line.
         paper: its publication.
@@ -34,7 +35,7 @@ class MetricEntry:
         columns: names of its values.
         forwards: forward passes per picture and method, a number or an expression of the options; see
             `seewhy.explainers.core.costs.evaluate`.
-        explanations: explanations per picture and method, likewise, besides that of the picture itself.
+        explanations: additional explanations per picture and method, likewise.
     """
 
     name: str
@@ -54,7 +55,7 @@ class MetricEntry:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What it needs: ``truth`` for boxes or masks, ``pictures`` for several pictures."""
+        """Its requirements: ``truth`` for boxes or masks, ``pictures`` for several pictures."""
         needs = {"truth": self.metric.needs_truth, "pictures": self.metric.over_pictures}
         return tuple(name for name, is_needed in needs.items() if is_needed)
 
@@ -136,8 +137,7 @@ def get_metric(name: str) -> MetricEntry:
     """
     entry = METRICS.get(name.lower()) if isinstance(name, str) else None
     if entry is None:
-        hint = near_matches(str(name), METRICS) or f"The metrics are {', '.join(list_metrics())}."
-        raise OptionError(f"There is no metric {name!r}. {hint}", field="metrics")
+        raise unknown_metric(name, list_metrics())
     return entry
 
 
@@ -146,10 +146,10 @@ def build_metrics(metrics: str | Metric | Sequence[str | Metric], options: Mappi
 
     Args:
         metrics: names, or metrics with their parameters, or one of them.
-        options: of those that are named, as ``road.imputation``.
+        options: of metrics given by name, such as ``road.imputation``.
 
     Raises:
-        OptionError: an unknown metric, one given twice, an option that belongs to none of them, or an invalid value.
+        OptionError: a metric is unknown or given twice, an option belongs to none of them, or a value is invalid.
     """
     metrics = [metrics] if isinstance(metrics, str | Metric) else metrics
     if not metrics:
@@ -173,7 +173,7 @@ def entry_of(metric: Metric) -> MetricEntry:
     """Return the entry of a metric's class.
 
     Raises:
-        OptionError: it has none.
+        OptionError: the class has no entry.
     """
     entry = next((entry for entry in METRICS.values() if entry.metric is type(metric)), None)
     if entry is None:

@@ -24,12 +24,12 @@ PAPER = Paper(
 
 @dataclass(frozen=True, kw_only=True)
 class Curve(Metric):
-    """Base of metrics that follow the probability over pictures altered step by step, in the order of the map.
+    """Base of metrics that record the probability while the picture is altered step by step, in the order of the map.
 
     Attributes:
-        steps: equal steps from the first picture to the last; 0 for seven levels, closer where curves bend.
-        fill: what hides a pixel.
-        relative: whether probabilities are divided by that of the whole picture.
+        steps: number of equal steps; 0 for seven levels, which are closer together where curves bend.
+        fill: replacement of hidden pixels.
+        relative: whether to divide by the probability of the whole picture.
     """
 
     steps: Annotated[
@@ -37,20 +37,20 @@ class Curve(Metric):
         Field(
             ge=0,
             le=1000,
-            description="Equal steps from none of the pixels to all of them; 0 for 3, 8, 15, 25, 40, 60 and 80 % of "
-            "them.",
+            description="Number of equal steps from no pixels to all; 0 for the levels 3, 8, 15, 25, 40, 60 and 80 %.",
         ),
     ] = 0
     fill: FillOption = "blur"
     relative: Annotated[
-        bool, Field(description="Divide by the probability of the whole picture, so that pictures count alike.")
+        bool,
+        Field(description="Divide by the probability of the whole picture, so that all pictures have the same weight."),
     ] = True
 
     inserts: ClassVar[bool]
 
     @property
     def levels(self) -> tuple[float, ...]:
-        """The shares of the pixels that have appeared or vanished."""
+        """The shares of pixels that are shown or hidden."""
         return tuple(step / self.steps for step in range(self.steps + 1)) if self.steps else LEVELS
 
     def quantities(self) -> dict[str, int]:
@@ -71,7 +71,7 @@ class Curve(Metric):
         return subject.probe(len(self.levels), copies, probability)
 
     def score(self, subject: Subject) -> Tensor:
-        """Return the mean height (N,) of each curve; NaN where it is relative to a probability that is not positive."""
+        """Return the mean height (N,) of each curve; NaN if it is relative to a probability that is not positive."""
         heights, levels = self.curve(subject), self.levels
         area = sum(
             (stop - start) * (heights[:, number] + heights[:, number + 1]) / 2
@@ -85,19 +85,19 @@ class Curve(Metric):
 @metric(
     "insertion",
     aspect="faithfulness",
-    summary="Probability while the most important pixels appear in a blurred picture.",
+    summary="Mean probability while the most important pixels are revealed in a blurred picture.",
     paper=PAPER,
     better="higher",
     forwards="levels",
 )
 @dataclass(frozen=True, kw_only=True)
 class Insertion(Curve):
-    r"""Insertion: the mean probability while pixels appear, the most important first.
+    r"""Insertion: the mean probability while pixels are revealed, the most important first.
 
     .. math:: \frac{1}{p(x)\,(t_n - t_1)} \int_{t_1}^{t_n} p\big(m_t \odot x + (1 - m_t) \odot \tilde{x}\big)\, dt
 
-    where :math:`m_t` marks the share t of the pixels with the largest values and :math:`\tilde{x}` is the blurred
-    picture; the trapezoidal rule over seven levels. ``steps=224, relative=false`` are the paper's steps and scale.
+    where :math:`m_t` marks the share t of pixels with the largest values, and :math:`\tilde{x}` is the blurred
+    picture. The integral uses the trapezoidal rule with seven levels. The paper uses ``steps=224, relative=false``.
     """
 
     inserts: ClassVar[bool] = True
@@ -106,19 +106,18 @@ class Insertion(Curve):
 @metric(
     "deletion",
     aspect="faithfulness",
-    summary="Probability while the most important pixels are blurred away.",
+    summary="Mean probability while the most important pixels are blurred away.",
     paper=PAPER,
     better="lower",
     forwards="levels",
 )
 @dataclass(frozen=True, kw_only=True)
 class Deletion(Curve):
-    r"""Deletion: the mean probability while pixels vanish, the most important first.
+    r"""Deletion: the mean probability while pixels are hidden, the most important first.
 
     .. math:: \frac{1}{p(x)\,(t_n - t_1)} \int_{t_1}^{t_n} p\big((1 - m_t) \odot x + m_t \odot \tilde{x}\big)\, dt
 
-    with the terms of insertion. The paper's hidden pixels are grey (``fill=zero``), whose sharp edges are evidence of
-    their own.
+    with the symbols of insertion. The paper hides pixels in grey (``fill=zero``), which adds sharp edges.
     """
 
     inserts: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""GridPG and DiFull: mosaics of surely classified pictures, in which it is known where the evidence lies."""
+"""GridPG and DiFull: mosaics of confidently classified pictures, in which the place of the evidence is known."""
 
 from abc import abstractmethod
 from dataclasses import dataclass as plain
@@ -74,18 +74,18 @@ class Mosaics:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid(Metric):
-    """Base of metrics over mosaics of pictures, all of different classes and surely classified.
+    """Base of metrics over mosaics of confidently classified pictures of different classes.
 
     Each such picture is the target of one mosaic; cells and companions are drawn at random.
 
     Attributes:
         side: cells along each side.
-        sure: least probability of a picture's target, by itself.
+        sure: minimum probability of a picture's target.
         seed: of the mosaics.
     """
 
     side: Annotated[int, Field(ge=2, le=5, description="Cells along each side of a mosaic.")] = 2
-    sure: Annotated[float, Field(ge=0, le=1, description="Least probability of a picture's class, by itself.")] = 0.9
+    sure: Annotated[float, Field(ge=0, le=1, description="Minimum probability of a picture's class.")] = 0.9
     seed: Seed = 0
 
     over_pictures: ClassVar[bool] = True
@@ -98,15 +98,15 @@ class Grid(Metric):
             OptionError: too few classes are surely seen.
         """
         if not isinstance(subject.objective.ask_targets, Tensor):
-            raise TargetError("Mosaics ask where a class is, and this model's targets lie in the pictures.")
+            raise TargetError("Mosaics need classes as targets; the targets of this model lie in the pictures.")
         classes = subject.objective.targets
         sure = (subject.probabilities >= self.sure).nonzero()[:, 0].cpu()
         kinds = classes.cpu()[sure]
         cells, count = self.side**2, len(set(kinds.tolist()))
         if count < cells:
             raise OptionError(
-                f"A mosaic of {self.side} by {self.side} needs pictures of {cells} classes that the model is sure of, "
-                f"and there are {count} (of {len(classes)} pictures): give more pictures, or a lower `sure`.",
+                f"A mosaic of {self.side} by {self.side} needs pictures of {cells} classes that the model is sure of; "
+                f"there are {count} (of {len(classes)} pictures). Give more pictures, or a lower `sure`.",
                 "sure",
             )
         generator = torch.Generator().manual_seed(self.seed)
@@ -127,7 +127,7 @@ class Grid(Metric):
         """Return the maps (M, h, w) of some mosaics."""
 
     def score(self, subject: Subject) -> Tensor:
-        """Return for each mosaic the share of positive mass, and that of the highest positions, in the right cell."""
+        """Return for each mosaic the shares of positive mass and of the highest positions in the right cell."""
         mosaics, rows = self.mosaics(subject), []
         height, width = subject.images.shape[2:]
         for part in subject.question.chunks(len(mosaics.places), backward=True, copies=self.side**2):
@@ -151,14 +151,14 @@ class Grid(Metric):
 )
 @dataclass(frozen=True, kw_only=True)
 class GridPG(Grid):
-    r"""Grid pointing game: how much of a mosaic's map lies in the cell that shows the class.
+    r"""Grid pointing game: the share of a mosaic's map in the cell that shows the class.
 
     .. math:: \frac{\sum_{i \in C} \max(M_i, 0)}{\sum_i \max(M_i, 0)}, \qquad \frac{|T \cap C|}{|T|},\; |T| = |C|
 
-    where C is the cell and T are as many positions with the largest values as it has: the second number
-    (``gridpg-top``) cannot be raised by a power of the map. Chance is one over the number of cells. With
-    ``size=native`` cells are whole inputs, as in the paper, for networks that take pictures of any size; with
-    ``size=input`` the mosaic is made as small as an input.
+    where C is the cell, and T are the positions with the largest values, as many as C has. The second number
+    (``gridpg-top``) does not change if the map is raised to a power. Chance is one over the number of cells. With
+    ``size=native``, each cell has the size of an input, as in the paper; the network must take pictures of any size.
+    With ``size=input``, the whole mosaic has the size of an input.
 
     Attributes:
         size: of the mosaic.
@@ -167,13 +167,13 @@ class GridPG(Grid):
     size: Annotated[
         Literal["input", "native"],
         Field(
-            description="`input`: the mosaic is as large as the model's input. `native`: each cell is, for models that "
-            "take pictures of any size."
+            description="`input`: the mosaic has the size of the model's input. `native`: each cell has, for models "
+            "that take pictures of any size."
         ),
     ] = "input"
 
     def quantities(self) -> dict[str, int]:
-        """Return how many mosaics there are for each picture."""
+        """Return the cost of a mosaic in explanations of a picture."""
         return {"mosaics": 1 if self.size == "input" else self.side**2}
 
     def maps(self, subject: Subject, mosaics: Mosaics) -> Tensor:
@@ -203,25 +203,25 @@ class GridPG(Grid):
 )
 @dataclass(frozen=True, kw_only=True)
 class DiFull(Grid):
-    r"""DiFull: the grid pointing game of a network to which the cells are disconnected.
+    r"""DiFull: the grid pointing game with a network that processes the cells separately.
 
     .. math:: y^k(x_1, \dots, x_{n^2}) = f^k(x_{c(k)})
 
-    Each cell goes through the network by itself, and the logit of the class in cell c is that of cell c alone, so
-    whatever a map shows elsewhere is wrong, not merely doubtful. Methods that read layers see each layer's outputs for
-    all cells as one grid. The numbers are those of ``gridpg``.
+    Each cell passes through the network separately, and the logit of the class in cell c depends on cell c alone, so
+    everything that a map shows elsewhere is wrong. Methods that read layers see a layer's outputs for all cells as one
+    grid. The numbers are defined as in ``gridpg``.
     """
 
     def quantities(self) -> dict[str, int]:
-        """Return how many pictures go through the network for each mosaic."""
+        """Return the number of pictures that pass through the network for each mosaic."""
         return {"mosaics": self.side**2}
 
     def maps(self, subject: Subject, mosaics: Mosaics) -> Tensor:
         """Return the method's maps of the disconnected network.
 
         Raises:
-            LayerError: the method reads layers whose outputs for several cells make no grid.
-            UnsupportedOperationError: the method has no rule for how cells are taken apart.
+            LayerError: the method reads layers whose outputs for several cells form no grid.
+            UnsupportedOperationError: the method has no rule for splitting a mosaic.
         """
         layers = _layers(subject)
         images = mosaics.join(subject.images)
@@ -248,14 +248,14 @@ def _layers(subject: Subject) -> tuple[str, ...]:
 
 
 class SeparateCells(nn.Module):
-    """A network that sees each cell of a mosaic by itself; a class's logit is that of the cell that shows it.
+    """A network that processes each cell of a mosaic separately; a class has the logit of the cell that shows it.
 
     Args:
-        network: returns logits (N, K), and stays as it is.
+        network: returns logits (N, K); it is not changed.
         layers: paths of layers (N, C, h, w) of the network; `paths` are those of modules here through which their
             outputs pass as one grid.
-        classes: (n * n,) int64, what the cells show, row by row.
-        place: the target's cell, of which the logits of all other classes are.
+        classes: (n * n,) int64, the classes of the cells, row by row.
+        place: the target's cell, which also gives the logits of all classes that no cell shows.
     """
 
     def __init__(self, network: nn.Module, layers: tuple[str, ...], classes: Tensor, place: int) -> None:
@@ -286,7 +286,7 @@ class SeparateCells(nn.Module):
     def _through(self, grid: nn.Module, _module: nn.Module, _args: Any, output: Tensor) -> Tensor:
         """Return a layer's output, passed through a module as one grid."""
         if not isinstance(output, Tensor) or output.ndim != 4:
-            raise LayerError("The outputs of this layer for several cells make no grid; leave out difull.")
+            raise LayerError("The outputs of this layer for several cells form no grid; leave out difull.")
         return split(grid(joined(output, self._side)), self._side)
 
 

@@ -1,4 +1,4 @@
-"""Average drop and increase, and ARCC: the picture seen through its map."""
+"""Average drop, average increase and ARCC: the picture masked by its map."""
 
 from typing import Annotated
 
@@ -23,16 +23,16 @@ PAPER = Paper(
 
 @dataclass(frozen=True, kw_only=True)
 class Masking(Metric):
-    """Base of metrics that show the network the picture through its map.
+    """Base of metrics that show the network the picture masked by its map.
 
     Attributes:
-        fill: what hides a pixel.
+        fill: replacement of hidden pixels.
     """
 
     fill: FillOption = "zero"
 
     def seen(self, subject: Subject) -> Tensor:
-        """Return the probabilities (N,) of the pictures, each seen through its map."""
+        """Return the probabilities (N,) of the pictures, each masked by its map."""
         seen = through(subject, subject.filled(self.fill))
         return subject.probe(1, lambda pictures, _: seen[pictures], probability)[:, 0]
 
@@ -40,7 +40,7 @@ class Masking(Metric):
 @metric(
     "average-drop",
     aspect="faithfulness",
-    summary="Share of the probability that is lost when the picture is seen through its map.",
+    summary="Share of the probability that is lost when the picture is masked by its map.",
     paper=PAPER,
     better="lower",
     forwards="1",
@@ -51,11 +51,11 @@ class AverageDrop(Masking):
 
     .. math:: \frac{\max\big(0,\; p(x) - p(m \odot x)\big)}{p(x)}, \qquad m = \frac{\max(M, 0)}{\max M}
 
-    equation 13, as a share and not in percent.
+    Equation 13, as a share instead of percent.
     """
 
     def score(self, subject: Subject) -> Tensor:
-        """Return the share (N,), in [0, 1]; NaN where the whole picture's probability is not positive."""
+        """Return the share (N,), in [0, 1]; NaN if the probability of the whole picture is not positive."""
         whole = subject.probabilities
         drops = (whole - self.seen(subject)).clamp_min(0)
         return torch.where(whole > 0, drops / whole, torch.nan)
@@ -64,7 +64,7 @@ class AverageDrop(Masking):
 @metric(
     "average-increase",
     aspect="faithfulness",
-    summary="How often the probability rises when the picture is seen through its map.",
+    summary="How often the probability rises when the picture is masked by its map.",
     paper=PAPER,
     better="higher",
     forwards="1",
@@ -75,7 +75,7 @@ class AverageIncrease(Masking):
 
     .. math:: \mathbb{1}\big[p(m \odot x) > p(x)\big], \qquad m = \frac{\max(M, 0)}{\max M}
 
-    equation 14, as a share and not in percent.
+    Equation 14, as a share instead of percent.
     """
 
     def score(self, subject: Subject) -> Tensor:
@@ -103,12 +103,12 @@ class ARCC(Metric):
 
     .. math:: 3 \left(\frac{1}{\min(1, \max(0, 2 R))} + \frac{1}{(1 + \rho)/2} + \frac{1}{1 - \bar{m}}\right)^{-1}
 
-    where R is ``road``, :math:`m = \max(M, 0)/\max M` the map as a mask, :math:`\bar{m}` its mean, and :math:`\rho`
-    Pearson's correlation of it with the mask that the same method draws for the picture seen through it. It is 0 where
-    one of the three is.
+    where R is ``road``, :math:`m = \max(M, 0)/\max M` is the map as a mask, :math:`\bar{m}` is its mean, and
+    :math:`\rho` is Pearson's correlation between m and the same method's mask for the masked picture. The result is 0
+    if one of the three terms is 0.
 
     Attributes:
-        imputation, noise, seed: as of ``road``.
+        imputation, noise, seed: as in ``road``.
     """
 
     imputation: ImputationOption = "fast"
@@ -129,12 +129,12 @@ class ARCC(Metric):
 
 
 def mask_of(maps: Tensor) -> Tensor:
-    """Return maps (N, h, w) without negative values, divided by their largest: in [0, 1]."""
+    """Return maps (N, h, w) without negative values, divided by their maximum: in [0, 1]."""
     values = maps.clamp_min(0)
     largest = values.amax(dim=(1, 2), keepdim=True)
     return values / largest.where(largest > 0, 1)
 
 
 def through(subject: Subject, other: Tensor) -> Tensor:
-    """Return the pictures, each seen through its map; where the map is zero, there is the other picture."""
+    """Return the pictures, each masked by its map; the other picture appears where the map is zero."""
     return masked(subject.images, other, mask_of(subject.maps))

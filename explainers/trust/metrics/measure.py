@@ -1,4 +1,4 @@
-"""Methods measured: the values of metrics for the maps of several methods of a batch of pictures."""
+"""Values of metrics for the maps of several methods, for a batch of pictures."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
@@ -22,18 +22,18 @@ from seewhy.explainers.trust.metrics.catalogue import entry_of
 from seewhy.explainers.trust.metrics.catalogue import passes_of as passes_of_metric
 
 _UNMEASURABLE = (LayerError, UnsupportedModuleError, UnsupportedOperationError)
-"""What a method that explains the pictures may raise when a metric asks it about other pictures or another network."""
+"""Errors of a method when a metric uses it for other pictures or another network."""
 
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """What metrics tell of the maps of several methods.
+    """The values of metrics for several methods.
 
     Attributes:
-        values: by method and column: (N,) float32 on the processor, or (M,) of a metric over mosaics.
+        values: by method and column: (N,) float32 on the CPU, or (M,) for a metric over mosaics.
         targets: the explained target of each picture.
-        outputs: (N, ...) float32 on the processor, the model's outputs.
-        reasons: by method and metric: why the metric cannot measure the method, whose values are NaN.
+        outputs: (N, ...) float32 on the CPU, the model's outputs.
+        reasons: by method and metric: why the metric cannot measure the method; the values are NaN.
     """
 
     values: dict[str, dict[str, Tensor]]
@@ -51,18 +51,18 @@ def measure(
     truth: Tensor | None = None,
     progress: Progress = SILENT,
 ) -> Measurement:
-    """Explain pictures by several methods, all of the same targets, and measure the maps.
+    """Explain the same targets of pictures by several methods, and measure the maps.
 
     Args:
         model, images: as for `Explainer.explain`.
         explainers: the methods, by any names.
         metrics: the metrics, by any names.
-        ask: the targets; a picture's most probable one where none is given.
-        truth: (N, H, W) bool, where in the images the targets lie, all false where that is not known; None for nowhere.
+        ask: the targets; by default the most probable target of each picture.
+        truth: (N, H, W) bool, the targets' places in the images; all false if unknown; None if all are unknown.
         progress: see `Progress`.
 
     Raises:
-        OptionError: a metric needs what is not given.
+        OptionError: a metric needs the targets' places, which are not given.
         ExplainerError, ValueError: as `Explainer.explain` of the pictures.
     """
     check_truth(metrics, truth is not None)
@@ -97,10 +97,10 @@ def measure(
 def _explained(
     question: Question, explainers: Mapping[str, Explainer], metrics: Mapping[str, Metric]
 ) -> dict[str, tuple[Tensor, Reach]]:
-    """Return each method's maps (N, h, w), blank ones if no metric reads any, and the reach of their cells."""
+    """Return each method's maps (N, h, w), blank ones if no metric reads them, and the reach of their cells."""
     model, images = question.model, question.images
     if all(metric.over_pictures for metric in metrics.values()):
-        # What one picture's explanation raises is a fault of the method, not of a metric.
+        # An error in explaining one picture is a fault of the method, not of a metric.
         first = question.ask.rows(slice(1))
         explain_jointly(list(explainers.values()), model, images[:1], first, question.progress.unseen)
         blank = torch.zeros(len(images), 1, 1, device=images.device)
@@ -138,7 +138,9 @@ def passes(
 
 
 def check_truth(metrics: Mapping[str, Metric], is_known: bool) -> None:
-    """Raise OptionError where a metric needs to know where the target lies, and that is not known."""
+    """Raise OptionError if a metric needs the targets' places, and they are unknown."""
     needy = [name for name, metric in metrics.items() if metric.needs_truth]
     if needy and not is_known:
-        raise OptionError(f"{', '.join(needy)}: it must be known where the targets lie; give that too.", "boxes")
+        raise OptionError(
+            f"{', '.join(needy)}: this metric needs to know where the targets lie; give boxes or masks.", "boxes"
+        )

@@ -1,4 +1,4 @@
-"""Sensitivity-n and infidelity: whether what a map assigns to pixels is what the score loses without them."""
+"""Sensitivity-n and infidelity: whether the map's mass on pixels matches the loss of the score without them."""
 
 from abc import abstractmethod
 from typing import Annotated, ClassVar
@@ -12,16 +12,16 @@ from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.trust.metrics.base import FillOption, Metric, Seed, Subject, correlations, logit
 from seewhy.explainers.trust.metrics.catalogue import metric
 
-Masks = Annotated[int, Field(ge=2, le=10_000, description="How many masks are drawn.")]
+Masks = Annotated[int, Field(ge=2, le=10_000, description="Number of masks.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Removals(Metric):
-    """Base of metrics that hide parts of the pictures, the same of all.
+    """Base of metrics that hide parts of the pictures, the same parts of all pictures.
 
     Attributes:
         masks: number of masks.
-        fill: what hides a pixel.
+        fill: replacement of hidden pixels.
         seed: of the masks.
     """
 
@@ -36,7 +36,7 @@ class Removals(Metric):
         """Return masks (masks, height, width) bool; true hides a pixel."""
 
     def measured(self, subject: Subject) -> tuple[Tensor, Tensor]:
-        """Return, for each picture and mask, the mass of the map that is hidden, and the loss of the logit: (N, masks).
+        """Return the hidden mass of the map and the loss of the logit for each picture and mask: (N, masks).
 
         The first is float64, the second float32.
         """
@@ -57,7 +57,7 @@ class Removals(Metric):
 @metric(
     "sensitivity-n",
     aspect="faithfulness",
-    summary="Correlation of what a map assigns to hidden parts with what the logit loses without them.",
+    summary="Correlation between the map's mass on hidden parts and the loss of the logit without them.",
     paper=Paper(
         "Ancona, Ceolini, Öztireli, Gross",
         "Towards better understanding of gradient-based attribution methods for Deep Neural Networks",
@@ -69,19 +69,19 @@ class Removals(Metric):
 )
 @dataclass(frozen=True, kw_only=True)
 class SensitivityN(Removals):
-    r"""Sensitivity-n: the correlation of hidden mass and lost logit over random sets of n cells.
+    r"""Sensitivity-n: the correlation between hidden mass and loss of the logit, over random sets of n cells.
 
     .. math:: \mathrm{corr}_{S}\Big(\sum_{i \in S} M_i,\; y(x) - y\big(x_{S \to \tilde{x}}\big)\Big), \qquad |S| = n
 
-    The paper draws sets of pixels; here they are sets of cells of a grid, whose loss a network notices.
+    The paper hides sets of pixels. Here they are cells of a grid, because networks hardly react to single pixels.
 
     Attributes:
-        cells: along each side of the grid.
-        share: of the cells that each mask hides, n.
+        cells: number of cells along each side of the grid.
+        share: share of the cells that each mask hides, n.
     """
 
-    cells: Annotated[int, Field(ge=2, le=1024, description="Cells of the grid along each side.")] = 14
-    share: Annotated[float, Field(gt=0, lt=1, description="Of the cells that each mask hides.")] = 0.25
+    cells: Annotated[int, Field(ge=2, le=1024, description="Number of cells along each side of the grid.")] = 14
+    share: Annotated[float, Field(gt=0, lt=1, description="Share of the cells that each mask hides.")] = 0.25
 
     def drawn(self, height: int, width: int) -> Tensor:
         """Return random sets of cells."""
@@ -94,14 +94,14 @@ class SensitivityN(Removals):
         return hidden.view(-1, rows, columns)[:, down[:, None], across]
 
     def score(self, subject: Subject) -> Tensor:
-        """Return the correlations (N,), in [-1, 1]; 0 where either side is constant."""
+        """Return the correlations (N,), in [-1, 1]; 0 if either side is constant."""
         return correlations(*self.measured(subject))
 
 
 @metric(
     "infidelity",
     aspect="faithfulness",
-    summary="Squared difference of what a map assigns to hidden squares and what the logit loses without them.",
+    summary="Squared difference between the map's mass on hidden squares and the loss of the logit without them.",
     paper=Paper(
         "Yeh, Hsieh, Suggala, Inouye, Ravikumar",
         "On the (In)fidelity and Sensitivity of Explanations",
@@ -117,11 +117,11 @@ class Infidelity(Removals):
 
     .. math:: \mathbb{E}_S \Big[\Big(\alpha \sum_{i \in S} M_i - \big(y(x) - y(x_{S \to \tilde{x}})\big)\Big)^2\Big]
 
-    where S are random squares (the paper's *square removal*) and :math:`\alpha` is the factor with the least error, as
-    in the authors' code: maps have no unit. Without it (``scaled=false``) values of a map count as logits.
+    where S are random squares (the paper's *square removal*), and :math:`\alpha` is the factor with the least error, as
+    in the authors' code, because maps have no unit. With ``scaled=false``, there is no factor.
 
     Attributes:
-        scaled: whether each map gets its best factor.
+        scaled: whether to multiply each map by the factor with the least error.
         share: largest side of a square, as a share of the picture's shorter side.
     """
 

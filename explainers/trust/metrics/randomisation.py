@@ -1,4 +1,4 @@
-"""Model randomisation: whether a map changes when the network forgets what it has learnt."""
+"""Model randomisation: whether a map changes when the network's weights are randomised."""
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
@@ -29,12 +29,12 @@ PAPER = Paper(
 )
 
 BINS = 100
-"""Bins of the histogram of a map's values."""
+"""Number of bins of the histogram of a map's values."""
 
 
 @plain(frozen=True, eq=False)
 class RandomModel:
-    """A model with another module of the same structure, which no accelerator runs; see `Model`."""
+    """A model with another module of the same structure, without an accelerator; see `Model`."""
 
     module: nn.Module
     task: Task
@@ -51,8 +51,8 @@ class RandomModel:
 class Randomisation(Metric):
     """Base of tests that randomise a copy of the network.
 
-    Each parameter is drawn anew from the normal distribution of its own mean and standard deviation: the network keeps
-    its scales, and nothing else. (The paper initialises it anew, by code that not every module has.)
+    Each parameter is replaced by samples of a normal distribution with its mean and standard deviation, so the network
+    keeps only its scales. (The paper initialises it again, which not every module supports.)
 
     Attributes:
         seed: of the parameters, and of noise.
@@ -61,9 +61,9 @@ class Randomisation(Metric):
     seed: Seed = 0
 
     def networks(self, subject: Subject, stages: int) -> Iterator[AnyModel]:
-        """Yield the model with the last 1/stages of its modules randomised, then more, and at last with all of them.
+        """Yield the model with the last 1/stages of its modules randomised, then with more, and finally with all.
 
-        The copy is the same in all of these, so that each is used before the next.
+        All of these share one copy: use each before the next.
 
         Raises:
             UnsupportedModuleError: the module cannot be copied.
@@ -82,14 +82,14 @@ class Randomisation(Metric):
             yield model
 
     def again(self, subject: Subject, model: AnyModel, images: Tensor) -> Tensor:
-        """Return the maps (N, h, w) of another network for the same targets; blank where it has nothing to show."""
+        """Return the maps (N, h, w) of another network for the same targets."""
         return subject.explainer.explain(model, images, subject.question.ask, progress=subject.question.progress).maps
 
 
 @metric(
     "mprt",
     aspect="randomisation",
-    summary="Rank correlation of the map with those of the network randomised step by step from its end.",
+    summary="Rank correlation of the map with the maps of the network, randomised step by step from its end.",
     paper=Paper(
         "Adebayo, Gilmer, Muelly, Goodfellow, Hardt, Kim",
         "Sanity Checks for Saliency Maps",
@@ -101,18 +101,18 @@ class Randomisation(Metric):
 )
 @dataclass(frozen=True, kw_only=True)
 class MPRT(Randomisation):
-    r"""MPRT, the model parameter randomisation test: how much the maps of randomised networks are like the map.
+    r"""MPRT, the model parameter randomisation test: the similarity of the map to the maps of randomised networks.
 
     .. math:: \frac{1}{L} \sum_{l=1}^{L} \big|\rho\big(|M|,\, |M_l|\big)\big|
 
-    where :math:`M_l` is the map of the network with the last l of L parts randomised and :math:`\rho` Spearman's
-    correlation. 1 means that the map does not depend on what the network has learnt.
+    where :math:`M_l` is the map of the network with the last l of L parts randomised, and :math:`\rho` is Spearman's
+    correlation. 1 means that the map does not depend on the learned weights.
 
     Attributes:
         stages: L, parts with equal numbers of modules.
     """
 
-    stages: Annotated[int, Field(ge=1, le=1000, description="In how many steps the network is randomised.")] = 4
+    stages: Annotated[int, Field(ge=1, le=1000, description="Number of steps in which the network is randomised.")] = 4
 
     def similarities(self, subject: Subject) -> Tensor:
         """Return Spearman's correlation of each map with that of each stage, (N, stages)."""
@@ -124,7 +124,7 @@ class MPRT(Randomisation):
         return torch.stack(rows, dim=1)
 
     def before(self, subject: Subject) -> Tensor:
-        """Return the maps (N, h, w) of the network as it is."""
+        """Return the maps (N, h, w) of the unchanged network."""
         return subject.raw
 
     def drawn(self, subject: Subject, maps: Callable[[Tensor], Tensor]) -> Tensor:
@@ -139,14 +139,14 @@ class MPRT(Randomisation):
 @metric(
     "smooth-mprt",
     aspect="randomisation",
-    summary="MPRT of maps that are averaged over noisy copies of the picture.",
+    summary="MPRT with maps averaged over noisy copies of the picture.",
     paper=PAPER,
     better="lower",
     explanations="samples * stages + samples",
 )
 @dataclass(frozen=True, kw_only=True)
 class SmoothMPRT(MPRT):
-    r"""Smooth MPRT: MPRT of maps averaged over noise, as gradients are too noisy to correlate.
+    r"""Smooth MPRT: MPRT with maps averaged over noisy pictures, because gradients are noisy.
 
     .. math:: \frac{1}{L} \sum_{l=1}^{L} \Big|\rho\Big(\Big|\sum_k M(x + \epsilon_k)\Big|,\,
               \Big|\sum_k M_l(x + \epsilon_k)\Big|\Big)\Big|,
@@ -159,7 +159,7 @@ class SmoothMPRT(MPRT):
         noise: standard deviation of the noise, as a share of each picture's range.
     """
 
-    samples: Annotated[int, Field(ge=1, le=1000, description="How many noisy copies are averaged.")] = 10
+    samples: Annotated[int, Field(ge=1, le=1000, description="Number of copies to average.")] = 10
     noise: Annotated[
         float,
         Field(ge=0, le=10, description="Standard deviation of the noise, as a share of the picture's range of values."),
@@ -183,23 +183,23 @@ class SmoothMPRT(MPRT):
 @metric(
     "efficient-mprt",
     aspect="randomisation",
-    summary="Relative rise of the map's complexity when the whole network is randomised.",
+    summary="Relative increase of the map's complexity when the whole network is randomised.",
     paper=PAPER,
     better="higher",
     explanations="1",
 )
 @dataclass(frozen=True, kw_only=True)
 class EfficientMPRT(Randomisation):
-    r"""Efficient MPRT: how much more complex the map of a random network is.
+    r"""Efficient MPRT: the relative increase in complexity of the map when the network is randomised.
 
     .. math:: \frac{H(\hat{M}) - H(M)}{H(M)}
 
-    where :math:`\hat{M}` is the map of the wholly randomised network and H the entropy of the histogram of a map's
-    values in 100 bins.
+    where :math:`\hat{M}` is the map of the fully randomised network, and H is the entropy of the histogram of a map's
+    values with 100 bins.
     """
 
     def score(self, subject: Subject) -> Tensor:
-        """Return the relative rise (N,); NaN where all values of the map are equal."""
+        """Return the relative increase (N,); NaN if all values of the map are equal."""
         (model,) = self.networks(subject, 1)
         maps = (subject.raw, self.again(subject, model, subject.images))
         before, after = (torch.tensor([entropy(row) for row in rows.cpu().numpy()]) for rows in maps)
@@ -215,7 +215,7 @@ def entropy(values: Any) -> float:
 
 
 def redraw(parameter: Tensor, generator: torch.Generator) -> None:
-    """Draw the values of a parameter from the normal distribution of its mean and standard deviation, in place."""
+    """Replace the values of a parameter by samples of a normal distribution with its mean and standard deviation."""
     if parameter.is_floating_point():
         noise = torch.randn(parameter.shape, generator=generator).to(parameter)
         parameter.copy_(parameter.mean() + parameter.std(correction=0) * noise)
@@ -229,15 +229,15 @@ def copy_of(module: nn.Module) -> nn.Module:
     """
     try:
         copy = deepcopy(module)
-    except Exception as error:  # of an attribute that cannot be copied, such as a lock
+    except Exception as error:  # such as an attribute that cannot be copied, a lock
         raise UnsupportedModuleError(
-            f"{type(module).__name__} cannot be copied ({error}), and its weights must not be changed: leave out the "
+            f"{type(module).__name__} cannot be copied ({error}), so its weights cannot be randomised: leave out the "
             "metrics that randomise the network."
         ) from error
     return copy.eval().requires_grad_(False)
 
 
 def stand_in(model: Any, module: nn.Module) -> Any:
-    """Return a model with another module, which no accelerator runs."""
+    """Return a model with another module, without an accelerator."""
     alike = {name: getattr(model, name) for name in RandomModel.__dataclass_fields__ if hasattr(model, name)}
     return RandomModel(**{**alike, "module": module, "accelerated": None})

@@ -1,4 +1,4 @@
-"""ROAD: the probability when pixels are removed so that what is left tells nothing of where they were."""
+"""ROAD: the probability when pixels are removed in a way that does not reveal their positions."""
 
 from typing import Annotated, Literal
 
@@ -20,8 +20,8 @@ Imputation = Literal["fast", "exact"]
 ImputationOption = Annotated[
     Imputation,
     Field(
-        description="How removed pixels are filled in: `exact` solves the paper's linear system, in seconds per "
-        "picture; `fast` approximates the solution from coarse to fine."
+        description="Replacement of removed pixels: `exact` solves the paper's linear system, which takes "
+        "seconds per picture; `fast` approximates the solution from coarse to fine."
     ),
 ]
 
@@ -49,24 +49,24 @@ PAPER = Paper(
 @metric(
     "road",
     aspect="faithfulness",
-    summary="How much more the probability falls without the most important pixels than without the least important.",
+    summary="Difference between removing the least important and the most important pixels, in probability.",
     paper=PAPER,
     better="higher",
     forwards="8",
 )
 @dataclass(frozen=True, kw_only=True)
 class ROAD(Metric):
-    r"""ROAD, remove and debias: the least important pixels are removed, and the most important, and both compared.
+    r"""ROAD, remove and debias: half of the difference between removing the least and the most important pixels.
 
     .. math:: \frac{1}{2\,|S|} \sum_{s \in S} p\big(x \setminus L_s\big) - p\big(x \setminus M_s\big),
               \qquad S = \{0.2, 0.4, 0.6, 0.8\}
 
-    where :math:`M_s` are the share s of the pixels with the largest values and :math:`L_s` that with the smallest. Each
-    removed pixel becomes the weighted mean of its eight neighbours (1/6 beside it, 1/12 across), plus noise: a linear
-    system in all removed pixels at once, section 4.2.
+    where :math:`M_s` is the share s of pixels with the largest values, and :math:`L_s` that with the smallest. Each
+    removed pixel becomes the weighted mean of its eight neighbours (1/6 for direct ones, 1/12 for diagonal ones), plus
+    noise. This is one linear system for all removed pixels (section 4.2).
 
     Attributes:
-        imputation: ``exact``, or ``fast``, which gives the same verdicts with other digits.
+        imputation: ``exact``, or ``fast``, which ranks maps alike but gives slightly different values.
         noise: standard deviation of the noise on removed pixels, in normalised units.
         seed: of the noise.
     """
@@ -78,12 +78,12 @@ class ROAD(Metric):
     seed: Seed = 0
 
     def curves(self, subject: Subject) -> Tensor:
-        """Return the probabilities (N, 2, shares): without the least important pixels, and without the most."""
+        """Return the probabilities (N, 2, shares) without the least important and without the most important pixels."""
         images = subject.images
         positions = subject.ranks[0].numel()
         counts = torch.tensor([round(share * positions) for share in SHARES], device=images.device)
         generator = torch.Generator().manual_seed(self.seed)
-        # The same noise for all pictures: a value does not depend on the batch.
+        # The noise is the same for all pictures, so a value does not depend on the batch.
         noise = self.noise * torch.randn((2 * len(SHARES), *images.shape[1:]), generator=generator).to(images.device)
 
         def copies(pictures: Tensor, numbers: Tensor) -> Tensor:
@@ -96,17 +96,17 @@ class ROAD(Metric):
         return subject.probe(2 * len(SHARES), copies, probability).view(len(images), 2, -1)
 
     def score(self, subject: Subject) -> Tensor:
-        """Return the halved mean difference (N,), in [-0.5, 0.5] of probabilities."""
+        """Return half of the mean difference (N,), in [-0.5, 0.5] for probabilities."""
         least, most = self.curves(subject).unbind(1)
         return (least - most).mean(dim=1) / 2
 
 
 def imputed(images: Tensor, removed: Tensor, imputation: Imputation) -> Tensor:
-    """Return images in which removed pixels are what their neighbours tell.
+    """Return images in which removed pixels are replaced according to their neighbours.
 
     Args:
         images: (N, C, H, W) float32 or wider.
-        removed: (N, H, W) bool; some pixel of each picture is left.
+        removed: (N, H, W) bool; at least one pixel of each picture must remain.
         imputation: see `ROAD`.
     """
     if imputation == "fast":
@@ -135,7 +135,7 @@ def _smoothed(images: Tensor, known: Tensor) -> Tensor:
 
 
 def _neighbours(images: Tensor, kernel: Tensor) -> Tensor:
-    """Return the weighted sum of each pixel's neighbours, of those in the picture."""
+    """Return the weighted sum of each pixel's neighbours inside the picture."""
     planes = images.flatten(0, 1)[:, None]
     return functional.conv2d(planes, kernel[None, None], padding=1).view(images.shape)
 
@@ -166,7 +166,7 @@ def _solved(image: NDArray[np.float64], removed: NDArray[np.bool_]) -> NDArray[n
         columns.append(other[~is_known])
         values.append(np.full((~is_known).sum(), -weight))
     matrix = csc_matrix((np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))))
-    # The matrix is symmetric and diagonally dominant: no pivots have to be looked for.
+    # The matrix is symmetric and diagonally dominant, so pivoting is not needed.
     factors = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0, options={"SymmetricMode": True})
     filled = image.copy()
     filled[:, down, across] = factors.solve(known).T

@@ -1,4 +1,4 @@
-"""Sparseness and complexity: over how many pixels a map spreads. The network does not matter."""
+"""Sparseness and complexity: the number of pixels over which a map is spread, whatever the network."""
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from seewhy.explainers.trust.metrics.catalogue import metric
 @metric(
     "sparseness",
     aspect="complexity",
-    summary="Gini index of the map's magnitudes: 0 if all pixels are alike, 1 if one has everything.",
+    summary="Gini index of the map's magnitudes: 0 for a uniform map, 1 for a single pixel.",
     paper=Paper(
         "Chalasani, Chen, Chowdhury, Jha, Wu",
         "Concise Explanations of Neural Networks using Adversarial Training",
@@ -28,12 +28,12 @@ class Sparseness(Metric):
 
     .. math:: \frac{\sum_{i=1}^{n} (2i - n - 1)\, a_{(i)}}{n \sum_i a_{(i)}}, \qquad a = |M| \text{ in ascending order}
 
-    of the map over the model's input.
+    The map is resized to the model's input.
     """
 
     def score(self, subject: Subject) -> Tensor:
-        """Return the index (N,), in [0, 1); 0 of a blank map."""
-        # NumPy sorts many times as fast as PyTorch does on a processor.
+        """Return the index (N,), in [0, 1); 0 for a blank map."""
+        # NumPy sorts many times faster than PyTorch on a CPU.
         values = np.sort(shares(subject.maps.abs()).flatten(1).cpu().numpy(), axis=1)
         count = values.shape[1]
         weights = 2 * np.arange(1, count + 1) - count - 1
@@ -43,7 +43,7 @@ class Sparseness(Metric):
 @metric(
     "complexity",
     aspect="complexity",
-    summary="Entropy of the map's magnitudes: small where few pixels have everything.",
+    summary="Entropy of the map's magnitudes: small if few pixels have most of the mass.",
     paper=Paper(
         "Bhatt, Weller, Moura",
         "Evaluating and Aggregating Feature-based Model Explanations",
@@ -54,14 +54,14 @@ class Sparseness(Metric):
 )
 @dataclass(frozen=True, kw_only=True)
 class Complexity(Metric):
-    r"""Complexity: the entropy of the magnitudes' shares, in nats.
+    r"""Complexity: the entropy of the magnitudes, as shares of their sum, in nats.
 
     .. math:: -\sum_i q_i \ln q_i, \qquad q_i = \frac{|M_i|}{\sum_j |M_j|}
 
-    of the map over the model's input.
+    The map is resized to the model's input.
     """
 
     def score(self, subject: Subject) -> Tensor:
-        """Return the entropy (N,), in [0, ln(H W)]; the largest of a blank map."""
+        """Return the entropy (N,), in [0, ln(H W)]; the maximum for a blank map."""
         entropies: Tensor = torch.special.entr(shares(subject.maps.abs())).flatten(1).sum(dim=1)
         return entropies.float()

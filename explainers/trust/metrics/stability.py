@@ -1,4 +1,4 @@
-"""Max-sensitivity: how far a map moves when the picture hardly does."""
+"""Max-sensitivity: the change of a map under small changes of the picture."""
 
 from typing import Annotated
 
@@ -31,8 +31,8 @@ class MaxSensitivity(Metric):
 
     .. math:: \max_{\|\epsilon\|_\infty \le r} \frac{\|M(x + \epsilon) - M(x)\|_2}{\|M(x)\|_2}
 
-    estimated from random :math:`\epsilon`, uniform in each pixel. The paper does not divide by the map's length; maps
-    of different units compare only so.
+    The maximum is estimated from random :math:`\epsilon`, uniform in each pixel. The paper does not divide by the norm
+    of the map; here this makes maps of different units comparable.
 
     Attributes:
         samples: number of noisy copies.
@@ -40,12 +40,12 @@ class MaxSensitivity(Metric):
         seed: of the noise.
     """
 
-    samples: Annotated[int, Field(ge=1, le=1000, description="How many noisy copies are explained.")] = 10
-    radius: Annotated[float, Field(gt=0, le=10, description="Largest noise of a pixel, in normalised units.")] = 0.1
+    samples: Annotated[int, Field(ge=1, le=1000, description="Number of noisy copies.")] = 10
+    radius: Annotated[float, Field(gt=0, le=10, description="Maximum noise of a pixel, in normalised units.")] = 0.1
     seed: Seed = 0
 
     def score(self, subject: Subject) -> Tensor:
-        """Return the largest relative change (N,); NaN of a blank map."""
+        """Return the largest relative change (N,); NaN for a blank map."""
         generator = torch.Generator().manual_seed(self.seed)
         images, before = subject.images, subject.raw.flatten(1)
         lengths, largest = before.norm(dim=1), before.new_zeros(len(before))

@@ -1,4 +1,4 @@
-"""Pointing game and energy in the box: whether a map lies where the target is known to lie."""
+"""Pointing game and energy in the box: whether a map lies at the known place of the target."""
 
 from abc import abstractmethod
 from typing import ClassVar
@@ -21,13 +21,13 @@ class Localisation(Metric):
 
     @abstractmethod
     def share(self, maps: Tensor, place: Tensor) -> Tensor:
-        """Return how much of each map (N, H, W) lies in its place, (N, H, W) bool, as (N,) float32."""
+        """Return the share (N,) float32 of each map (N, H, W) in its target's place, (N, H, W) bool."""
 
     def score(self, subject: Subject) -> Tensor:
-        """Return the share (N,), in [0, 1]; NaN where nobody knows where the target lies.
+        """Return the share (N,), in [0, 1]; NaN if the target's place is unknown.
 
         Raises:
-            OptionError: that is known of no picture.
+            OptionError: all places are unknown.
         """
         if subject.truth is None:
             raise OptionError("The metric needs to know where the target lies; give boxes or masks.", "boxes")
@@ -49,16 +49,16 @@ class Localisation(Metric):
 )
 @dataclass(frozen=True, kw_only=True)
 class PointingGame(Localisation):
-    r"""Pointing game: whether the map's largest value lies where the target does.
+    r"""Pointing game: whether the largest value of the map lies in the target.
 
     .. math:: \frac{|\{i \in T : M_i = \max M\}|}{|\{i : M_i = \max M\}|}
 
-    where T are the pixels of the target's boxes or mask. Of several largest values each counts alike, so that a blank
-    map does not win. The paper adds a tolerance of 15 pixels, which there is none of here.
+    where T are the pixels of the target's boxes or mask. If several values are the largest, the result is the share of
+    them in T, so a blank map does not win. The paper allows a tolerance of 15 pixels; here there is none.
     """
 
     def share(self, maps: Tensor, place: Tensor) -> Tensor:
-        """Return 1 or 0 for each map; a share where several values are the largest."""
+        """Return 1 or 0 for each map; a share if several values are the largest."""
         largest = maps == maps.amax(dim=(1, 2), keepdim=True)
         return (largest & place).sum(dim=(1, 2)).float() / largest.sum(dim=(1, 2))
 
@@ -77,7 +77,7 @@ class PointingGame(Localisation):
 )
 @dataclass(frozen=True, kw_only=True)
 class EnergyInBox(Localisation):
-    r"""Energy-based pointing game: the share of the positive mass where the target lies.
+    r"""Energy-based pointing game: the share of the positive mass in the target.
 
     .. math:: \frac{\sum_{i \in T} \max(M_i, 0)}{\sum_i \max(M_i, 0)}
 
@@ -85,5 +85,5 @@ class EnergyInBox(Localisation):
     """
 
     def share(self, maps: Tensor, place: Tensor) -> Tensor:
-        """Return the share of mass; of a blank map that of a map that is the same everywhere."""
+        """Return the share of mass; for a blank map, the share of a uniform map."""
         return (shares(maps) * place).sum(dim=(1, 2)).float()

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
-from seewhy.app.pipeline.parse import MAX_FAULTS, MAX_VALUES
+from seewhy.app.pipeline.validation import MAX_FAULTS, MAX_VALUES
 from seewhy.explainers.inspection.edits import MAX_EDITS
 from tests.app.conftest import encoded
 from tests.app.test_errors import faults, problem

@@ -13,14 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
-from seewhy.app.pipeline.options import (
-    CaptureOptions,
-    ExplainOptions,
-    InterveneOptions,
-    PredictOptions,
-    SimilarOptions,
-    TraceOptions,
-)
+from seewhy.app.pipeline.edit_options import InterveneOptions
+from seewhy.app.pipeline.options import CaptureOptions, ExplainOptions, PredictOptions, SimilarOptions, TraceOptions
 from seewhy.app.pipeline.parse import parse
 from seewhy.models import Registry
 from tests.app.conftest import encoded

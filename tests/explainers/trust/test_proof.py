@@ -26,7 +26,7 @@ from seewhy.explainers.trust.sentences import sentence_of, subject_of
 from seewhy.explainers.trust.strangers import Strangers
 from seewhy.explainers.trust.trial import Trial
 from tests.explainers.trust.test_faithfulness import Brightness, bright_corner, light_meter
-from tools.planted.drawings import SIDE, draw
+from tools.planted.drawings import SIDE, draw, draw_pairs
 from tools.planted.networks import ANSWERS
 from tools.planted.training import load
 
@@ -95,13 +95,13 @@ def test_null_scores_are_those_of_copies_and_of_the_picture_before(calibration):
     assert calibration.false_alarms_at_95 == pytest.approx(0.05, abs=0.05)
 
 
-def sentence(grade, target=None, against=None, trial=Trial(fill="mean")):  # noqa: B008
+def sentence(grade, target=None, against=None, trial=Trial(fill="mean"), leads=None):  # noqa: B008
     network = Brightness()
     images = bright_corner()
     ask = Ask.single(0, against=1 if against else None)
     (row,) = prove(network, images, [GradCAM(layers=("conv",)).explain(network, images, ask)], trial)
     target = target or ClassPrediction(0, "light", 0.95, 1.5)
-    return sentence_of(grade, row.faithfulness, subject_of(target, against))
+    return sentence_of(grade, row.faithfulness, subject_of(target, against), leads)
 
 
 def test_sentences_are_plain_english():
@@ -128,6 +128,32 @@ def test_sentences_are_plain_english():
         "With the marked quarter painted over, the lead of 'light' over 'dark' goes from 91% to 0%; alone, it gives "
         "91%. How maps fare by chance with this model is not known yet."
     )
+
+
+def test_a_full_proof_says_how_the_copies_do(markers):
+    endings = {True: " Rotated or mirrored, the heatmap does worse.", False: " does as well or better."}
+    for leads, ending in endings.items():
+        full = sentence("supported", leads=leads)
+        assert full.startswith(sentence("supported") + " Rotated or mirrored, the heatmap does")
+        assert full.endswith(ending)
+    images = list(draw(4, "outside", torch.Generator().manual_seed(6)).images)
+    for method in ("gradcam", "random"):
+        for result in explain_many(markers, images, method, proof="full", proof_fill="mean"):
+            assert result.proof.sentence.endswith(endings[result.proof.copies.lead > 0])
+    assert "mirrored" not in explain(markers, images[0], "gradcam", proof=True, proof_fill="mean").proof.sentence
+
+
+def test_each_box_has_a_proof_of_its_own_score():
+    model = wrap_model(load("detector"), input_size=SIDE, labels=list("01234"), head="detection")
+    image = draw_pairs(1, torch.Generator().manual_seed(0))[0].pictures[0]
+    results = explain(model, image, "gradcam", target=["box:0", "box:1"], proof=True)
+    for result in results:
+        measured = result.proof.faithfulness
+        assert measured.probability == pytest.approx(result.target.probability, abs=1e-4)
+        assert f"{result.target.label!r}" in result.proof.sentence
+    assert len({result.proof.faithfulness.kept for result in results}) == 2
+    edge = explain(model, image, "gradcam", target="box:0", attribute="x1", proof=True).proof.faithfulness
+    assert (edge.probability, edge.hidden is None) == (None, False)
 
 
 def test_a_value_reads_in_its_unit():

@@ -219,7 +219,7 @@ def test_a_metric_is_its_parameters():
 
 def test_truth_must_be_known(net, images):
     with pytest.raises(
-        OptionError, match=r"pointing-game, energy-in-box: it must be known where the targets lie"
+        OptionError, match=r"pointing-game, energy-in-box: this metric needs to know where the targets lie"
     ) as caught:
         measure(net, images, built("centre"), small(["pointing-game", "energy-in-box"]))
     assert caught.value.field == "boxes"

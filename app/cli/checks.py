@@ -1,0 +1,121 @@
+"""Checks of a command's options and files before it loads PyTorch, which takes seconds.
+
+What only the model knows, such as its classes and layers, is checked when it is loaded. Functions import what is slow
+and seldom needed: NumPy, and at last the methods with PyTorch, for the values of their options.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from seewhy.app.cli.environment import read_settings
+from seewhy.app.cli.files import DASH, Item, printable
+from seewhy.app.cli.names import method_names, metric_names, option_names
+from seewhy.app.cli.output import exit_failed, print_failure
+from seewhy.app.pipeline.options import DrawingOptions, EvaluateOptions, ExplainOptions, MethodOptions, SegmentOptions
+from seewhy.app.pipeline.validation import check_counts, check_methods, check_view, validate
+from seewhy.app.settings import Settings
+from seewhy.explainers.errors import PictureError
+from seewhy.explainers.unknown_names import unknown_method, unknown_metric, unknown_option
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+
+def check(schema: type[Schema], fields: dict[str, Any], items: Sequence[Item]) -> Schema:
+    """Return the options of a command, checked as far as that needs no model.
+
+    Args:
+        schema: schema of the options.
+        fields: values by name.
+        items: the pictures that it needs. If none of them exists, or the only one cannot be used, the command ends
+            here, as if it had run.
+
+    Raises:
+        InvalidOptionsError, FieldError, OptionError: as the service.
+    """
+    settings = read_settings()
+    options = validate(schema, fields, {*schema.model_fields, *_method_options(schema, fields)})
+    if isinstance(options, ExplainOptions):
+        check_counts(options, settings)
+    if isinstance(options, DrawingOptions):
+        _check_drawing(options, settings)
+    if isinstance(options, SegmentOptions) and options.format:
+        check_view(options.view, options.format)
+    if isinstance(options, EvaluateOptions):
+        _check_metrics(options)
+    if isinstance(options, ExplainOptions | EvaluateOptions) and not settings.methods:
+        _check_methods(options, options.method, settings)
+    _check_pictures([item.picture for item in items], settings.max_pixels)
+    if isinstance(options, ExplainOptions | EvaluateOptions) and not settings.methods:
+        _check_values(options, options.method)
+    return options
+
+
+def _check_drawing(options: DrawingOptions, settings: Settings) -> None:
+    """Check what the schema leaves open."""
+    if options.colormap is not None or options.scale is not None:
+        from seewhy.app.pipeline.style import drawing_style
+
+        drawing_style(options, settings)
+
+
+def _check_pictures(pictures: Sequence[Path], max_pixels: int) -> None:
+    faults: list[str] = []
+    for picture in pictures:
+        try:
+            if picture != DASH and picture.stat() and len(pictures) == 1 and picture.is_file():
+                _probe(picture, max_pixels)
+            return
+        except (OSError, PictureError) as error:
+            faults.append(error.strerror if isinstance(error, OSError) and error.strerror else str(error))
+    for picture, fault in zip(pictures, faults, strict=True):
+        print_failure(printable(picture), fault)
+    if faults:
+        exit_failed(len(faults), len(pictures))
+
+
+def _probe(picture: Path, max_pixels: int) -> None:
+    from seewhy.explainers.imaging.decode import Probe
+
+    Probe(picture.read_bytes(), max_pixels)
+
+
+def _method_options(schema: type[BaseModel], fields: dict[str, Any]) -> set[str]:
+    """Return the options of all methods, if any is given; reading them takes a while."""
+    if schema.model_fields.keys() >= fields.keys():
+        return set()
+    return {name for names in option_names().values() for name in names}
+
+
+def _check_methods(options: MethodOptions, names: Sequence[str], settings: Settings) -> None:
+    """Check the names of methods and their options; those of the default method, which the model names, roughly."""
+    known = method_names()
+    for name in names:
+        if name not in known:
+            raise unknown_method(name, known)
+    if not (options.method_options or options.layer):
+        return
+    catalogue = option_names()
+    if names:
+        check_methods(options, {name: catalogue[name] for name in names}, catalogue, settings)
+        return
+    for option in options.method_options:
+        if not any(option in own for own in catalogue.values()):
+            raise unknown_option(option, {}, catalogue, type(options).model_fields)
+
+
+def _check_values(options: MethodOptions, names: Sequence[str]) -> None:
+    """Check the values of the options of methods, before the model is loaded, which takes longer still."""
+    if names and options.method_options:
+        from seewhy.explainers.methods.catalogue import build_methods, get_method
+
+        build_methods([get_method(name) for name in names], options.method_options)
+
+
+def _check_metrics(options: EvaluateOptions) -> None:
+    known = metric_names()
+    for name in options.metrics:
+        if name not in known:
+            raise unknown_metric(name, known)

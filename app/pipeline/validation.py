@@ -1,0 +1,152 @@
+"""Checks of options that need neither a model nor PyTorch: by their schema, and across options.
+
+The service and the commands use them; commands before they load PyTorch.
+"""
+
+from collections.abc import Callable, Mapping, Set
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from seewhy.app.errors import FieldError, InvalidOptionsError
+from seewhy.app.pipeline.choices import Format
+from seewhy.app.pipeline.options import ExplainOptions, MethodOptions
+from seewhy.app.settings import Settings
+from seewhy.explainers.errors import near_matches, plain_fault
+from seewhy.explainers.unknown_names import OptionNames, unknown_option
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+MAX_VALUES = 1000
+"""Maximum options in a request, and values of an option. Each is checked, and may be compared for near matches."""
+
+MAX_FAULTS = 20
+"""Maximum faults in one answer."""
+
+Fault = tuple[str, str]
+"""The place of a fault, such as the name of an option, and a sentence about it."""
+
+
+def _no_place(fault: Any) -> Fault | None:
+    return None
+
+
+def validate(
+    schema: type[Schema],
+    fields: Mapping[str, Any],
+    known: Set[str],
+    place: Callable[[Any], Fault | None] = _no_place,
+) -> Schema:
+    """Return options, checked by their schema.
+
+    Args:
+        schema: schema of the options.
+        fields: values by name.
+        known: names of all options that the schema takes, those of methods among them.
+        place: returns place and message of one of pydantic's faults if it lies inside of a structured option.
+
+    Raises:
+        InvalidOptionsError: an option is unknown, or a value is invalid.
+        FieldError: there are too many options or values.
+    """
+    if len(fields) > MAX_VALUES:
+        raise FieldError(f"The request has {len(fields):,} options; {MAX_VALUES:,} are allowed.")
+    for name, value in fields.items():
+        if isinstance(value, list) and len(value) > MAX_VALUES:
+            raise FieldError(f"The option has {len(value):,} values; {MAX_VALUES:,} are allowed.", field=name[:100])
+    try:
+        return schema.model_validate(fields)
+    except ValidationError as error:
+        raise InvalidOptionsError(_faults(schema, known, fields, error, place)) from error
+
+
+def check_methods(
+    options: MethodOptions, methods: OptionNames, catalogue: OptionNames, settings: Settings
+) -> dict[str, Any]:
+    """Return the options of methods, their layers among them.
+
+    Args:
+        options: of the request.
+        methods: the methods of the request.
+        catalogue: all methods.
+        settings: with the limits.
+
+    Raises:
+        OptionError: an option belongs to none of the methods.
+        FieldError: there are too many layers, or a layer is given for methods that take none.
+    """
+    values = options.method_options
+    if "layers" in values:
+        raise FieldError("There is no option 'layers'. Near matches: layer.", field="layers")
+    if options.layer:
+        if not any("layers" in names for names in methods.values()):
+            subject = f"Method {next(iter(methods))!r} uses no" if len(methods) == 1 else "None of these methods uses a"
+            raise FieldError(f"{subject} layer; leave the option out.", field="layer")
+        if len(options.layer) > settings.max_layers:
+            raise FieldError(f"At most {settings.max_layers} layers can be given.", field="layer")
+    for name in values:
+        if not any(name in names for names in methods.values()):
+            raise unknown_option(name, methods, catalogue, type(options).model_fields)
+    return {**values, "layers": tuple(options.layer)} if options.layer else values
+
+
+def check_counts(options: ExplainOptions, settings: Settings) -> None:
+    """Check the numbers of classes and maps of a request.
+
+    Raises:
+        FieldError: there are too many of either.
+    """
+    classes = max(options.top or 1, len(options.target))
+    if classes > settings.max_targets:
+        raise FieldError(
+            f"At most {settings.max_targets} classes can be explained in one request.",
+            field="top" if options.top else "target",
+        )
+    if options.top is not None and options.target:
+        raise FieldError("Give either target or top, not both.", field="top")
+    maps = max(1, len(options.method)) * classes
+    if maps > settings.max_targets:
+        raise FieldError(
+            f"The request asks for {maps} maps; at most {settings.max_targets} are allowed.", field="method"
+        )
+
+
+def check_view(view: str, form: Format) -> None:
+    """Refuse a mask in a format that would change its indices.
+
+    Raises:
+        FieldError: it is one.
+    """
+    if view == "mask" and form in ("jpeg", "webp"):
+        raise FieldError("JPEG and WebP change the indices of a mask; ask for png, json or npz.", field="format")
+
+
+def _faults(
+    schema: type[BaseModel],
+    known: Set[str],
+    fields: Mapping[str, Any],
+    error: ValidationError,
+    place: Callable[[Any], Fault | None],
+) -> list[Fault]:
+    """Return the error of each field, once."""
+    faults: dict[str, str] = {}
+    # An option may be a number or a text. For a text that is too long, the message is about its length, not numbers.
+    for fault in sorted(error.errors()[:MAX_FAULTS], key=lambda fault: fault["type"] == "int_type"):
+        if inner := place(fault):
+            faults.setdefault(*inner)
+            continue
+        field = str(fault["loc"][0]) if fault["loc"] else "options"
+        message = plain_fault(fault)
+        if fault["type"] == "extra_forbidden" or (fault["loc"] and field not in known):
+            names = sorted(schema.model_fields)
+            hint = near_matches(field, known) or (f"It takes {', '.join(names)}." if names else "It takes none.")
+            message = f"There is no such option. {hint}"
+        elif isinstance(fields.get(field), list) and len(fault["loc"]) == 1:
+            message = "It is repeated; give it once."
+        faults.setdefault(field, message)
+    # A list without its refused items may also be too short; that is not a fault of its own.
+    return [
+        (place, message)
+        for place, message in faults.items()
+        if not any(other.startswith(f"{place}[") for other in faults)
+    ]

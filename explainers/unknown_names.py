@@ -1,0 +1,57 @@
+"""The errors of unknown methods, metrics and options.
+
+It imports no PyTorch: the catalogues use it, and the commands before they load anything.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from seewhy.explainers.errors import OptionError, near_matches
+
+_MOST_NAMES = 8
+
+OptionNames = Mapping[str, Collection[str]]
+"""The names of the options of each method, by the method's name."""
+
+
+def unknown_method(name: str, names: Iterable[str]) -> OptionError:
+    """Return the error about a method that is none of `names`."""
+    hint = near_matches(name, names) or "See the list of the methods."
+    return OptionError(f"There is no method {name!r}. {hint}", field="method")
+
+
+def unknown_metric(name: object, names: Collection[str]) -> OptionError:
+    """Return the error about a metric that is none of `names`."""
+    hint = near_matches(str(name), names) or f"The metrics are {', '.join(names)}."
+    return OptionError(f"There is no metric {name!r}. {hint}", field="metrics")
+
+
+def unknown_option(
+    option: str, methods: OptionNames, catalogue: OptionNames, further: Iterable[str] = ()
+) -> OptionError:
+    """Return the error about an option that no method of a request has.
+
+    Args:
+        option: its name.
+        methods: the methods of the request; empty if it names none.
+        catalogue: all methods.
+        further: names of options that belong to no method, for near matches.
+    """
+    subject = "None of these methods has an"
+    if len(methods) < 2:
+        subject = f"Method {next(iter(methods))!r} has no" if methods else "No method has an"
+    names = {public(name) for name in {*further}.union(*(methods or catalogue).values())}
+    hint = owners(option, catalogue) or near_matches(public(option), names)
+    hint = hint or (f"It takes {', '.join(sorted(names))}." if methods else "See the list of the methods.")
+    return OptionError(f"{subject} option {public(option)!r}. {hint}", field=public(option))
+
+
+def public(option: str) -> str:
+    """Return the name of an option as users type it."""
+    return "layer" if option == "layers" else option
+
+
+def owners(option: str, catalogue: OptionNames) -> str:
+    """Return which methods have an option, as a sentence; empty where none has."""
+    names = [method for method, options in catalogue.items() if option in options]
+    further = ", and others" if len(names) > _MOST_NAMES else ""
+    return f"`{public(option)}` is an option of {', '.join(names[:_MOST_NAMES])}{further}." if names else ""
