@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from seewhy.explainers.execution.accelerators import ACCELERATORS, Run, choose
-from seewhy.explainers.execution.cut import UncuttableError, cut_before
+from seewhy.explainers.execution.cut import Cut, UncuttableError, cut_before
+from seewhy.explainers.execution.segments import segmented
 from seewhy.explainers.execution.vjp import Vjp, vjp_of
 from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.process_wide import exclusive_if_free
@@ -169,7 +170,7 @@ class AcceleratedModel:
     def _compile(self, layers: tuple[str, ...]) -> Parts | None:
         """Return the parts, on the accelerator or else on PyTorch, if they agree with the model."""
         with evaluation_mode(self._module), torch.inference_mode(False), torch.no_grad():
-            probe = torch.randn(3, *self._shape, generator=torch.Generator().manual_seed(0)).to(self.device)
+            probe = self._probe()
             try:
                 cut = cut_before(self._module, layers, probe[:1])
             except UncuttableError as error:
@@ -182,17 +183,35 @@ class AcceleratedModel:
                 try:
                     parts = Parts(ACCELERATORS[name](cut.prefix, probe[:1]), cut.suffix)
                     if self._agree(parts, probe, expected):
-                        return parts
+                        return self._segmented(parts, cut, layers, expected) if name == "onnxruntime" else parts
                     _log.warning("%s does not give what the model gives before %s.", name, cut.layer)
                 except Exception as error:  # an exporter or runtime may raise anything
                     _log.warning("%s cannot run what comes before %s: %s", name, cut.layer, error)
             return None
 
+    def _segmented(
+        self, parts: Parts, cut: Cut, layers: tuple[str, ...], expected: tuple[tuple[Tensor, ...], Tensor]
+    ) -> Parts:
+        """Return the parts with accelerated stretches between several layers, if these give the same."""
+        values, outputs = expected
+        if len(layers) > 1 and len(values) == 1:
+            try:
+                suffix = segmented(cut, layers, values[0])
+                if _close(self._outputs(suffix(values[0])), outputs):
+                    return Parts(parts.prefix, suffix)
+            except Exception as error:  # a trace or the runtime may raise anything
+                _log.info("What comes after %s runs in PyTorch: %s", cut.layer, error)
+        return parts
+
+    def _probe(self) -> Tensor:
+        """Return three images (3, C, H, W) to trace and to compare results with."""
+        return torch.randn(3, *self._shape, generator=torch.Generator().manual_seed(0)).to(self.device)
+
     def _compile_vjp(self) -> Vjp | None:
         """Return the vector-Jacobian product, if the graph of gradients can be written and agrees with the model."""
         with evaluation_mode(self._module), torch.inference_mode(False):
             try:
-                return vjp_of(self._module, self._outputs, self._shape)
+                return vjp_of(self._module, self._outputs, self._probe())
             except Exception as error:  # a trace or the runtime may raise anything
                 _log.info("Gradients of pictures are computed in PyTorch: %s", error)
                 return None

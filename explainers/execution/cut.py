@@ -59,7 +59,7 @@ class _Tracer(fx.Tracer):
     ) -> Any:
         if get_ident() != self._thread:
             return forward(*args, **kwargs)
-        traced = len(self.graph.nodes)
+        traced, depth = len(self.graph.nodes), len(self.module_stack)
         try:
             return super().call_module(m, forward, args, kwargs)
         except Exception:
@@ -69,6 +69,8 @@ class _Tracer(fx.Tracer):
             self._whole.add(m)
             for step in reversed(list(self.graph.nodes)[traced:]):
                 self.graph.erase_node(step)
+            while len(self.module_stack) > depth:  # the base class leaves a module that raises on its stack
+                self.module_stack.popitem()
             return super().call_module(m, forward, args, kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
@@ -77,7 +79,7 @@ class _Tracer(fx.Tracer):
         return super().getattr(attr, attr_val, parameter_proxy_cache)
 
 
-class _View(nn.Module):
+class LayerView(nn.Module):
     """Stands at the layer's path in a suffix; its output is a new tensor with the layer's values."""
 
     def forward(self, values: Tensor) -> Tensor:
@@ -160,8 +162,8 @@ def _split(traced: fx.GraphModule, first: fx.Node, tensors: set[fx.Node]) -> Cut
     copies[first] = back.call_module(path, (copies[first],))
     for step in (*(step for step in before if step in again), *after):
         copies[step] = back.node_copy(step, copies.__getitem__)
-    prefix = fx.GraphModule(_targets(traced, front), front)
-    suffix = fx.GraphModule({**_targets(traced, back), path: _View()}, back)
+    prefix = fx.GraphModule(targets_of(traced, front), front)
+    suffix = fx.GraphModule({**targets_of(traced, back), path: LayerView()}, back)
     prefix.training = suffix.training = False  # of the two graphs alone, for they share the model's modules
     return Cut(path, prefix, suffix)
 
@@ -191,10 +193,10 @@ def _interface(
     return list(interface), again
 
 
-def _targets(traced: fx.GraphModule, graph: fx.Graph) -> dict[str, Any]:
-    """Return the modules and tensors that a graph refers to, by path."""
+def targets_of(traced: fx.GraphModule, graph: fx.Graph | None = None) -> dict[str, Any]:
+    """Return the modules and tensors of a trace that a graph, or else its own, refers to, by path."""
     members: dict[str, Any] = {}
-    for step in graph.nodes:
+    for step in (graph or traced.graph).nodes:
         if step.op == "call_module":
             members[str(step.target)] = traced.get_submodule(str(step.target))
         elif step.op == "get_attr":

@@ -20,9 +20,6 @@ from seewhy.explainers.execution.onnx_graph import onnx_model
 Outputs = Callable[[Any], Tensor]
 """Reads the outputs (N, ...) in what a model returns."""
 
-_TRACED = 3
-"""Number of pictures in the trace: not 1, which broadcasts."""
-
 _FAR = 1e-3
 """A gradient is far off if it differs by more than this share of the largest."""
 
@@ -56,20 +53,19 @@ class Vjp:
         return self.run(images, seeds)
 
 
-def vjp_of(module: nn.Module, outputs: Outputs, image_shape: tuple[int, int, int]) -> Vjp:
+def vjp_of(module: nn.Module, outputs: Outputs, probe: Tensor) -> Vjp:
     """Return a model's vector-Jacobian product, compared with PyTorch's.
 
     Args:
         module: frozen, in evaluation mode and float32, in main memory.
         outputs: see `Outputs`.
-        image_shape: (C, H, W).
+        probe: (3, C, H, W) float32, likely images: a trace of a single one would not hold for others.
 
     Raises:
         UnknownOperationError: the graph holds an operation without a rule.
         DifferentGradientsError: the gradients differ from PyTorch's by more than rounding.
         Exception: whatever the model raises when it is traced.
     """
-    probe = torch.randn(_TRACED, *image_shape, generator=torch.Generator().manual_seed(0))
 
     def read(images: Tensor) -> Tensor:
         return outputs(module(images.clone()))  # a copy, for a model may modify its input in place
@@ -79,9 +75,7 @@ def vjp_of(module: nn.Module, outputs: Outputs, image_shape: tuple[int, int, int
         return values, pull(seeds)[0]
 
     with torch.no_grad():
-        seeds = torch.zeros_like(read(probe), memory_format=torch.contiguous_format)
-        # One output of each picture, as in explanations; which one does not matter.
-        seeds.view(_TRACED, -1)[:, 0] = 1
+        seeds = torch.randn(read(probe).shape, generator=torch.Generator().manual_seed(0))
         graph = make_fx(functionalize(outputs_and_gradients))(probe, seeds)
     graph.graph.eliminate_dead_code()
     session = session_of(onnx_model(graph, ["images", "seeds"], ["outputs", "gradients"]))
@@ -90,7 +84,7 @@ def vjp_of(module: nn.Module, outputs: Outputs, image_shape: tuple[int, int, int
         values = session.run(None, {"images": images.numpy(), "seeds": seeds.numpy()})
         return torch.from_numpy(values[0]), torch.from_numpy(values[1])
 
-    for rows in (slice(0, 1), slice(0, _TRACED)):
+    for rows in (slice(0, 1), slice(0, len(probe))):
         with torch.enable_grad():
             leaf = probe[rows].clone().requires_grad_()
             (expected,) = torch.autograd.grad(read(leaf), leaf, seeds[rows])

@@ -327,6 +327,19 @@ def test_it_compiles_after_some_pictures_and_keeps_a_bounded_number(images):
     assert ("1",) not in model._compiled
 
 
+class Branching(nn.Module):
+    """It cannot be traced, because its path depends on a size."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images + 1 if images.shape[-1] > 1 else images
+
+
+def test_a_module_that_cannot_be_traced_does_not_hide_the_layers_beside_it(images):
+    net = nn.Sequential(nn.Sequential(nn.Sequential(Branching(), nn.Conv2d(3, 4, 1)), nn.Conv2d(4, 2, 1)), nn.ReLU())
+    cut = cut_before(net.eval(), ("0.1",), images[:1])
+    assert "0.0.1" in [step.target for step in cut.prefix.graph.nodes]
+
+
 class TracedBeside(nets.Net):
     """Another thread does something while this one is traced."""
 

@@ -87,7 +87,7 @@ def by_autograd(module: nn.Module, images: Tensor, seeds: Tensor) -> Tensor:
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_are_those_of_autograd(case):
     module = frozen(CASES[case])
-    vjp = vjp_of(module, Classification().outputs, SIZE)
+    vjp = vjp_of(module, Classification().outputs, pictures(3))
     for count in (1, 2, 5):
         images, seeds = pictures(count), torch.randn(count, 5)
         outputs, gradients = vjp(images, seeds)
@@ -108,7 +108,7 @@ def test_masks_are_exact_at_their_bounds():
         [0.0, -0.0, 1e-20, -1e-20, 6.0, 3.0, -3.0, 1e30, torch.nextafter(six, -six), torch.nextafter(six, 2 * six)]
     )
     images = edges.expand(1, 3, 1, -1)
-    vjp = vjp_of(Edges(), Classification().outputs, (3, 1, len(edges)))
+    vjp = vjp_of(Edges(), Classification().outputs, torch.randn(3, 3, 1, len(edges)))
     seeds = torch.arange(1.0, 7)[None]
     assert vjp(images.contiguous(), seeds)[1].equal(by_autograd(Edges(), images, seeds))
 
@@ -116,7 +116,7 @@ def test_masks_are_exact_at_their_bounds():
 @pytest.mark.parametrize("part", [nn.GELU(), nn.Softmax(1), nn.AdaptiveAvgPool2d(4), nn.ConvTranspose2d(8, 2, 2)])
 def test_other_operations_are_refused(part):
     with pytest.raises(UnknownOperationError, match="no rule"):
-        vjp_of(frozen(lambda: Applied(deepcopy(part))), Classification().outputs, SIZE)
+        vjp_of(frozen(lambda: Applied(deepcopy(part))), Classification().outputs, pictures(3))
 
 
 def test_other_gradients_are_refused(monkeypatch):
@@ -125,7 +125,7 @@ def test_other_gradients_are_refused(monkeypatch):
 
     monkeypatch.setitem(onnx_graph.RULES, torch.ops.aten.threshold_backward.default, without_mask)
     with pytest.raises(DifferentGradientsError, match="far from PyTorch's"):
-        vjp_of(frozen(lambda: Applied(nn.ReLU())), Classification().outputs, SIZE)
+        vjp_of(frozen(lambda: Applied(nn.ReLU())), Classification().outputs, pictures(3))
 
 
 class Net(nn.Module):

@@ -38,10 +38,10 @@ def linear_head(question: Question, features: Tensor, outputs: Tensor) -> Linear
     averages, heads = features.mean(dim=(2, 3)), list[LinearHead]()
     shape = outputs.shape[1], averages.shape[1]
     for part in question.module.modules():
-        weight = getattr(part, "weight", None)
-        if not isinstance(part, nn.Linear | nn.Conv2d) or not isinstance(weight, Tensor):
+        if not isinstance(part, nn.Linear | nn.Conv2d):
             continue
-        if weight.shape[:2] != shape or weight[0, 0].numel() != 1:
+        weight = part.weight
+        if not isinstance(weight, Tensor) or weight.shape[:2] != shape or weight[0, 0].numel() != 1:
             continue
         matrix = weight.detach().float().reshape(shape)
         bias = matrix.new_zeros(len(matrix)) if part.bias is None else part.bias.detach().float()

@@ -1,0 +1,95 @@
+"""Between layers with hooks ONNX Runtime runs a model, forwards and backwards: hooks see what they see in the model."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from seewhy.explainers import LayerCAM, VotesDetail
+from seewhy.explainers.execution.accelerated import PICTURES_TO_COMPILE
+from seewhy.explainers.execution.segments import Segment
+from seewhy.explainers.hooks.session import HookSession
+from seewhy.models import LoadedModel, wrap_model
+from tests import nets
+
+SIZE = (64, 64)
+LAYERS = ("first", "second", "third.1")
+
+
+class Stages(nn.Module):
+    """Three stages, with a step between the last two, and a linear head."""
+
+    def __init__(self, between: nn.Module | None = None) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 8, 8, stride=8), nn.BatchNorm2d(8), nn.ReLU6(inplace=True))
+        self.second = nn.Sequential(nn.Conv2d(8, 8, 3, stride=2, padding=1), nn.ReLU(inplace=True))
+        self.between = between or nn.Identity()
+        self.third = nn.Sequential(nn.Conv2d(8, 12, 1), nn.ReLU())
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.third(self.between(self.second(self.first(images)))).mean((2, 3)))
+
+
+class Skipping(Stages):
+    """The head reads the second stage too."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        second = self.second(self.first(images))
+        return self.head(self.third(second).mean((2, 3))) + second.mean((1, 2, 3))[:, None]
+
+
+def carried(module: nn.Module) -> LoadedModel:
+    return wrap_model(module.eval().requires_grad_(False), input_size=SIZE, accelerator="onnxruntime")
+
+
+def pictures(count: int = PICTURES_TO_COMPILE) -> Tensor:
+    return torch.randn(count, 3, *SIZE, generator=torch.Generator().manual_seed(1))
+
+
+def segments(model: LoadedModel, layers: tuple[str, ...]) -> int:
+    parts = model.accelerated.parts(layers, pictures())
+    return sum(isinstance(part, Segment) for part in parts.suffix.modules())
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    return carried(nets.seeded(Stages))
+
+
+@pytest.mark.parametrize(("layers", "count"), [(LAYERS, 2), (LAYERS[:2], 1), (LAYERS[1:], 1), (LAYERS[:1], 0)])
+def test_a_segment_lies_between_each_two_layers(layers, count, model):
+    assert segments(model, layers) == count
+
+
+@pytest.mark.parametrize("explainer", [LayerCAM(layers=LAYERS), VotesDetail()])
+@pytest.mark.parametrize("count", [1, 5])
+def test_maps_are_those_of_the_model(explainer, count, model):
+    images = pictures(count)
+    expected = explainer.explain(model.module, images)
+    explainer.explain(model, pictures())
+    maps = explainer.explain(model, images)
+    assert maps.layers == expected.layers
+    torch.testing.assert_close(maps.maps, expected.maps, atol=1e-6, rtol=1e-4)
+
+
+def test_hooks_see_and_change_gradients_between_segments(model):
+    def gradients(module: nn.Module, run) -> list[Tensor]:
+        with HookSession(module) as hooks:
+            hooks.cut(*LAYERS)
+            hooks.output_gradient(lambda gradient: gradient * 3, "second")
+            hooks.record(*LAYERS, kinds=("grad_output",))
+            hooks.backward(run(pictures(2)).sum())
+            return [hooks.grad_outputs[path][0] for path in LAYERS]
+
+    parts = model.accelerated.parts(LAYERS, pictures())
+    for actual, expected in zip(gradients(parts.suffix, parts), gradients(model.module, model.module), strict=True):
+        torch.testing.assert_close(actual, expected, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("module", [lambda: Stages(nn.GELU()), Skipping], ids=["no rule", "skipped layer"])
+def test_pytorch_runs_what_cannot_be_a_segment(module):
+    model = carried(nets.seeded(module))
+    assert segments(model, LAYERS) == 0
+    images = pictures(3)
+    explainer = LayerCAM(layers=LAYERS)
+    torch.testing.assert_close(explainer.explain(model, images).maps, explainer.explain(model.module, images).maps)
