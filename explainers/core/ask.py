@@ -110,6 +110,11 @@ class Ask:
         return tuple(None if number == MOST_PROBABLE else of_class(number) for number in numbers)
 
     @property
+    def is_independent(self) -> bool:
+        """Whether the outputs do not decide what is explained: all targets are numbers."""
+        return isinstance(self.targets, Tensor) and self.function is None and not (self.targets == MOST_PROBABLE).any()
+
+    @property
     def is_plural(self) -> bool:
         """Whether a target means several things."""
         return isinstance(self.targets, tuple) and any(target and target.is_plural for target in self.targets)

@@ -65,11 +65,13 @@ def _accelerated(
     scores: Callable[[Objective, Tensor], Tensor] | None,
 ) -> tuple[Tensor, Objective, Tensor]:
     """Return what `input_gradients` returns, without autograd except from the scores to the outputs."""
-    if objective is not None and objective.is_linear and scores is None:
-        outputs = images.new_zeros((len(images), *vjp.outputs_shape))
-    else:
+    outputs = images.new_zeros((len(images), *vjp.outputs_shape))  # as good as any, where they decide nothing
+    is_known = objective is not None or question.ask.is_independent
+    if not is_known:
         outputs = question.predict(images)
-        objective = objective or question.objective(outputs)
+    objective = objective or question.objective(outputs)
+    if is_known and not (objective.is_linear and scores is None):
+        outputs = question.predict(images)
     with torch.enable_grad():
         leaf = outputs.detach().requires_grad_()
         score = objective.scores(leaf) if scores is None else scores(objective, leaf)
