@@ -71,17 +71,23 @@ def positive_pictures() -> Tensor:
     return pictures().abs()
 
 
-def difference(peer: Peer, name: str) -> float:
-    """Return the largest difference between the peer's maps and ours, over the largest value of the peer's."""
-    model, images = network(name), peer.images()
+def difference(peer: Peer, name: str, count: int = len(TARGETS)) -> float:
+    """Return the largest difference between the peer's maps and ours, over the largest value of the peer's.
+
+    Args:
+        peer: the method.
+        name: of the network.
+        count: of the pictures.
+    """
+    model, images, targets = network(name), peer.images()[:count], TARGETS[:count]
     explainer = get_method(peer.method).build(
         {**peer.options, **({"layers": (peer.layers[name],)} if get_method(peer.method).takes_layers else {})}
     )
-    maps = explainer.explain(model, images, TARGETS).maps
+    maps = explainer.explain(model, images, targets).maps
     copy = deepcopy(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        expected = peer.run(copy, copy.get_submodule(peer.layers[name]), images.clone(), TARGETS)
+        expected = peer.run(copy, copy.get_submodule(peer.layers[name]), images.clone(), targets)
     expected = torch.as_tensor(expected).detach()
     if not expected.abs().max() > 0:
         raise ValueError(f"{peer.library} finds nothing for {peer.method} on {name}.")

@@ -198,6 +198,8 @@ def browser(tmp_path_factory):
     switches = [
         "--no-sandbox",
         "--disable-gpu",
+        "--in-process-gpu",
+        "--disable-extensions",
         "--disable-background-networking",
         "--disable-component-update",
         "--disable-sync",

@@ -189,6 +189,7 @@ class Small:
         while time.monotonic() < end:
             statuses.add(self.predict())
             statuses.add(requests.get(f"{self.url}/readyz", timeout=GUARD).status_code)
+            time.sleep(0.02)  # so that the service gets the processors that it loads its models with
         return statuses
 
     def settle(self):

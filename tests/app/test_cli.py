@@ -1,7 +1,5 @@
 import json
-import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -96,12 +94,8 @@ def test_predict(run):
     assert len(result.output.strip().splitlines()) == 3
 
 
-@pytest.mark.slow
-def test_predict_from_standard_input():
-    command = [sys.executable, "-m", "seewhy.app.cli", "predict", "-"]
-    picture = (EXAMPLES / "coffee.png").read_bytes()
-    process = subprocess.run(command, input=picture, capture_output=True, check=True, env={**os.environ})
-    assert b"espresso" in process.stdout
+def test_predict_from_standard_input(run):
+    assert "espresso" in run("predict", "-", input=(EXAMPLES / "coffee.png").read_bytes()).stdout
 
 
 def test_models_layers_methods(run):
