@@ -69,9 +69,12 @@ class Registry:
             UnknownModelError: no such model or weight set; the message lists near matches.
         """
         if name not in self._declared:
-            if name not in zoo_names() and (hint := near_matches(name, self._declared)):
-                raise UnknownModelError(f"There is no model {name!r}. {hint}")
-            return zoo_spec(name, weights)
+            try:
+                return zoo_spec(name, weights)
+            except UnknownModelError:
+                if name not in zoo_names() and (hint := near_matches(name, self._declared)):
+                    raise UnknownModelError(f"There is no model {name!r}. {hint}") from None
+                raise
         if weights is not None:
             raise UnknownModelError(f"{name!r} has the weights that the models file names; leave out {weights!r}.")
         return self._declared[name]
