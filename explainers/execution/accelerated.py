@@ -101,9 +101,9 @@ class AcceleratedModel:
             layers: dotted paths.
             images: (N, C, H, W), the next ones to run.
         """
-        key = tuple(sorted(layers))
         if not self._serves(images):
             return None
+        key = tuple(sorted(layers))
         return self._ready(key, images, PICTURES_TO_COMPILE, partial(self._compile, key))
 
     def vjp(self, images: Tensor) -> Vjp | None:

@@ -16,29 +16,35 @@ RULES = Rules()
 _aten = torch.ops.aten
 
 
+class _Form(NamedTuple):
+    """The form of a convolution, in ATen's order of arguments."""
+
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    transposed: bool
+    output_padding: list[int]
+    groups: int
+
+
+def _form_of(arguments: tuple[Any, ...]) -> _Form:
+    form = _Form(*arguments)
+    if form.transposed:
+        raise UnknownOperationError("There is no rule for transposed convolutions.")
+    return form
+
+
 @RULES.of(_aten.convolution.default)
 def _convolution(
-    writer: Writer,
-    source: fx.Node,
-    weight: fx.Node,
-    bias: fx.Node | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-    *,
-    node: fx.Node,
+    writer: Writer, source: fx.Node, weight: fx.Node, bias: fx.Node | None, *arguments: Any, node: fx.Node
 ) -> str:
-    if transposed:
-        raise UnknownOperationError("There is no rule for transposed convolutions.")
+    form = _form_of(arguments)
     kernel = writer.tensor(weight)
     offset = None if bias is None else writer.tensor(bias)
     norm = _norm_after(node)
     if norm is not None:
-        arguments: Any = norm.args[1:]
-        factor, shift = _affine(writer, *arguments)
+        statistics: Any = norm.args[1:]
+        factor, shift = _affine(writer, *statistics)
         kernel = kernel * factor[:, None, None, None]
         offset = shift if offset is None else shift + offset * factor
     return writer.step(
@@ -47,32 +53,18 @@ def _convolution(
         writer.constant(kernel),
         *(() if offset is None else (writer.constant(offset),)),
         kernel_shape=kernel.shape[2:],
-        strides=stride,
-        pads=padding * 2,
-        dilations=dilation,
-        group=groups,
+        strides=form.stride,
+        pads=form.padding * 2,
+        dilations=form.dilation,
+        group=form.groups,
     )
 
 
 @RULES.of(_aten.convolution_backward.default)
 def _convolution_backward(
-    writer: Writer,
-    gradient: fx.Node,
-    source: fx.Node,
-    weight: fx.Node,
-    bias_sizes: Any,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-    mask: Any,
-    *,
-    node: fx.Node,
+    writer: Writer, gradient: fx.Node, source: fx.Node, weight: fx.Node, _: Any, *arguments: Any, node: fx.Node
 ) -> str:
-    if transposed:
-        raise UnknownOperationError("There is no rule for transposed convolutions.")
+    form = _form_of(arguments[:-1])  # the last one tells which gradients are needed
     kernel = writer.tensor(weight)
     factor = writer.factors.get(gradient)
     if factor is not None:
@@ -83,36 +75,31 @@ def _convolution_backward(
     left, right, top, bottom = (0, 0, 0, 0) if cropped is None else cropped.margins
     size = shape_of(source)
     height, width = size[2] + top + bottom, size[3] + left + right
-    before = [padding[0] - top, padding[1] - left]
-    reach = [step * (length - 1) for step, length in zip(dilation, kernel.shape[2:], strict=True)]
+    before = [form.padding[0] - top, form.padding[1] - left]
+    reach = [step * (length - 1) for step, length in zip(form.dilation, kernel.shape[2:], strict=True)]
     counts = shape_of(gradient)[2:]
     after = [
-        (counts[axis] - 1) * stride[axis] + reach[axis] + 1 - before[axis] - length
+        (counts[axis] - 1) * form.stride[axis] + reach[axis] + 1 - before[axis] - length
         for axis, length in enumerate((height, width))
     ]
-    if stride == [1, 1] and all(0 <= pads[axis] <= reach[axis] for pads in (before, after) for axis in (0, 1)):
-        turned = kernel.reshape(groups, -1, *kernel.shape[1:]).transpose(1, 2).flip(3, 4).flatten(0, 1)
+    attributes: dict[str, Any] = {
+        "kernel_shape": kernel.shape[2:],
+        "dilations": form.dilation,
+        "group": form.groups,
+    }
+    if form.stride == [1, 1] and all(0 <= pads[axis] <= reach[axis] for pads in (before, after) for axis in (0, 1)):
+        turned = kernel.reshape(form.groups, -1, *kernel.shape[1:]).transpose(1, 2).flip(3, 4).flatten(0, 1)
         pads = [reach[axis] - pads[axis] for pads in (before, after) for axis in (0, 1)]
-        result = writer.step(
-            "Conv",
-            name,
-            writer.constant(turned),
-            kernel_shape=kernel.shape[2:],
-            pads=pads,
-            dilations=dilation,
-            group=groups,
-        )
+        result = writer.step("Conv", name, writer.constant(turned), pads=pads, **attributes)
     else:
         result = writer.step(
             "ConvTranspose",
             name,
             writer.constant(kernel),
-            kernel_shape=kernel.shape[2:],
-            strides=stride,
+            strides=form.stride,
             pads=before + [max(pad, 0) for pad in after],
             output_padding=[max(-pad, 0) for pad in after],
-            dilations=dilation,
-            group=groups,
+            **attributes,
         )
     writer.shapes[result] = (*size[:2], height, width)
     if cropped is not None:

@@ -44,6 +44,7 @@ class Writer:
         constants: the tensors that depend on no argument, by node.
         factors: (C,) by node: factors of the channels that the written value lacks; convolutions absorb them.
         clipped: names of clipped values, by the name of the value and the bounds.
+        shapes: of the written values, by name; without them ONNX Runtime leaves its blocked layout.
     """
 
     def __init__(self, graph: fx.GraphModule, rules: Rules) -> None:

@@ -64,8 +64,7 @@ def segmented(cut: Cut, layers: Sequence[str], values: Tensor) -> fx.GraphModule
     members: dict[str, Any] = {}
     value = graph.placeholder("value_0")
     rest = set(layers) - {cut.layer}
-    number = 0
-    while rest:
+    for number in range(len(rest)):
         following = cut_before(cut.suffix, sorted(rest), values)
         segment = f"segment_{number}"
         vjp = vjp_of(following.prefix, _only, values)
@@ -75,7 +74,6 @@ def segmented(cut: Cut, layers: Sequence[str], values: Tensor) -> fx.GraphModule
             (values,) = following.prefix(values.clone())
         cut = following
         rest.remove(cut.layer)
-        number += 1
     (start,) = [step for step in cut.suffix.graph.nodes if step.op == "placeholder"]
     copies = {start: value}
     for step in cut.suffix.graph.nodes:

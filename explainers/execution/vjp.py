@@ -16,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from seewhy.explainers.execution.accelerators import session_of
 from seewhy.explainers.execution.onnx_graph import onnx_model
+from seewhy.explainers.process_wide import exclusive
 
 Outputs = Callable[[Any], Tensor]
 """Reads the outputs (N, ...) in what a model returns."""
@@ -40,17 +41,22 @@ class Vjp:
     """A model and its vector-Jacobian product.
 
     Attributes:
-        run: from images (N, C, H, W) and seeds (N, ...), both contiguous float32 in main memory, to the outputs
-            (N, ...), and to the gradients (N, C, H, W) of the sum of outputs times seeds.
+        session: of ONNX Runtime, for the graph.
         outputs_shape: the outputs' shape without N.
     """
 
-    run: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    session: Any
     outputs_shape: tuple[int, ...]
 
     def __call__(self, images: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
-        """Return outputs and gradients, given the gradients (N, ...) of the scores with respect to the outputs."""
-        return self.run(images, seeds)
+        """Return the outputs (N, ...), and the gradients (N, C, H, W) of the sum of outputs times seeds.
+
+        Args:
+            images: (N, C, H, W), contiguous float32 in main memory.
+            seeds: (N, ...), likewise: the gradients of the scores with respect to the outputs.
+        """
+        outputs, gradients = self.session.run(None, {"images": images.numpy(), "seeds": seeds.numpy()})
+        return torch.from_numpy(outputs), torch.from_numpy(gradients)
 
 
 def vjp_of(module: nn.Module, outputs: Outputs, probe: Tensor) -> Vjp:
@@ -74,22 +80,17 @@ def vjp_of(module: nn.Module, outputs: Outputs, probe: Tensor) -> Vjp:
         values, pull = vjp(read, images)[:2]
         return values, pull(seeds)[0]
 
-    with torch.no_grad():
+    with exclusive(), torch.no_grad():  # a trace patches `nn.Module`
         seeds = torch.randn(read(probe).shape, generator=torch.Generator().manual_seed(0))
         graph = make_fx(functionalize(outputs_and_gradients))(probe, seeds)
     graph.graph.eliminate_dead_code()
-    session = session_of(onnx_model(graph, ["images", "seeds"], ["outputs", "gradients"]))
-
-    def run(images: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
-        values = session.run(None, {"images": images.numpy(), "seeds": seeds.numpy()})
-        return torch.from_numpy(values[0]), torch.from_numpy(values[1])
-
+    product = Vjp(session_of(onnx_model(graph, ["images", "seeds"], ["outputs", "gradients"])), tuple(seeds.shape[1:]))
     for rows in (slice(0, 1), slice(0, len(probe))):
         with torch.enable_grad():
             leaf = probe[rows].clone().requires_grad_()
             (expected,) = torch.autograd.grad(read(leaf), leaf, seeds[rows])
-        _must_agree(run(probe[rows], seeds[rows])[1], expected)
-    return Vjp(run, tuple(seeds.shape[1:]))
+        _must_agree(product(probe[rows], seeds[rows])[1], expected)
+    return product
 
 
 def _must_agree(gradients: Tensor, expected: Tensor) -> None:
