@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from seewhy.explainers import Classification, IntegratedGradients, Saliency, SmoothGrad
-from seewhy.explainers.core.ask import NO_CONTRAST, Ask
+from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
 from seewhy.explainers.execution import onnx_graph
 from seewhy.explainers.execution.accelerated import GRADIENTS_TO_COMPILE, AcceleratedModel
 from seewhy.explainers.execution.onnx_writer import UnknownOperationError
 from seewhy.explainers.execution.vjp import DifferentGradientsError, vjp_of
 from seewhy.explainers.methods.explainer import Explainer
-from seewhy.models import LoadedModel, wrap_model
+from seewhy.models import LoadedModel, load_model, wrap_model
 from tests import nets
 
 SIZE = (3, 17, 14)
@@ -93,6 +93,17 @@ def test_gradients_are_those_of_autograd(case):
         outputs, gradients = vjp(images, seeds)
         torch.testing.assert_close(outputs, module(images), atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(gradients, by_autograd(module, images, seeds), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["efficientnet_lite0", "mobilenet_v2"])
+def test_embedded_networks_have_a_graph_of_gradients(name):
+    model = load_model(name)
+    images = torch.rand(2, *model.spec.image_shape, generator=torch.Generator().manual_seed(3))
+    seeds = functional.one_hot(torch.tensor([3, 5]), 1000).float()
+    vjp = vjp_of(model.module, model.task.outputs, torch.rand(3, *model.spec.image_shape))
+    gradients, expected = vjp(images, seeds)[1], by_autograd(model.module, images, seeds)
+    assert (gradients - expected).norm() < 0.01 * expected.norm()
 
 
 class Edges(nn.Module):
@@ -178,10 +189,11 @@ def model() -> LoadedModel:
     [
         Ask(),
         Ask(torch.arange(4)),
+        Ask(torch.tensor([MOST_PROBABLE, 1, MOST_PROBABLE, 3])),
         Ask(torch.arange(4), torch.tensor([4, NO_CONTRAST, 0, 1])),
         Ask(function=lambda logits: logits[:, 0] ** 2 - logits[:, 1]),
     ],
-    ids=["most probable", "targets", "contrasts", "function"],
+    ids=["most probable", "targets", "some targets", "contrasts", "function"],
 )
 def test_maps_are_those_of_pytorch(explainer: Explainer, ask: Ask, model: LoadedModel):
     images = pictures(4)
