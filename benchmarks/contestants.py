@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.rounds import Run
+from seewhy.explainers.execution.accelerated import GRADIENTS_TO_COMPILE
 from seewhy.explainers.methods.catalogue import get_method
 from seewhy.models import LoadedModel, load_model
 
@@ -24,6 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """The methods, and the options in which they differ from what SeeWhy does when none are given."""
 
 SEEWHY = "SeeWhy"
+SEEWHY_BFLOAT16 = "SeeWhy in bfloat16"
 LIBRARIES = {"pytorch-grad-cam": "grad-cam", "captum": "captum", "torchcam": "torchcam"}
 """The other libraries, and what they are called on PyPI."""
 
@@ -40,12 +42,14 @@ class Workload:
         images: (N, C, H, W).
         targets: (N,), the classes to explain.
         stack: closes what the contestants keep open.
+        rounded: the model in bfloat16; None where it stays in float32.
     """
 
     model: LoadedModel
     images: Tensor
     targets: Tensor
     stack: ExitStack
+    rounded: LoadedModel | None = None
 
     @property
     def layer(self) -> str:
@@ -57,15 +61,29 @@ class Workload:
         return deepcopy(self.model.module).requires_grad_(True).to(memory_format=torch.contiguous_format)
 
 
-def load(name: str, device: str = "cpu") -> LoadedModel:
+def load(name: str, device: str = "cpu", dtype: torch.dtype = torch.float32) -> LoadedModel:
     """Return a model, compiled; all but the embedded one with fixed random weights."""
     torch.manual_seed(0)
-    model = load_model(name, device=device) if "lite" in name else load_model(name, weights=None, device=device)
+    weights = "default" if "lite" in name else None
+    model = load_model(name, weights=weights, device=device, dtype=dtype)
     model.accelerated.warm()
     return model
 
 
-def workload(model: LoadedModel, batch: int, stack: ExitStack, side: int | None = None) -> Workload:
+def load_rounded(name: str) -> LoadedModel | None:
+    """Return a model in bfloat16; None if it stays in float32."""
+    model = load(name, dtype=torch.bfloat16)
+    return model if model.bfloat16 and model.precision == "bfloat16" else None
+
+
+def compile_gradients(model: LoadedModel) -> None:
+    """Compile the graph of a model's gradients with respect to pictures, as a service does after some requests."""
+    model.accelerated.vjp(torch.zeros(1, *model.spec.image_shape).expand(GRADIENTS_TO_COMPILE, -1, -1, -1))
+
+
+def workload(
+    model: LoadedModel, batch: int, stack: ExitStack, side: int | None = None, rounded: LoadedModel | None = None
+) -> Workload:
     """Return the workload for a batch of random pictures.
 
     Args:
@@ -73,19 +91,24 @@ def workload(model: LoadedModel, batch: int, stack: ExitStack, side: int | None 
         batch: how many pictures.
         stack: closes what the contestants keep open.
         side: of the pictures; the model's own if None.
+        rounded: the model in bfloat16, if there is one.
     """
     channels, height, width = model.spec.image_shape
     shape = (batch, channels, side or height, side or width)
     images = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(model.device)
     with torch.no_grad():
         targets = model.module(images).argmax(dim=1)
-    return Workload(model, images, targets, stack)
+    return Workload(model, images, targets, stack, rounded)
 
 
 def contestants(method: str, workload: Workload) -> dict[str, Run]:
     """Return those who have a method, ready to run."""
     explainer = get_method(method).build(OPTIONS[method])
-    runs: dict[str, Run] = {SEEWHY: lambda: explainer.explain(workload.model, workload.images, workload.targets).maps}
+    models = {SEEWHY: workload.model} | ({SEEWHY_BFLOAT16: workload.rounded} if workload.rounded else {})
+    runs: dict[str, Run] = {
+        name: lambda model=model: explainer.explain(model, workload.images, workload.targets).maps  # type: ignore[misc]
+        for name, model in models.items()
+    }
     return runs | {library: make(workload) for library, make in PEERS[method].items()}
 
 

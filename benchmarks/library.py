@@ -13,7 +13,17 @@ import torch
 from torch import Tensor
 
 from benchmarks import page
-from benchmarks.contestants import LIBRARIES, OPTIONS, SEEWHY, contestants, load, workload
+from benchmarks.contestants import (
+    LIBRARIES,
+    OPTIONS,
+    SEEWHY,
+    SEEWHY_BFLOAT16,
+    compile_gradients,
+    contestants,
+    load,
+    load_rounded,
+    workload,
+)
 from benchmarks.forwards import EAGER, ONNXRUNTIME, OPENVINO, on_processor
 from benchmarks.machine import description
 from benchmarks.rounds import QUICK, Effort, Run, Times, interleaved, ratio
@@ -63,11 +73,11 @@ def kept_bytes(run: Run, module: torch.nn.Module) -> int:
     return sum(tensor.untyped_storage().nbytes() for place, tensor in tensors.items() if place not in weights)
 
 
-def timed(case: Case, model: Any, effort: Effort, side: int | None = None) -> Times:
+def timed(case: Case, model: Any, effort: Effort, side: int | None = None, rounded: Any = None) -> Times:
     """Return the times of all contestants of a case."""
     with ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of other libraries
-        work = workload(model, case.batch, stack, side)
+        work = workload(model, case.batch, stack, side, rounded)
         return interleaved({**on_processor(work), **contestants(case.method, work)}, effort)
 
 
@@ -94,12 +104,18 @@ def beside(case: Case, times: Times) -> list[str]:
 
 def row(case: Case, times: Times) -> list[str]:
     """Return the row of a case."""
-    return [*beside(case, times), *(page.times(ratio(times, SEEWHY, name)) for name in (ONNXRUNTIME, OPENVINO))]
+    rounded = [ratio(times, SEEWHY_BFLOAT16, name) for name in (EAGER, ONNXRUNTIME, OPENVINO)]
+    return [
+        *beside(case, times),
+        *(page.times(ratio(times, SEEWHY, name)) for name in (ONNXRUNTIME, OPENVINO)),
+        page.times(max((value for value in rounded if value is not None), default=None)),
+    ]
 
 
 HEAD = (
     *("method", "model", "batch", SEEWHY, *LIBRARIES),
     *("fastest other / SeeWhy", "SeeWhy / ONNX Runtime's forward", "SeeWhy / OpenVINO's forward"),
+    "SeeWhy in bfloat16 / fastest forward",
 )
 
 
@@ -140,9 +156,11 @@ def main() -> None:
     results: list[dict[str, Any]] = []
     sizes: dict[str, Any] = {}
     for name in arguments.models:
-        model = load(name)
+        model, rounded = load(name), load_rounded(name) if "gradcam" in arguments.methods else None
+        if not arguments.quick:
+            compile_gradients(model)
         for case in cases([name], arguments.methods, BATCHES[:1] if arguments.quick else BATCHES):
-            times = timed(case, model, effort, side)
+            times = timed(case, model, effort, side, rounded if case.method == "gradcam" else None)
             cells = row(case, times)
             milliseconds = {contestant: round(median(seconds) * 1000, 3) for contestant, seconds in times.items()}
             results.append({**vars(case), "rounds": len(times[SEEWHY]), "milliseconds": milliseconds, "row": cells})

@@ -118,6 +118,10 @@ class Registry:
     ) -> LoadedModel:
         """Load a model, frozen and in evaluation mode; see `load_model`."""
         spec = self.spec(name, None if weights == DEFAULT else weights)
+        device = torch.device(device)
+        accelerator = choose(accelerator, device, dtype)
+        # OpenVINO rounds by itself; the part in PyTorch needs float32 for gradients.
+        bfloat16 = dtype == torch.bfloat16 and accelerator in ("openvino", "fastest")
         path = obtain_weights(spec, self._weights_dir, self._download) if weights is not None else None
         spec.prepare()
         (spec, module), digest = _as_detector(spec, _build(spec)), None
@@ -142,12 +146,13 @@ class Registry:
         _warn_of_probabilities(spec, module)
         return LoadedModel(
             spec=spec,
-            module=module.to(dtype),
+            module=module if bfloat16 else module.to(dtype),
             survey=surveyed,
-            device=torch.device(device),
+            device=device,
             weights=spec.weights.name if path is not None and spec.weights is not None else None,
             sha256=digest,
-            accelerator=choose(accelerator, torch.device(device)),
+            accelerator=accelerator,
+            bfloat16=bfloat16,
         )
 
 
@@ -178,8 +183,13 @@ def load_model(
         device: device of the module.
         download: whether missing weights may be downloaded.
         accelerator: runtime for the parts of the model that need no hooks: ``onnxruntime`` (on a CPU), ``eager``
-            (PyTorch), ``compile`` (`torch.compile`), or ``auto`` for onnxruntime on a CPU if installed, else eager.
-        dtype: dtype of the weights. Models that are not float32 run only in PyTorch. Maps are always float32.
+            (PyTorch), ``openvino`` (on a CPU; needs ``seewhy[openvino]``), ``fastest`` (the faster of onnxruntime and
+            openvino, measured when the model is compiled), ``compile`` (`torch.compile`), or ``auto`` for onnxruntime
+            on a CPU if installed, else eager.
+        dtype: dtype of the weights. Models that are not float32 run only in PyTorch. The exception is bfloat16 on a CPU
+            with OpenVINO, which ``auto`` chooses for it: the weights stay float32, and OpenVINO rounds, if that leaves
+            explanations the same (rank correlation of at least 0.99) and is faster; see `LoadedModel.precision`. Maps
+            are always float32.
 
     Returns:
         The model.

@@ -109,6 +109,7 @@ class LoadedModel:
         sha256: SHA-256 of the weights file, hexadecimal; None for random weights.
         accelerator: runtime for the parts of the model that need no hooks: a name in `execution.accelerators`, or
             ``auto``.
+        bfloat16: whether the accelerator computes in bfloat16 if explanations stay the same.
     """
 
     spec: ModelSpec
@@ -118,14 +119,23 @@ class LoadedModel:
     weights: str | None
     sha256: str | None
     accelerator: str = "auto"
+    bfloat16: bool = False
 
     @cached_property
     def accelerated(self) -> AcceleratedModel:
         """The model cut before its default layers, on its accelerator."""
         layers = self.default_layers or self.survey.last_weighted
         return AcceleratedModel(
-            self.module, self.spec.image_shape, layers, self.task.outputs, self.accelerator, self.device
+            self.module, self.spec.image_shape, layers, self.task.outputs, self.accelerator, self.device, self.bfloat16
         )
+
+    @property
+    def precision(self) -> str:
+        """The least precise type of numbers that the model computes with, such as ``float32``."""
+        if self.bfloat16:
+            return self.accelerated.precision
+        dtype = next((value.dtype for value in self.module.parameters()), torch.float32)
+        return str(dtype).removeprefix("torch.")
 
     @property
     def name(self) -> str:
@@ -159,7 +169,7 @@ class LoadedModel:
         answers: tuple[object, ...] = self.labels, self.spec.head, self.spec.units, self.default_layers
         if head := self.spec.box_head:
             answers = *answers, head.scoring, head.threshold, head.overlap, head.most
-        parts = self.name, self.sha256, self.preprocess, answers, self.device, dtype
+        parts = self.name, self.sha256, self.preprocess, answers, self.device, dtype, self.bfloat16
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def __repr__(self) -> str:

@@ -111,8 +111,9 @@ def test_contestants_run_in_turn():
 @pytest.mark.slow
 def test_a_row_has_all_columns(model):
     case = library.Case("saliency", "resnet18", 1)
-    row = library.row(case, library.timed(case, model, rounds.QUICK, SIDE))
-    assert len(row) == len(library.HEAD)
+    row, rounded = (library.row(case, library.timed(case, model, rounds.QUICK, SIDE, other)) for other in (None, model))
+    assert len(row) == len(rounded) == len(library.HEAD)
+    assert (row[-1], bool(rounded[-1])) == ("", True)
 
 
 def test_a_run_of_some_models_keeps_the_rows_of_others(tmp_path, monkeypatch):

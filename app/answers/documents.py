@@ -375,7 +375,13 @@ def head_of(result: Result) -> dict[str, Any]:
 
 def model_identity(model: LoadedModel) -> ModelIdentity:
     """Return the identity of a model."""
-    return ModelIdentity(name=model.name, weights=model.weights, sha256=model.sha256, head=model.spec.head)
+    return ModelIdentity(
+        name=model.name,
+        weights=model.weights,
+        sha256=model.sha256,
+        head=model.spec.head,
+        precision=model.precision,
+    )
 
 
 def data_url(png: bytes) -> str:

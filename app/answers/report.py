@@ -120,7 +120,7 @@ def _record(
         **{name: value for name, value in document.items() if name not in ("method", "timings_ms")},
         "explanations": explanations,
         "device": str(result.model.device),
-        "precision": settings.precision,
+        "precision": result.model.precision if settings.precision == "bfloat16" else settings.precision,
         "accelerator": result.model.accelerator,
         "command": command(result, options, mask is not None, settings),
     }

@@ -94,6 +94,7 @@ class ModelIdentity(BaseModel):
     weights: str | None
     sha256: str | None = Field(description="SHA-256 of the weights file.")
     head: HeadName
+    precision: str = Field(description="The least precise type of numbers that the model computes with.")
 
 
 class PredictAnswer(BaseModel):

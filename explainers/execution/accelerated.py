@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
-from seewhy.explainers.execution.accelerators import ACCELERATORS, Run, choose
+from seewhy.explainers.execution.accelerators import ACCELERATORS, PACKAGES, choose
+from seewhy.explainers.execution.bfloat16 import rounded
 from seewhy.explainers.execution.cut import Cut, UncuttableError, cut_before
+from seewhy.explainers.execution.runtimes import Run
 from seewhy.explainers.execution.segments import segmented
 from seewhy.explainers.execution.vjp import Vjp, vjp_of
 from seewhy.explainers.hooks.evaluation import evaluation_mode
@@ -68,6 +70,10 @@ class AcceleratedModel:
         outputs: reads the outputs (N, ...) in what the module returns.
         accelerator: a name in `ACCELERATORS`, or ``auto``.
         device: device of the module.
+        bfloat16: whether to compute the first parts in bfloat16, on OpenVINO, if explanations stay the same.
+
+    Attributes:
+        precision: of the first parts: ``float32`` or ``bfloat16``.
 
     Raises:
         OptionError: an accelerator that is unknown, not installed, or not for this device.
@@ -81,9 +87,11 @@ class AcceleratedModel:
         outputs: Callable[[Any], Tensor],
         accelerator: str = "auto",
         device: torch.device | None = None,
+        bfloat16: bool = False,
     ) -> None:
         self.device = torch.empty(0, device=device or "cpu").device  # with an index, as the devices of tensors have
-        self.name = choose(accelerator, self.device)
+        self.name = choose(accelerator, self.device, torch.bfloat16 if bfloat16 else torch.float32)
+        self.precision = "bfloat16" if bfloat16 else "float32"
         self._module = module
         self._shape = image_shape
         self._layers = tuple(layers)
@@ -112,7 +120,7 @@ class AcceleratedModel:
         Args:
             images: (N, C, H, W), the next ones whose gradients are computed.
         """
-        if self.name != "onnxruntime" or not self._serves(images):
+        if self.name not in PACKAGES or not self._serves(images):
             return None
         return self._ready(_VJP, images, GRADIENTS_TO_COMPILE, self._compile_vjp)
 
@@ -178,15 +186,27 @@ class AcceleratedModel:
                 return None
             # Copies, for a model may modify its input in place.
             expected = cut.prefix(probe.clone()), self._outputs(self._module(probe.clone()))
+            if self.precision == "bfloat16" and (run := self._in_bfloat16(cut)):
+                return self._segmented(Parts(run, cut.suffix), cut, layers, expected)
             # PyTorch itself takes over where the accelerator fails; where both do, the model runs whole.
             for name in dict.fromkeys((self.name, "eager")):
                 try:
                     parts = Parts(ACCELERATORS[name](cut.prefix, probe[:1]), cut.suffix)
                     if self._agree(parts, probe, expected):
-                        return self._segmented(parts, cut, layers, expected) if name == "onnxruntime" else parts
+                        return self._segmented(parts, cut, layers, expected) if name in PACKAGES else parts
                     _log.warning("%s does not give what the model gives before %s.", name, cut.layer)
                 except Exception as error:  # an exporter or runtime may raise anything
                     _log.warning("%s cannot run what comes before %s: %s", name, cut.layer, error)
+            return None
+
+    def _in_bfloat16(self, cut: Cut) -> Run | None:
+        """Return the first part in bfloat16; None if it, and with it all of the model, stays in float32."""
+        try:
+            return rounded(cut, self._outputs, self._shape)
+        except Exception as error:  # also whatever an exporter or runtime raises
+            _log.warning("The model stays in float32; bfloat16 does not suit it before %s: %s", cut.layer, error)
+            self.precision = "float32"
+            self._compiled.clear()  # graphs in bfloat16
             return None
 
     def _segmented(

@@ -1,15 +1,10 @@
 """Accelerators: they run the part of a model before a cut, without hooks or gradients, faster than plain PyTorch."""
 
-import io
 import logging
-import os
 import threading
 from collections.abc import Callable
 from copy import deepcopy
 from importlib.util import find_spec
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -17,11 +12,10 @@ from torch.fx.experimental.optimization import fuse
 
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.execution.choices import ACCELERATOR_NAMES
-from seewhy.explainers.hooks.attention import DefinedAttention
-from seewhy.explainers.process_wide import exclusive, silenced
-
-Run = Callable[[Tensor], tuple[Tensor, ...]]
-"""From images (N, C, H, W) of any N to the part's output, without a graph, in new memory."""
+from seewhy.explainers.execution.onnx_export import exported
+from seewhy.explainers.execution.runtimes import Run, onnxruntime_run, openvino_run
+from seewhy.explainers.execution.runtimes import fastest as fastest_of
+from seewhy.explainers.process_wide import exclusive
 
 Compile = Callable[[fx.GraphModule, Tensor], Run]
 """From a part of a model in evaluation mode, and an image (1, C, H, W) of the right size, to its `Run`."""
@@ -29,13 +23,14 @@ Compile = Callable[[fx.GraphModule, Tensor], Run]
 BUCKETS = (1, 2, 4, 8, 16, 32)
 """Numbers of pictures for which `compile` records a part."""
 
-PACKAGES = ("onnxruntime", "onnx")
-"""Packages that `onnxruntime` needs."""
+PACKAGES = {
+    "onnxruntime": ("onnxruntime", "onnx"),
+    "openvino": ("openvino", "onnxruntime", "onnx"),
+    "fastest": ("openvino", "onnxruntime", "onnx"),
+}
+"""Packages that an accelerator needs."""
 
 _log = logging.getLogger(__name__)
-
-_COUNT = "count"
-"""The name of the number of pictures in ONNX models."""
 
 
 def eager(part: fx.GraphModule, image: Tensor) -> Run:
@@ -54,102 +49,20 @@ def eager(part: fx.GraphModule, image: Tensor) -> Run:
     return run
 
 
-def _onnxruntime() -> Any:
-    """Import ONNX Runtime without the telemetry of its official builds."""
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # the call below alone comes after the first report
-    import onnxruntime as runtime  # type: ignore[import-untyped]
-
-    runtime.disable_telemetry_events()
-    return runtime
-
-
 def onnxruntime(part: fx.GraphModule, image: Tensor) -> Run:
-    """ONNX Runtime on the processor, in float32, with as many threads as PyTorch has."""
-    exported = _folded(_exported(part, image))
-    _log.debug("Exported %d bytes of ONNX.", len(exported))
-    session = session_of(exported)
-
-    def run(images: Tensor) -> tuple[Tensor, ...]:
-        values = session.run(None, {"images": images.detach().contiguous().numpy()})
-        return tuple(torch.from_numpy(value) for value in values)
-
-    return run
+    """ONNX Runtime on the processor, in float32."""
+    return onnxruntime_run(exported(part, image))
 
 
-def session_of(model: bytes) -> Any:
-    """Return ONNX Runtime's session for a model, on the processor, with as many threads as PyTorch has."""
-    runtime = _onnxruntime()
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3
-    # Threads that spin until the next run would take processors from PyTorch, which works between two runs. If OpenMP's
-    # threads must not spin (OMP_WAIT_POLICY), neither must these within a run.
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    if os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE":
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+def openvino(part: fx.GraphModule, image: Tensor) -> Run:
+    """OpenVINO on the processor, in float32."""
+    return openvino_run(exported(part, image))
 
 
-def _exported(part: fx.GraphModule, image: Tensor) -> bytes:
-    """Return the part as an ONNX model whose batch size is free."""
-    buffer = io.BytesIO()
-    (values,) = part.graph.output_node().args
-    outputs = [f"value_{number}" for number, _ in enumerate(values)]  # type: ignore[arg-type]  # a tuple, see `Cut`
-    # The exporter traces, which fixes all that depends on values of tensors. The caller compares the results.
-    # The exporter knows no fused attention.
-    with exclusive(), silenced(), torch.no_grad(), DefinedAttention():
-        torch.onnx.export(
-            part,
-            (image.clone(),),
-            buffer,  # type: ignore[arg-type]  # what this exporter takes
-            dynamo=False,
-            # ONNX Runtime folds constants itself, with the same result; here it only takes time.
-            do_constant_folding=False,
-            training=torch.onnx.TrainingMode.PRESERVE,
-            input_names=["images"],
-            output_names=outputs,
-            dynamic_axes={name: {0: _COUNT} for name in ("images", *outputs)},
-        )
-    return buffer.getvalue()
-
-
-def _folded(exported: bytes) -> bytes:
-    """Return an ONNX model without the steps that depend on the pictures' height and width alone.
-
-    Padding that is computed from these, as in models from TensorFlow, keeps ONNX Runtime from fusing the steps around
-    it. ONNX Runtime folds the constants for one number of pictures. If the model is the same for three and for eight,
-    it is taken to hold for any number; the caller compares results for others.
-    """
-    import onnx  # not on machines for which it is not built
-
-    if not any(step.op_type == "Shape" for step in onnx.load_from_string(exported).graph.node):
-        return exported
-    try:
-        folded = _folded_for(3, exported)
-        return folded if folded == _folded_for(8, exported) else exported
-    except Exception as error:  # such as a full disk
-        _log.info("Padding is computed in each pass: %s", error)
-        return exported
-
-
-def _folded_for(count: int, exported: bytes) -> bytes:
-    """Return an ONNX model with the constants for a number of pictures folded, its batch size free again."""
-    import onnx
-
-    runtime = _onnxruntime()
-    options = runtime.SessionOptions()
-    options.log_severity_level = 3
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.add_free_dimension_override_by_name(_COUNT, count)
-    with TemporaryDirectory() as folder:
-        options.optimized_model_filepath = str(Path(folder, "folded.onnx"))
-        runtime.InferenceSession(exported, options, providers=["CPUExecutionProvider"])
-        model = onnx.load(options.optimized_model_filepath)
-    del model.graph.value_info[:]
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.shape.dim[0].dim_param = _COUNT
-    folded: bytes = model.SerializeToString()
-    return folded
+def fastest(part: fx.GraphModule, image: Tensor) -> Run:
+    """`onnxruntime` or `openvino`, whichever is faster here, for one picture and for batches."""
+    model = exported(part, image)
+    return fastest_of((onnxruntime_run(model), openvino_run(model)), image)
 
 
 @exclusive()
@@ -187,24 +100,37 @@ def compiled(part: fx.GraphModule, image: Tensor) -> Run:
     return run
 
 
-ACCELERATORS: dict[str, Compile] = dict(zip(ACCELERATOR_NAMES[1:], (eager, onnxruntime, compiled), strict=True))
+ACCELERATORS: dict[str, Compile] = dict(
+    zip(ACCELERATOR_NAMES[1:], (eager, onnxruntime, openvino, fastest, compiled), strict=True)
+)
 
 
-def choose(name: str, device: torch.device) -> str:
-    """Return the accelerator for a name and a device; ``auto`` is onnxruntime on a processor, else eager.
+def choose(name: str, device: torch.device, dtype: torch.dtype = torch.float32) -> str:
+    """Return the accelerator for a name, a device and the precision of a model.
+
+    ``auto`` is onnxruntime on a processor, for bfloat16 openvino, else eager.
 
     Raises:
         OptionError: there is no such accelerator, it does not run on the device, or is not installed.
     """
-    installed = all(find_spec(package) for package in PACKAGES)
     if name == "auto":
-        if device.type == "cpu" and not installed:
-            _log.warning("%s are not all installed; models run on PyTorch, several times slower.", ", ".join(PACKAGES))
-        return "onnxruntime" if device.type == "cpu" and installed else "eager"
+        preferred = "openvino" if dtype == torch.bfloat16 else "onnxruntime"
+        if device.type != "cpu":
+            return "eager"
+        if not (missing := _missing(preferred)):
+            return preferred
+        if preferred == "onnxruntime":
+            _log.warning("%s: not installed; models run on PyTorch, several times slower.", ", ".join(missing))
+        return "eager"
     if name not in ACCELERATORS:
         raise OptionError(f"No accelerator {name!r}; choose from {', '.join(ACCELERATOR_NAMES)}.", "accelerator")
-    if name == "onnxruntime" and device.type != "cpu":
-        raise OptionError("onnxruntime only runs on the CPU here; choose eager or auto.", "accelerator")
-    if name == "onnxruntime" and not installed:
-        raise OptionError(f"onnxruntime needs the packages {', '.join(PACKAGES)}; install them.", "accelerator")
+    if name in PACKAGES and device.type != "cpu":
+        raise OptionError(f"{name} only runs on the CPU here; choose eager or auto.", "accelerator")
+    if missing := _missing(name):
+        raise OptionError(f"{name} needs the packages {', '.join(missing)}; install them.", "accelerator")
     return name
+
+
+def _missing(name: str) -> list[str]:
+    """Return the packages that an accelerator needs and that are not installed."""
+    return [package for package in PACKAGES.get(name, ()) if not find_spec(package)]

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from seewhy.explainers.execution.accelerators import Run, onnxruntime
+from seewhy.explainers.execution.accelerators import onnxruntime
 from seewhy.explainers.execution.cut import Cut, LayerView, cut_before, targets_of
+from seewhy.explainers.execution.runtimes import Run
 from seewhy.explainers.execution.vjp import Vjp, vjp_of
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.func import functionalize, vjp
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from seewhy.explainers.execution.accelerators import session_of
 from seewhy.explainers.execution.onnx_graph import onnx_model
+from seewhy.explainers.execution.runtimes import session_of
 from seewhy.explainers.process_wide import exclusive
 
 Outputs = Callable[[Any], Tensor]

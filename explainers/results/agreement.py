@@ -5,6 +5,8 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
+from seewhy.explainers.correlations import rank_correlations
+
 
 def rank_correlation(first: NDArray[np.float32], second: NDArray[np.float32]) -> float | None:
     """Return Spearman's rank correlation of two maps of one picture, in [-1, 1].
@@ -21,11 +23,8 @@ def rank_correlation(first: NDArray[np.float32], second: NDArray[np.float32]) ->
     if any(values.min() == values.max() for values in (first, second)):  # resizing would make it nearly constant
         return None
     finest = max(first.shape, second.shape, key=lambda shape: shape[0] * shape[1])
-    ranks = [_ranks(_resized(values, finest)) for values in (first, second)]
-    if any(row.min() == row.max() for row in ranks):
-        return None
-    correlations = np.asarray(np.corrcoef(ranks))
-    return min(1.0, max(-1.0, float(correlations[0, 1])))
+    rows = [torch.from_numpy(_resized(values, finest))[None] for values in (first, second)]
+    return None if any(row.min() == row.max() for row in rows) else float(rank_correlations(*rows))
 
 
 def _resized(values: NDArray[np.float32], shape: tuple[int, int]) -> NDArray[np.float32]:
@@ -34,10 +33,3 @@ def _resized(values: NDArray[np.float32], shape: tuple[int, int]) -> NDArray[np.
     tensor = torch.from_numpy(np.ascontiguousarray(values))[None, None]
     resized: NDArray[np.float32] = functional.interpolate(tensor, size=shape, mode="bilinear")[0, 0].numpy()
     return resized
-
-
-def _ranks(values: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the mean rank of each value. (`scipy.stats` has this too, and takes 60 MB and a second to import.)"""
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: NDArray[np.float64] = (counts.cumsum() - (counts - 1) / 2)[places.ravel()]
-    return ranks

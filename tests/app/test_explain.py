@@ -83,6 +83,7 @@ def test_json_answer_has_the_documented_shape(post, cat):
         "versions",
     }
     assert answer["model"]["sha256"].startswith("57934424")
+    assert answer["model"]["precision"] == "float32"
     assert answer["method"] == {"name": "gradcam", "options": {"sign": "positive", "smooth": "none"}}
     assert len(answer["predictions"]) == 5
     (explanation,) = answer["explanations"]

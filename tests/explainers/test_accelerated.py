@@ -17,8 +17,9 @@ from torch.nn import functional
 from seewhy.explainers import Classification, GradCAM, survey
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.execution.accelerated import MOST_COMPILED, PICTURES_TO_COMPILE, AcceleratedModel
-from seewhy.explainers.execution.accelerators import ACCELERATORS, _exported, _folded, choose, onnxruntime
+from seewhy.explainers.execution.accelerators import ACCELERATORS, choose, onnxruntime
 from seewhy.explainers.execution.cut import UncuttableError, cut_before
+from seewhy.explainers.execution.onnx_export import _exported, _folded
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.methods.explainer import Explainer
@@ -376,7 +377,7 @@ def test_names_of_accelerators(monkeypatch):
     assert choose("auto", CPU) == "onnxruntime"
     assert choose("auto", torch.device("cuda")) == "eager"
     assert choose("eager", CPU) == "eager"
-    with pytest.raises(OptionError, match="choose from auto, eager, onnxruntime, compile"):
+    with pytest.raises(OptionError, match="choose from auto, eager, onnxruntime, openvino, fastest, compile"):
         choose("magic", CPU)
     with pytest.raises(OptionError, match="only runs on the CPU here"):
         choose("onnxruntime", torch.device("cuda"))

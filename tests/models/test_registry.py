@@ -160,8 +160,9 @@ def test_a_survey_needs_no_weights_and_equals_the_loaded_models(registry, lite0)
 
 def test_a_model_in_other_numbers_answers_nearly_the_same_in_float32(registry, lite0):
     images = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
-    half = registry.load("efficientnet_lite0", dtype=torch.bfloat16)
+    half = registry.load("efficientnet_lite0", dtype=torch.bfloat16, accelerator="eager")
     assert half.module.conv_stem.weight.dtype == torch.bfloat16
+    assert half.precision == "bfloat16"
     assert half.fingerprint != lite0.fingerprint
     actual, expected = (GradCAM().explain(model, images, torch.tensor([281])) for model in (half, lite0))
     assert (actual.maps.dtype, actual.logits.dtype) == (torch.float32, torch.float32)

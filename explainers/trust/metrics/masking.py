@@ -7,9 +7,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from seewhy.explainers.correlations import correlations
 from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.methods.perturbation.base import masked
-from seewhy.explainers.trust.metrics.base import FillOption, Metric, Seed, Subject, correlations, probability
+from seewhy.explainers.trust.metrics.base import FillOption, Metric, Seed, Subject, probability
 from seewhy.explainers.trust.metrics.catalogue import metric
 from seewhy.explainers.trust.metrics.road import ROAD, ImputationOption
 

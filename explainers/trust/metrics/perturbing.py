@@ -8,8 +8,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from seewhy.explainers.correlations import correlations
 from seewhy.explainers.methods.catalogue import Paper
-from seewhy.explainers.trust.metrics.base import FillOption, Metric, Seed, Subject, correlations, logit
+from seewhy.explainers.trust.metrics.base import FillOption, Metric, Seed, Subject, logit
 from seewhy.explainers.trust.metrics.catalogue import metric
 
 Masks = Annotated[int, Field(ge=2, le=10_000, description="Number of masks.")]

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from seewhy.explainers.core.model import AnyModel, Preprocess
 from seewhy.explainers.core.task import Task
+from seewhy.explainers.correlations import rank_correlations
 from seewhy.explainers.errors import UnsupportedModuleError
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.methods.catalogue import Paper
-from seewhy.explainers.trust.metrics.base import Metric, Seed, Subject, rank_correlations
+from seewhy.explainers.trust.metrics.base import Metric, Seed, Subject
 from seewhy.explainers.trust.metrics.catalogue import metric
 
 PAPER = Paper(

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from seewhy.explainers.core.ask import Ask
+from seewhy.explainers.correlations import correlations, mean_ranks
 from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.tasks.pose import pose
-from seewhy.explainers.trust.metrics.base import Subject, correlations, mean_ranks
+from seewhy.explainers.trust.metrics.base import Subject
 from seewhy.explainers.trust.metrics.catalogue import METRICS, get_metric
 from seewhy.explainers.trust.metrics.grids import joined, split
 from seewhy.explainers.trust.metrics.measure import measure
