@@ -74,14 +74,14 @@ class Settings(BaseSettings):
         "auto",
         pattern=rf"^({'|'.join(ACCELERATOR_NAMES)})$",
         description="Runtime for the parts of a model that need no hooks: auto (onnxruntime on a CPU if it is "
-        "installed, else eager), onnxruntime, openvino (which needs `seewhy[openvino]`), fastest (onnxruntime or "
-        "openvino, measured for each model when it is loaded), eager (PyTorch) or compile (torch.compile, which needs "
-        "a C++ compiler; with CUDA graphs on a GPU).",
+        "installed, else eager), onnxruntime, openvino, fastest (onnxruntime or openvino, measured for each model when "
+        "it is loaded), eager (PyTorch) or compile (torch.compile, which needs a C++ compiler; with CUDA graphs on a "
+        "GPU).",
     )
     precision: Precision = Field(
         "float32",
         description="Precision of models: float32, tf32 (float32 with products rounded by the GPU) or bfloat16. On a "
-        "CPU with `seewhy[openvino]`, bfloat16 applies to the parts that need no hooks, and only to models whose maps "
+        "CPU, bfloat16 applies to the parts that need no hooks, and only to models whose maps "
         "stay the same; answers say in `model.precision` which it was. Maps are always float32.",
     )
     default_model: str = Field("efficientnet_lite0", description="Model for requests that do not name one.")

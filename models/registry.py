@@ -183,7 +183,7 @@ def load_model(
         device: device of the module.
         download: whether missing weights may be downloaded.
         accelerator: runtime for the parts of the model that need no hooks: ``onnxruntime`` (on a CPU), ``eager``
-            (PyTorch), ``openvino`` (on a CPU; needs ``seewhy[openvino]``), ``fastest`` (the faster of onnxruntime and
+            (PyTorch), ``openvino`` (on a CPU), ``fastest`` (the faster of onnxruntime and
             openvino, measured when the model is compiled), ``compile`` (`torch.compile`), or ``auto`` for onnxruntime
             on a CPU if installed, else eager.
         dtype: dtype of the weights. Models that are not float32 run only in PyTorch. The exception is bfloat16 on a CPU

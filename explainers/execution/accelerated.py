@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
-from seewhy.explainers.execution.accelerators import ACCELERATORS, PACKAGES, choose
+from seewhy.explainers.execution.accelerators import ACCELERATORS, PACKAGES, choose, missing
 from seewhy.explainers.execution.bfloat16 import rounded
 from seewhy.explainers.execution.cut import Cut, UncuttableError, cut_before
 from seewhy.explainers.execution.runtimes import Run
@@ -120,7 +120,7 @@ class AcceleratedModel:
         Args:
             images: (N, C, H, W), the next ones whose gradients are computed.
         """
-        if self.name not in PACKAGES or not self._serves(images):
+        if self.name not in PACKAGES or missing("openvino") or not self._serves(images):
             return None
         return self._ready(_VJP, images, GRADIENTS_TO_COMPILE, self._compile_vjp)
 

@@ -117,20 +117,20 @@ def choose(name: str, device: torch.device, dtype: torch.dtype = torch.float32) 
         preferred = "openvino" if dtype == torch.bfloat16 else "onnxruntime"
         if device.type != "cpu":
             return "eager"
-        if not (missing := _missing(preferred)):
+        if not (packages := missing(preferred)):
             return preferred
         if preferred == "onnxruntime":
-            _log.warning("%s: not installed; models run on PyTorch, several times slower.", ", ".join(missing))
+            _log.warning("%s: not installed; models run on PyTorch, several times slower.", ", ".join(packages))
         return "eager"
     if name not in ACCELERATORS:
         raise OptionError(f"No accelerator {name!r}; choose from {', '.join(ACCELERATOR_NAMES)}.", "accelerator")
     if name in PACKAGES and device.type != "cpu":
         raise OptionError(f"{name} only runs on the CPU here; choose eager or auto.", "accelerator")
-    if missing := _missing(name):
-        raise OptionError(f"{name} needs the packages {', '.join(missing)}; install them.", "accelerator")
+    if packages := missing(name):
+        raise OptionError(f"{name} needs the packages {', '.join(packages)}; install them.", "accelerator")
     return name
 
 
-def _missing(name: str) -> list[str]:
+def missing(name: str) -> list[str]:
     """Return the packages that an accelerator needs and that are not installed."""
     return [package for package in PACKAGES.get(name, ()) if not find_spec(package)]

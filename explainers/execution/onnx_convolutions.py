@@ -101,7 +101,6 @@ def _convolution_backward(
             output_padding=[max(-pad, 0) for pad in after],
             **attributes,
         )
-    writer.shapes[result] = (*size[:2], height, width)
     if cropped is not None:
         writer.names[cropped.node] = result
     return result

@@ -1,18 +1,17 @@
 """Graphs of ATen operations as ONNX models: also of gradients, which PyTorch's own exporter does not know.
 
 There is a rule for each operation; a graph with any other cannot be written. The first axis of every tensor is that of
-the pictures, and their number is free. The forms are those that ONNX Runtime is fast at, in its blocked layout: a mask
-is a steep `HardSigmoid`, not a comparison, and every value has its shape, without which it leaves that layout.
+the pictures, and their number is free. The forms are those that OpenVINO is fast at.
 """
 
 from collections.abc import Sequence
 
 from torch import fx
 
-from seewhy.explainers.execution import onnx_convolutions, onnx_rules
+from seewhy.explainers.execution import onnx_convolutions, onnx_pooling, onnx_rules
 from seewhy.explainers.execution.onnx_writer import Rules, Writer
 
-RULES = Rules(onnx_convolutions.RULES | onnx_rules.RULES)
+RULES = Rules(onnx_convolutions.RULES | onnx_pooling.RULES | onnx_rules.RULES)
 """Of all operations that can be written."""
 
 

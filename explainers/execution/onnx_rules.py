@@ -1,7 +1,6 @@
-"""Rules for all operations but convolutions: rectifiers, arithmetic, shapes, linear maps and pooling."""
+"""Rules for rectifiers, arithmetic, shapes and linear maps."""
 
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,8 +32,6 @@ def _no_value(writer: Writer, *_: Any, node: fx.Node, **__: Any) -> None:
 def _result(writer: Writer, source: fx.Node, index: int, *, node: fx.Node) -> None:
     if index == 0:
         writer.same(node, source)
-    elif index == 1 and source in writer.second_names:
-        writer.names[node] = writer.second_names[source]
 
 
 @RULES.of(_aten.relu.default)
@@ -168,48 +165,3 @@ def _product(writer: Writer, first: fx.Node, second: fx.Node, *, node: fx.Node) 
 def _linear(writer: Writer, bias: fx.Node, first: fx.Node, second: fx.Node, *, node: fx.Node) -> str:
     tensors = (writer.constant(writer.tensor(second)), writer.constant(writer.tensor(bias)))
     return writer.step("Gemm", writer.value(first), *tensors)
-
-
-@RULES.of(_aten.max_pool2d_with_indices.default)
-def _max_pool(
-    writer: Writer,
-    source: fx.Node,
-    kernel: list[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-    ceil: bool = False,
-    *,
-    node: fx.Node,
-) -> str:
-    return writer.step(
-        "MaxPool",
-        writer.value(source),
-        second=node,
-        kernel_shape=kernel,
-        strides=stride or kernel,
-        pads=[*padding, *padding],
-        dilations=dilation,
-        ceil_mode=int(ceil),
-    )
-
-
-@RULES.of(_aten.max_pool2d_with_indices_backward.default)
-def _max_pool_backward(writer: Writer, gradient: fx.Node, source: fx.Node, *arguments: Any, node: fx.Node) -> str:
-    # ONNX counts the places through the whole batch.
-    size = writer.reshaped(writer.step("Size", writer.value(source)), (1,))
-    places, values = (writer.reshaped(name, (0,)) for name in (writer.value(arguments[-1]), writer.value(gradient)))
-    sums = writer.step("ScatterElements", writer.step("ConstantOfShape", size), places, values, reduction="add")
-    return writer.reshaped(sums, shape_of(source))
-
-
-@RULES.of(_aten._adaptive_avg_pool2d.default)
-def _adaptive_pool(writer: Writer, source: fx.Node, size: list[int], *, node: fx.Node) -> None:
-    if shape_of(source) != shape_of(node):
-        raise UnknownOperationError("There is no rule for adaptive pooling to another size.")
-    writer.same(node, source)
-
-
-@RULES.of(_aten._adaptive_avg_pool2d_backward.default)
-def _adaptive_pool_backward(writer: Writer, gradient: fx.Node, source: fx.Node, *, node: fx.Node) -> None:
-    writer.same(node, gradient)

@@ -9,9 +9,6 @@ from torch import Tensor, fx
 _OPSET = 17
 _IR_VERSION = 8
 
-_STEEP = 2.0**100
-"""Slope of a `HardSigmoid` that is 1 above a bound and else 0. A power of two, so that products with it are exact."""
-
 
 class UnknownOperationError(Exception):
     """A graph holds an operation for which there is no rule."""
@@ -40,11 +37,9 @@ class Writer:
 
     Attributes:
         names: of the written values, by node; of several results the first one's.
-        second_names: of the second results.
         constants: the tensors that depend on no argument, by node.
         factors: (C,) by node: factors of the channels that the written value lacks; convolutions absorb them.
         clipped: names of clipped values, by the name of the value and the bounds.
-        shapes: of the written values, by name; without them ONNX Runtime leaves its blocked layout.
     """
 
     def __init__(self, graph: fx.GraphModule, rules: Rules) -> None:
@@ -53,13 +48,11 @@ class Writer:
         self._helper, self._float, self._array = helper, TensorProto.FLOAT, numpy_helper.from_array
         self._graph, self._rules = graph.graph, rules
         self.names: dict[fx.Node, str] = {}
-        self.second_names: dict[fx.Node, str] = {}
         self.constants: dict[fx.Node, Tensor] = {
             node: getattr(graph, str(node.target)).detach() for node in self._graph.nodes if node.op == "get_attr"
         }
         self.factors: dict[fx.Node, Tensor] = {}
         self.clipped: dict[tuple[str, float, float], str] = {}
-        self.shapes: dict[str, tuple[int, ...]] = {}
         self._steps: list[Any] = []
         self._initializers: list[Any] = []
 
@@ -80,7 +73,6 @@ class Writer:
             [typed(name, self._float, shape) for name, shape in zip(inputs, shapes, strict=True)],
             [typed(name, self._float, None) for name in outputs],
             self._initializers,
-            value_info=[typed(name, self._float, ["count", *shape[1:]]) for name, shape in self.shapes.items()],
         )
         opset = self._helper.make_opsetid("", _OPSET)
         model: bytes = self._helper.make_model(graph, opset_imports=[opset], ir_version=_IR_VERSION).SerializeToString()
@@ -93,7 +85,6 @@ class Writer:
         name = rule(self, *node.args, node=node, **node.kwargs)
         if name:
             self.names[node] = name
-            self.shapes.setdefault(name, shape_of(node))
 
     def same(self, node: fx.Node, source: fx.Node) -> None:
         """Let a node have the value of another."""
@@ -137,21 +128,16 @@ class Writer:
         self._initializers.append(self._array(value.contiguous().cpu().numpy(), name))
         return name
 
-    def step(self, operation: str, *inputs: str, second: fx.Node | None = None, **attributes: Any) -> str:
+    def step(self, operation: str, *inputs: str, **attributes: Any) -> str:
         """Append an ONNX operation, and return the name of its result.
 
         Args:
             operation: its name.
             inputs: names of values.
-            second: the node whose second result it also gives.
             attributes: of the operation.
         """
         name = f"value_{len(self._steps)}"
-        results = [name]
-        if second is not None:
-            self.second_names[second] = f"{name}_second"
-            results.append(f"{name}_second")
-        self._steps.append(self._helper.make_node(operation, list(inputs), results, **attributes))
+        self._steps.append(self._helper.make_node(operation, list(inputs), [name], **attributes))
         return name
 
     def reshaped(self, name: str, shape: Sequence[int]) -> str:
@@ -160,10 +146,8 @@ class Writer:
 
     def masked(self, gradient: str, value: str, bound: float, above: bool = True) -> str:
         """Return the name of a gradient that is zero unless a value is above, or below, a bound."""
-        slope = _STEEP if above else -_STEEP
-        mask = self.step("HardSigmoid", value, alpha=slope, beta=-slope * bound)
-        self.shapes[mask] = self.shapes[value]
-        return self.step("Mul", gradient, mask)
+        mask = self.step("Greater" if above else "Less", value, self.constant(float(bound)))
+        return self.step("Where", mask, gradient, self.constant(0.0))
 
 
 def shape_of(node: Any) -> tuple[int, ...]:

@@ -8,34 +8,25 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from seewhy.explainers.process_wide import exclusive
 
-Run = Callable[[Tensor], tuple[Tensor, ...]]
-"""From images (N, C, H, W) of any N to the part's output, without a graph, in new memory."""
+Run = Callable[..., tuple[Tensor, ...]]
+"""From tensors (N, ...) of any N, float32 in main memory, to the model's outputs, without a graph, in new memory."""
 
 FIXED_COUNTS = (1, 8)
-"""Numbers of pictures with a graph of their own in OpenVINO, where graphs of fixed shapes are up to a sixth faster."""
+"""Numbers of pictures for which OpenVINO compiles a graph of fixed shapes, which is up to a quarter faster."""
 
 _ROUNDS = 5
 """Runs of each contestant in a comparison of speed."""
 
 
 def onnxruntime_run(model: bytes) -> Run:
-    """Return a `Run` of a model from ``images``, on ONNX Runtime."""
-    session = session_of(model)
-
-    def run(images: Tensor) -> tuple[Tensor, ...]:
-        values = session.run(None, {"images": images.detach().contiguous().numpy()})
-        return tuple(torch.from_numpy(value) for value in values)
-
-    return run
-
-
-def session_of(model: bytes) -> Any:
-    """Return ONNX Runtime's session for a model."""
+    """Return a `Run` of an ONNX model, on ONNX Runtime."""
     runtime = imported_onnxruntime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -45,7 +36,19 @@ def session_of(model: bytes) -> Any:
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_inputs()]
+
+    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+        values = session.run(None, dict(zip(names, map(_array, tensors), strict=True)))
+        return tuple(map(torch.from_numpy, values))
+
+    return run
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    array: NDArray[np.float32] = tensor.detach().contiguous().numpy()
+    return array
 
 
 def imported_onnxruntime() -> Any:
@@ -58,35 +61,66 @@ def imported_onnxruntime() -> Any:
 
 
 def openvino_run(model: bytes, precision: str = "f32") -> Run:
-    """Return a `Run` of a model from ``images``, on OpenVINO.
+    """Return a `Run` of an ONNX model, on OpenVINO.
 
     Args:
-        model: in ONNX.
+        model: its batch size is free.
         precision: of the products: ``f32``, or ``bf16``, which processors without bfloat16 emulate slowly.
     """
-    openvino = _imported_openvino()
-    options = {
-        "INFERENCE_PRECISION_HINT": precision,
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-        "ENABLE_CPU_PINNING": False,  # the threads of several processes would share the first processors
-    }
-    core = openvino.Core()
+    networks = _Networks(model, precision)
+    requests = _Requests()
 
-    def compiled(count: int | None) -> Any:
-        network = core.read_model(model, b"")
-        if count:
-            network.reshape([count, *(side.get_length() for side in list(network.input().partial_shape)[1:])])
-        return core.compile_model(network, "CPU", options)
-
-    requests = _Requests({count: compiled(count) for count in (None, *FIXED_COUNTS)})
-
-    def run(images: Tensor) -> tuple[Tensor, ...]:
-        request = requests.by_count.get(len(images), requests.by_count[None])
-        values = request.infer([images.detach().contiguous().numpy()], share_inputs=True)
+    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+        count = len(tensors[0]) if len(tensors[0]) in FIXED_COUNTS else None
+        if count not in requests.by_count:
+            requests.by_count[count] = networks.compiled(count).create_infer_request()
+        values = requests.by_count[count].infer(list(map(_array, tensors)), share_inputs=True)
         return tuple(map(torch.from_numpy, values.to_tuple()))
 
     return run
+
+
+class _Requests(threading.local):
+    """OpenVINO's inference requests by the number of pictures. Each serves one thread."""
+
+    def __init__(self) -> None:
+        self.by_count: dict[int | None, Any] = {}
+
+
+class _Networks:
+    """An ONNX model in OpenVINO, compiled for a number of pictures when this is first needed.
+
+    Args:
+        model: in ONNX.
+        precision: see `openvino_run`.
+    """
+
+    def __init__(self, model: bytes, precision: str) -> None:
+        self._core = _imported_openvino().Core()
+        self._model = self._core.read_model(model, b"")
+        self._options = {
+            "INFERENCE_PRECISION_HINT": precision,
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+            "ENABLE_CPU_PINNING": False,  # the threads of several processes would share the first processors
+        }
+        self._compiled: dict[int | None, Any] = {}
+        self._lock = threading.Lock()
+
+    def compiled(self, count: int | None) -> Any:
+        """Return the network for a number of pictures; None for any number."""
+        with self._lock:
+            if count not in self._compiled:
+                network = self._model.clone()
+                if count:
+                    network.reshape({value: [count, *_sides(value)] for value in network.inputs})
+                self._compiled[count] = self._core.compile_model(network, "CPU", self._options)
+            return self._compiled[count]
+
+
+def _sides(value: Any) -> list[int]:
+    """Return the shape of an input without the number of pictures."""
+    return [side.get_length() for side in list(value.partial_shape)[1:]]
 
 
 @exclusive()
@@ -95,18 +129,11 @@ def _imported_openvino() -> Any:
     telemetry = "openvino_telemetry"
     blocked: dict[str, Any] = sys.modules
     blocked.setdefault(telemetry, None)  # OpenVINO does without it if it cannot be imported
-    import openvino  # an extra
+    import openvino  # not on machines for which it is not built
 
     if blocked[telemetry] is None:
         del blocked[telemetry]
     return openvino
-
-
-class _Requests(threading.local):
-    """OpenVINO's inference requests by the number of pictures. Each serves one thread."""
-
-    def __init__(self, networks: dict[int | None, Any]) -> None:
-        self.by_count = {count: network.create_infer_request() for count, network in networks.items()}
 
 
 def faster(runs: tuple[Run, ...], images: Tensor) -> Run:

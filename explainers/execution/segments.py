@@ -1,4 +1,4 @@
-"""The stretches of a model between layers with hooks: on ONNX Runtime, forwards and backwards.
+"""The stretches of a model between layers with hooks: on ONNX Runtime forwards, on OpenVINO backwards.
 
 Hooks need the outputs of the layers and their gradients, and nothing in between.
 """

@@ -1,4 +1,4 @@
-"""A frozen model and its vector-Jacobian product as one feed-forward graph on ONNX Runtime.
+"""A frozen model and its vector-Jacobian product as one feed-forward graph on OpenVINO.
 
 The gradient with respect to the pictures needs no autograd: the backward pass of a model whose weights are fixed is a
 graph like the forward pass. The graph takes the gradient of a score with respect to the outputs, so that one graph
@@ -15,21 +15,15 @@ from torch.func import functionalize, vjp
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from seewhy.explainers.execution.onnx_graph import onnx_model
-from seewhy.explainers.execution.runtimes import session_of
+from seewhy.explainers.execution.runtimes import Run, openvino_run
 from seewhy.explainers.process_wide import exclusive
 
 Outputs = Callable[[Any], Tensor]
 """Reads the outputs (N, ...) in what a model returns."""
 
-_FAR = 1e-3
-"""A gradient is far off if it differs by more than this share of the largest."""
-
-_MOST_FAR = 0.05
-"""Largest share of gradients that may be far off: those that flow through a rectifier with an input near zero, which
-rounding opens or closes."""
-
 _MOST_DISTANT = 0.02
-"""Largest distance of all gradients from PyTorch's, as a share of these."""
+"""Largest distance of all gradients from PyTorch's, as a share of these. Rounding opens or closes rectifiers whose
+inputs are near zero. PyTorch's own convolutions differ by 0.004 in this way (ResNet-50)."""
 
 
 class DifferentGradientsError(Exception):
@@ -41,22 +35,22 @@ class Vjp:
     """A model and its vector-Jacobian product.
 
     Attributes:
-        session: of ONNX Runtime, for the graph.
+        run: the graph, from images and seeds to outputs and gradients.
         outputs_shape: the outputs' shape without N.
     """
 
-    session: Any
+    run: Run
     outputs_shape: tuple[int, ...]
 
     def __call__(self, images: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs (N, ...), and the gradients (N, C, H, W) of the sum of outputs times seeds.
 
         Args:
-            images: (N, C, H, W), contiguous float32 in main memory.
+            images: (N, C, H, W) float32 in main memory.
             seeds: (N, ...), likewise: the gradients of the scores with respect to the outputs.
         """
-        outputs, gradients = self.session.run(None, {"images": images.numpy(), "seeds": seeds.numpy()})
-        return torch.from_numpy(outputs), torch.from_numpy(gradients)
+        outputs, gradients = self.run(images, seeds)
+        return outputs, gradients
 
 
 def vjp_of(module: nn.Module, outputs: Outputs, probe: Tensor) -> Vjp:
@@ -68,6 +62,7 @@ def vjp_of(module: nn.Module, outputs: Outputs, probe: Tensor) -> Vjp:
         probe: (3, C, H, W) float32, likely images: a trace of a single one would not hold for others.
 
     Raises:
+        ImportError: OpenVINO is not installed.
         UnknownOperationError: the graph holds an operation without a rule.
         DifferentGradientsError: the gradients differ from PyTorch's by more than rounding.
         Exception: whatever the model raises when it is traced.
@@ -84,7 +79,9 @@ def vjp_of(module: nn.Module, outputs: Outputs, probe: Tensor) -> Vjp:
         seeds = torch.randn(read(probe).shape, generator=torch.Generator().manual_seed(0))
         graph = make_fx(functionalize(outputs_and_gradients))(probe, seeds)
     graph.graph.eliminate_dead_code()
-    product = Vjp(session_of(onnx_model(graph, ["images", "seeds"], ["outputs", "gradients"])), tuple(seeds.shape[1:]))
+    product = Vjp(
+        openvino_run(onnx_model(graph, ["images", "seeds"], ["outputs", "gradients"])), tuple(seeds.shape[1:])
+    )
     for rows in (slice(0, 1), slice(0, len(probe))):
         with torch.enable_grad():
             leaf = probe[rows].clone().requires_grad_()
@@ -95,8 +92,6 @@ def vjp_of(module: nn.Module, outputs: Outputs, probe: Tensor) -> Vjp:
 
 def _must_agree(gradients: Tensor, expected: Tensor) -> None:
     """Raise `DifferentGradientsError` unless gradients differ from the expected ones by rounding alone."""
-    errors = (gradients - expected).abs()
-    far = float((errors > _FAR * expected.abs().max()).float().mean())
-    distance = float(errors.norm() / expected.norm())
-    if not (far <= _MOST_FAR and distance <= _MOST_DISTANT):  # not a number is no agreement
-        raise DifferentGradientsError(f"{far:.1%} of the gradients are far from PyTorch's; distance {distance:.1%}.")
+    distance = float((gradients - expected).norm() / expected.norm())
+    if not distance <= _MOST_DISTANT:  # not a number is no agreement
+        raise DifferentGradientsError(f"The gradients differ from PyTorch's by {distance:.1%}.")

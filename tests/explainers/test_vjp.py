@@ -1,4 +1,4 @@
-"""Input gradients on ONNX Runtime: they are those of autograd, and PyTorch computes what has no rule."""
+"""Input gradients on OpenVINO: they are those of autograd, and PyTorch computes what has no rule."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -54,6 +54,9 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     "padding": lambda: Applied(nn.ZeroPad2d((1, 2, 0, 3)), nn.Conv2d(8, 4, 3, stride=2)),
     "padding read twice": lambda: Applied(nn.ZeroPad2d((1, 2, 0, 3)), nn.ReLU()),
     "pooling": lambda: Applied(nn.MaxPool2d(3, stride=2, padding=1)),
+    "pooling at each place": lambda: Applied(nn.MaxPool2d(3, stride=1)),
+    "oblong pooling": lambda: Applied(nn.MaxPool2d((2, 3), stride=2, padding=(0, 1))),
+    "pooling of equal values": lambda: Applied(nn.Hardtanh(-0.1, 0.1), nn.MaxPool2d(3, stride=2, padding=1)),
     "pooling to the end": lambda: Applied(nn.MaxPool2d(2, ceil_mode=True)),
     "adaptive pooling to the same size": lambda: Applied(nn.AdaptiveAvgPool2d((15, 12))),
     "head": lambda: Applied(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 6), nn.ReLU()),
@@ -124,7 +127,18 @@ def test_masks_are_exact_at_their_bounds():
     assert vjp(images.contiguous(), seeds)[1].equal(by_autograd(Edges(), images, seeds))
 
 
-@pytest.mark.parametrize("part", [nn.GELU(), nn.Softmax(1), nn.AdaptiveAvgPool2d(4), nn.ConvTranspose2d(8, 2, 2)])
+@pytest.mark.parametrize(
+    "part",
+    [
+        nn.GELU(),
+        nn.Softmax(1),
+        nn.AdaptiveAvgPool2d(4),
+        nn.ConvTranspose2d(8, 2, 2),
+        nn.MaxPool2d(2, stride=3),
+        nn.MaxPool2d(2, stride=(1, 2)),
+        nn.MaxPool2d(2, dilation=2),
+    ],
+)
 def test_other_operations_are_refused(part):
     with pytest.raises(UnknownOperationError, match="no rule"):
         vjp_of(frozen(lambda: Applied(deepcopy(part))), Classification().outputs, pictures(3))
@@ -135,7 +149,7 @@ def test_other_gradients_are_refused(monkeypatch):
         return writer.value(gradient)
 
     monkeypatch.setitem(onnx_graph.RULES, torch.ops.aten.threshold_backward.default, without_mask)
-    with pytest.raises(DifferentGradientsError, match="far from PyTorch's"):
+    with pytest.raises(DifferentGradientsError, match="differ from PyTorch's"):
         vjp_of(frozen(lambda: Applied(nn.ReLU())), Classification().outputs, pictures(3))
 
 
