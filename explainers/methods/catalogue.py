@@ -7,9 +7,10 @@ from functools import cached_property
 from importlib import import_module
 from inspect import cleandoc
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, dataclass_transform, get_args
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as dataclass_of
 
 from seewhy.explainers.core.costs import Passes, evaluate, names_in
 from seewhy.explainers.core.model import AnyModel
@@ -198,6 +199,15 @@ METHODS: Mapping[str, Method] = MappingProxyType(_methods)
 """All methods by name."""
 
 
+def parameters(kind: Class) -> Class:
+    """Return a class as a frozen dataclass whose values pydantic checks, if it is no dataclass yet."""
+    frozen: Class = kind
+    if "__dataclass_fields__" not in vars(kind):
+        frozen = dataclass_of(kind, frozen=True, kw_only=True)  # type: ignore[assignment]
+    return frozen
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 def method(
     name: str,
     *,
@@ -210,7 +220,9 @@ def method(
     fine: bool = False,
     rounding: str = "",
 ) -> Callable[[Class], Class]:
-    """Return a decorator that enters an explainer into the catalogue; the arguments are the attributes of `Method`.
+    """Return a decorator that makes a class the frozen dataclass of its options, and enters it into the catalogue.
+
+    The arguments are the attributes of `Method`.
 
     Raises:
         InvalidArgumentError: the name is taken or not lower-case, or the family is unknown.
@@ -227,6 +239,7 @@ def method(
             raise InvalidArgumentError(f"There is no family {family!r}; choose from {choices}.", "family")
         if name != name.lower():
             raise InvalidArgumentError(f"The method {name!r} must have a lower-case name.", "name")
+        explainer = parameters(explainer)
         _methods[name] = Method(
             name, family, explainer, summary, paper, forwards, backwards, discriminates, fine, rounding
         )

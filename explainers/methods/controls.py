@@ -49,7 +49,6 @@ class Control(Explainer):
     discriminates=False,
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class Edges(Control):
     r"""Edges: where the picture changes, whatever the network does.
 
@@ -84,7 +83,6 @@ class Edges(Control):
     discriminates=False,
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class Centre(Control):
     r"""Centre: the middle of the picture, where photographers usually place the subject.
 

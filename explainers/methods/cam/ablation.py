@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
@@ -84,7 +83,6 @@ def outputs_with(
     forwards="1 + channels",
     backwards="0",
 )
-@dataclass(frozen=True, kw_only=True)
 class AblationCAM(ForwardCAM):
     r"""Ablation-CAM: feature maps weighted by the fall of the score when each of them is set to zero.
 
@@ -139,7 +137,6 @@ class AblationCAM(ForwardCAM):
     forwards="1 + positions",
     backwards="0",
 )
-@dataclass(frozen=True, kw_only=True)
 class ReciproCAM(ForwardCAM):
     r"""Recipro-CAM: the probability of the class when the feature maps keep one position at a time.
 

@@ -117,7 +117,6 @@ class ComponentCAM(CAM):
     backwards="0",
     discriminates=False,
 )
-@dataclass(frozen=True, kw_only=True)
 class EigenCAM(ComponentCAM):
     r"""Eigen-CAM: the features of each position, projected onto their first principal component.
 
@@ -143,7 +142,6 @@ class EigenCAM(ComponentCAM):
     summary="First principal component of feature times gradient.",
     paper=_EIGEN,
 )
-@dataclass(frozen=True, kw_only=True)
 class EigenGradCAM(ComponentCAM):
     r"""Eigen-Grad-CAM: Eigen-CAM of the features times their gradients, which makes it depend on the class.
 
@@ -174,7 +172,6 @@ class EigenGradCAM(ComponentCAM):
     backwards="0",
     discriminates=False,
 )
-@dataclass(frozen=True, kw_only=True)
 class KPCACAM(ComponentCAM):
     r"""KPCA-CAM: Eigen-CAM with a kernel between positions, for components that are not linear.
 

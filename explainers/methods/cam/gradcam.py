@@ -1,6 +1,5 @@
 """Grad-CAM."""
 
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.methods.cam.base import WeightedCAM
@@ -20,7 +19,6 @@ PAPER = Paper(
     summary="Feature maps of a layer, weighted by their averaged gradients.",
     paper=PAPER,
 )
-@dataclass(frozen=True, kw_only=True)
 class GradCAM(WeightedCAM):
     r"""Grad-CAM: feature maps weighted by their spatially averaged gradients.
 

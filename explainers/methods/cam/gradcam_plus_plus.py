@@ -5,7 +5,6 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
@@ -28,7 +27,6 @@ from seewhy.explainers.methods.quotients import quotient
         "https://arxiv.org/abs/1710.11063",
     ),
 )
-@dataclass(frozen=True, kw_only=True)
 class GradCAMPlusPlus(WeightedCAM):
     r"""Grad-CAM++: a weighted average of the positive gradients.
 
@@ -68,7 +66,6 @@ class GradCAMPlusPlus(WeightedCAM):
     forwards="1 + samples",
     backwards="samples",
 )
-@dataclass(frozen=True, kw_only=True)
 class SmoothGradCAMPlusPlus(WeightedCAM):
     r"""Smooth Grad-CAM++: the weights of Grad-CAM++ with derivatives averaged over noisy pictures.
 

@@ -1,6 +1,5 @@
 """Relatives of Grad-CAM that combine feature maps and gradients in other ways."""
 
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.methods.cam.base import CAM, WeightedCAM
@@ -19,7 +18,6 @@ from seewhy.explainers.methods.quotients import quotient
         "https://arxiv.org/abs/2008.02312",
     ),
 )
-@dataclass(frozen=True, kw_only=True)
 class XGradCAM(WeightedCAM):
     r"""XGrad-CAM: gradients averaged with the features as weights.
 
@@ -49,7 +47,6 @@ class XGradCAM(WeightedCAM):
         "https://arxiv.org/abs/2011.08891",
     ),
 )
-@dataclass(frozen=True, kw_only=True)
 class HiResCAM(WeightedCAM):
     r"""HiResCAM: Grad-CAM without averaging the gradients.
 
@@ -75,7 +72,6 @@ class HiResCAM(WeightedCAM):
         "https://doi.org/10.1609/aaai.v35i3.16344",
     ),
 )
-@dataclass(frozen=True, kw_only=True)
 class GradCAMElementWise(CAM):
     r"""Element-wise Grad-CAM: HiResCAM with the ReLU before the sum.
 
@@ -101,7 +97,6 @@ class GradCAMElementWise(CAM):
         "https://doi.org/10.1109/TIP.2021.3089943",
     ),
 )
-@dataclass(frozen=True, kw_only=True)
 class LayerCAM(WeightedCAM):
     r"""LayerCAM: each position weighted by its own positive gradient.
 

@@ -1,7 +1,6 @@
 """ODAM: what speaks for one box of a detector, over all levels of its feature pyramid."""
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch.nn import functional
 
 from seewhy.explainers.core.attribution import Attribution
@@ -21,7 +20,6 @@ from seewhy.explainers.methods.catalogue import Paper, method
         "https://arxiv.org/abs/2304.06354",
     ),
 )
-@dataclass(frozen=True, kw_only=True)
 class ODAM(HiResCAM):
     r"""ODAM: the map of a single box, with gradients at each position instead of their average.
 

@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
@@ -30,7 +29,6 @@ from seewhy.explainers.methods.explainer import Seed
     ),
     backwards="0",
 )
-@dataclass(frozen=True, kw_only=True)
 class ClassActivationMap(WeightedCAM):
     r"""Class activation mapping: feature maps weighted by the weights of the linear layer after global pooling.
 
@@ -100,7 +98,6 @@ def _score_weights(matrix: Tensor, tensors: LayerTensors) -> Tensor:
     discriminates=False,
     rounding="whether a value close to the threshold stands out",
 )
-@dataclass(frozen=True, kw_only=True)
 class FEM(CAM):
     r"""Feature explanation method: positions where a feature stands out (the k-sigma rule), weighted by its mean.
 
@@ -151,7 +148,6 @@ class FEM(CAM):
     backwards="0",
     discriminates=False,
 )
-@dataclass(frozen=True, kw_only=True)
 class RandomCAM(WeightedCAM):
     r"""Random weights: what the feature maps alone look like, without any explanation.
 

@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.question import Question
@@ -29,7 +28,6 @@ STAGES = 4
     ),
     forwards="2",
 )
-@dataclass(frozen=True, kw_only=True)
 class RefineCAM(GradCAMPlusPlus):
     r"""RefineCAM: the product of the maps of several layers.
 

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from seewhy.explainers.core.attribution import Attribution
@@ -31,7 +30,6 @@ from seewhy.explainers.methods.catalogue import Paper, method
         "https://arxiv.org/abs/2501.11309",
     ),
 )
-@dataclass(frozen=True, kw_only=True)
 class FinerCAM(GradCAM):
     r"""Finer-CAM: Grad-CAM of the difference between the target's logit and those of similar classes.
 
@@ -75,7 +73,6 @@ class FinerCAM(GradCAM):
     forwards="2",
     backwards="3",
 )
-@dataclass(frozen=True, kw_only=True)
 class ShapleyCAM(GradCAM):
     r"""ShapleyCAM: feature maps weighted by gradients less half a Hessian-vector product.
 

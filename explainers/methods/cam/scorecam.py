@@ -6,7 +6,6 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
@@ -33,7 +32,6 @@ Variant = Callable[[Tensor], Tensor]
     forwards="1 + channels",
     backwards="0",
 )
-@dataclass(frozen=True, kw_only=True)
 class ScoreCAM(ForwardCAM):
     r"""Score-CAM: feature maps weighted by the score of the picture masked with each of them.
 
@@ -104,7 +102,6 @@ class ScoreCAM(ForwardCAM):
     forwards="1 + channels * samples",
     backwards="0",
 )
-@dataclass(frozen=True, kw_only=True)
 class SSCAM(ScoreCAM):
     r"""SS-CAM: Score-CAM with each channel's score averaged over Gaussian noise on its mask.
 
@@ -148,7 +145,6 @@ class SSCAM(ScoreCAM):
     forwards="1 + channels * (samples - 1)",
     backwards="0",
 )
-@dataclass(frozen=True, kw_only=True)
 class ISCAM(ScoreCAM):
     r"""IS-CAM: Score-CAM with each channel's score summed over a growing multiple of the masked picture.
 

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from seewhy.explainers.core.attribution import Attribution, Diagnostic
@@ -46,7 +45,6 @@ _UNAVAILABLE = Diagnostic(
     ),
     backwards="0",
 )
-@dataclass(frozen=True, kw_only=True)
 class Votes(LayerExplainer):
     r"""Votes: the class map of the target, with each position weighted by the target's share of its vote.
 
@@ -110,7 +108,6 @@ class Votes(LayerExplainer):
         "https://doi.org/10.1109/TIP.2021.3089943",
     ),
 )
-@dataclass(frozen=True, kw_only=True)
 class VotesDetail(Votes):
     r"""Votes × detail: the geometric mean of the votes and the evidence for them on two finer grids.
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.projection import Sign
@@ -28,7 +27,6 @@ from seewhy.explainers.methods.explainer import Seed
     forwards="2 + 2 * concepts",
     backwards="0",
 )
-@dataclass(frozen=True, kw_only=True)
 class DFF(LayerExplainer):
     r"""Deep feature factorisation: a layer's activations as a sum of regions times concepts.
 

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
@@ -36,7 +35,6 @@ from seewhy.explainers.methods.gradient.decomposition import FullGradients, full
     backwards="3",
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class FullGrad(Explainer):
     r"""FullGrad: the contributions of the picture and of every bias to the score, added up.
 

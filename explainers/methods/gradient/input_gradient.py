@@ -5,7 +5,6 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.question import Question, widened
@@ -29,7 +28,6 @@ MOST_SAMPLES = 10_000
     ),
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class InputXGradient(Explainer):
     r"""Input times gradient: the contribution of each pixel to the score if the model were linear.
 
@@ -72,7 +70,6 @@ def noisy_copies(question: Question, samples: int, noise: float, seed: int) -> I
     fine=True,
     rounding=KINKS,
 )
-@dataclass(frozen=True, kw_only=True)
 class SmoothGrad(Saliency):
     r"""SmoothGrad: saliency of the gradient averaged over noisy copies of the picture.
 
@@ -114,7 +111,6 @@ class SmoothGrad(Saliency):
     fine=True,
     rounding=KINKS,
 )
-@dataclass(frozen=True, kw_only=True)
 class VarGrad(Explainer):
     r"""VarGrad: the variance of the gradient over noisy copies of the picture.
 

@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
@@ -46,7 +45,6 @@ def points_of_lines(images: Tensor, baselines: Tensor, steps: int) -> Iterator[S
     fine=True,
     rounding=KINKS,
 )
-@dataclass(frozen=True, kw_only=True)
 class IntegratedGradients(Explainer):
     r"""Integrated gradients: the contribution of each pixel to the score on the path from a baseline to the picture.
 
@@ -110,7 +108,6 @@ class IntegratedGradients(Explainer):
     fine=True,
     rounding=KINKS,
 )
-@dataclass(frozen=True, kw_only=True)
 class ExpectedGradients(Explainer):
     r"""Expected gradients: integrated gradients, averaged over random baselines.
 

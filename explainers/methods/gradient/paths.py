@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
@@ -34,7 +33,6 @@ from seewhy.explainers.methods.gradient.base import KINKS, Sample, input_gradien
     fine=True,
     rounding=KINKS,
 )
-@dataclass(frozen=True, kw_only=True)
 class BlurIG(Explainer):
     r"""Blur integrated gradients: the contribution of each pixel to the score as the picture is sharpened.
 
@@ -92,7 +90,6 @@ class BlurIG(Explainer):
     fine=True,
     rounding="which values the path changes first, and thereby the path and the map",
 )
-@dataclass(frozen=True, kw_only=True)
 class GuidedIG(Explainer):
     r"""Guided integrated gradients: the contribution of each pixel to the score along a path that avoids steep
     gradients.

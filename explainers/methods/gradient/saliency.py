@@ -4,7 +4,6 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
@@ -27,7 +26,6 @@ from seewhy.explainers.methods.gradient.base import input_gradients
     ),
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class Saliency(Explainer):
     r"""Saliency: the largest gradient of the target's logit over a pixel's channels.
 

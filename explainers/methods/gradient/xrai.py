@@ -9,7 +9,6 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
@@ -46,7 +45,6 @@ SMOOTHING, SMALLEST, DILATION, LEAST = 0.8, 150, 5, 50
     fine=True,
     rounding="which of two regions with almost equal density comes first",
 )
-@dataclass(frozen=True, kw_only=True)
 class XRAI(Explainer):
     r"""XRAI: regions of the picture, ranked by the density of their integrated gradients.
 

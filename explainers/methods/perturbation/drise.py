@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Annotated, ClassVar
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution, Diagnostic
@@ -28,7 +27,6 @@ from seewhy.explainers.methods.perturbation.random_masks import Moments, RandomM
     backwards="0",
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class DRISE(RandomMasks):
     r"""D-RISE: the parts of the picture that a detector needs to find a box like the explained one.
 

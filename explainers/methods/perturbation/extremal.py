@@ -8,7 +8,6 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
@@ -54,7 +53,6 @@ BYTES = 24
     backwards="1 + steps",
     rounding="which of several equally good parts the optimiser finds",
 )
-@dataclass(frozen=True, kw_only=True)
 class ExtremalPerturbation(Perturbation):
     r"""Extremal perturbation: the part of the picture, of a given area, that keeps the score highest.
 

@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
@@ -48,7 +47,6 @@ _NO_CONTEXT = Diagnostic(
     backwards="steps",
     rounding="which of several equally good parts of the context is kept",
 )
-@dataclass(frozen=True, kw_only=True)
 class GridSaliency(Explainer):
     r"""Grid saliency: the context around a region that a segmenter needs to predict the class in it.
 

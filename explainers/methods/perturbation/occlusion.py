@@ -4,7 +4,6 @@ from typing import Annotated
 
 import torch
 from pydantic import Field, ValidationInfo, field_validator
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
@@ -29,7 +28,6 @@ from seewhy.explainers.methods.perturbation.base import Perturbation
     backwards="0",
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class Occlusion(Perturbation):
     r"""Occlusion: the decrease of the score, averaged over all positions of a sliding patch that hide a pixel.
 

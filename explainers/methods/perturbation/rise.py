@@ -1,6 +1,5 @@
 """RISE: random masks, weighted by the scores of the masked pictures."""
 
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.objective import Objective
@@ -23,7 +22,6 @@ from seewhy.explainers.methods.perturbation.random_masks import RandomMasks
     backwards="0",
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class RISE(RandomMasks):
     r"""RISE: the increase of the expected score of a randomly masked picture when a pixel is shown.
 

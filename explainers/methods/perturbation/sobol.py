@@ -5,7 +5,6 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 from torch.quasirandom import SobolEngine
@@ -35,7 +34,6 @@ MOST_PASSES = 1_000_000
     forwards="1 + samples * (cells * cells + 2)",
     backwards="0",
 )
-@dataclass(frozen=True, kw_only=True)
 class Sobol(Perturbation):
     r"""Sobol: the total-order Sobol index of each cell of a mask, by the estimator of Jansen.
 

@@ -89,7 +89,6 @@ class Superpixels(Perturbation):
     backwards="0",
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class FeatureAblation(Superpixels):
     r"""Feature ablation: the decrease of the score when one superpixel is hidden.
 
@@ -124,7 +123,6 @@ class FeatureAblation(Superpixels):
     backwards="0",
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class LIME(Superpixels):
     r"""LIME: the weights of a linear model of the score near the picture, by weighted ridge regression.
 
@@ -178,7 +176,6 @@ class LIME(Superpixels):
     backwards="0",
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class KernelSHAP(Superpixels):
     r"""Kernel SHAP: Shapley values of superpixels, by least squares under the Shapley kernel.
 

@@ -4,7 +4,6 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
@@ -136,7 +135,6 @@ _RULES = Rules(
     backwards="2",
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class DeepLIFT(Explainer):
     r"""DeepLIFT with the rescale rule: a gradient with the slopes of secants between baseline and picture.
 

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.ask import Ask
@@ -36,7 +35,6 @@ _COMPOSITE = Composite(first=_OWN_SIGN, conv=_OWN_SIGN, dense=excitation_rule, s
     ),
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class ExcitationBackprop(LayerExplainer):
     r"""Excitation backpropagation: marginal winning probabilities, from the class down to a layer or the picture.
 

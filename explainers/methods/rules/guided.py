@@ -91,7 +91,6 @@ class RectifiedGradient(Explainer):
     fine=True,
     discriminates=False,
 )
-@dataclass(frozen=True, kw_only=True)
 class GuidedBackprop(RectifiedGradient):
     r"""Guided backpropagation: the gradient, with its negative parts dropped at each ReLU.
 
@@ -119,7 +118,6 @@ class GuidedBackprop(RectifiedGradient):
     fine=True,
     discriminates=False,
 )
-@dataclass(frozen=True, kw_only=True)
 class Deconvnet(RectifiedGradient):
     r"""Deconvnet: features are projected back through transposed filters, with rectification.
 
@@ -143,7 +141,6 @@ class Deconvnet(RectifiedGradient):
     backwards="2",
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class GuidedGradCAM(LayerExplainer):
     r"""Guided Grad-CAM: guided backpropagation, weighted by Grad-CAM.
 

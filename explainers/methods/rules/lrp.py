@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.projection import Sign
@@ -48,7 +47,6 @@ CompositeName = Literal[
     ),
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class LRP(Explainer):
     r"""Layer-wise relevance propagation: the relevance of each output is distributed over its inputs by contribution.
 

@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.objective import Objective
@@ -33,7 +32,6 @@ from seewhy.explainers.methods.transformer.base import (
     forwards="2",
     discriminates=False,
 )
-@dataclass(frozen=True, kw_only=True)
 class AttentionRollout(AttentionExplainer):
     r"""Attention rollout: the product of the attention of all blocks, averaged with the identity for the shortcuts.
 
@@ -80,7 +78,6 @@ class AttentionRollout(AttentionExplainer):
     ),
     forwards="2",
 )
-@dataclass(frozen=True, kw_only=True)
 class Chefer(AttentionExplainer):
     r"""Chefer's relevance: attention weighted by its gradient, accumulated over the blocks.
 
@@ -118,7 +115,6 @@ class Chefer(AttentionExplainer):
     ),
     forwards="2",
 )
-@dataclass(frozen=True, kw_only=True)
 class LeGrad(AttentionExplainer):
     r"""LeGrad: gradients of the score of each block's tokens with respect to the block's attention.
 

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.projection import Sign
@@ -31,7 +30,6 @@ from seewhy.explainers.methods.rules.relevance import Composite
     fine=True,
     rounding="how relevance is divided among contributions that almost cancel, as in untrained networks",
 )
-@dataclass(frozen=True, kw_only=True)
 class AttnLRP(Explainer):
     r"""AttnLRP: relevance through attention, with special rules for its softmax and products.
 

@@ -7,7 +7,6 @@ from typing import Annotated, NamedTuple
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
@@ -63,7 +62,6 @@ class View(NamedTuple):
     fine=True,
     rounding="which samples are too far from the median and are omitted",
 )
-@dataclass(frozen=True, kw_only=True)
 class DAVE(Explainer):
     r"""DAVE: the effective transformation of a transformer, averaged over views of the picture, times the picture.
 

@@ -90,7 +90,6 @@ class Curve(Metric):
     better="higher",
     forwards="levels",
 )
-@dataclass(frozen=True, kw_only=True)
 class Insertion(Curve):
     r"""Insertion: the mean probability while pixels are revealed, the most important first.
 
@@ -111,7 +110,6 @@ class Insertion(Curve):
     better="lower",
     forwards="levels",
 )
-@dataclass(frozen=True, kw_only=True)
 class Deletion(Curve):
     r"""Deletion: the mean probability while pixels are hidden, the most important first.
 

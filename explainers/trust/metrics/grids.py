@@ -149,7 +149,6 @@ class Grid(Metric):
     columns=("gridpg", "gridpg-top"),
     explanations="mosaics",
 )
-@dataclass(frozen=True, kw_only=True)
 class GridPG(Grid):
     r"""Grid pointing game: the share of a mosaic's map in the cell that shows the class.
 
@@ -201,7 +200,6 @@ class GridPG(Grid):
     columns=("difull", "difull-top"),
     explanations="mosaics",
 )
-@dataclass(frozen=True, kw_only=True)
 class DiFull(Grid):
     r"""DiFull: the grid pointing game with a network that processes the cells separately.
 

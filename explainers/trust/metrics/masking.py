@@ -46,7 +46,6 @@ class Masking(Metric):
     better="lower",
     forwards="1",
 )
-@dataclass(frozen=True, kw_only=True)
 class AverageDrop(Masking):
     r"""Average drop: the share of the probability that the map, as a mask, hides.
 
@@ -70,7 +69,6 @@ class AverageDrop(Masking):
     better="higher",
     forwards="1",
 )
-@dataclass(frozen=True, kw_only=True)
 class AverageIncrease(Masking):
     r"""Average increase: whether the map, as a mask, raises the probability.
 
@@ -98,7 +96,6 @@ class AverageIncrease(Masking):
     forwards="8",
     explanations="1",
 )
-@dataclass(frozen=True, kw_only=True)
 class ARCC(Metric):
     r"""ARCC: the harmonic mean of ROAD, coherency and complexity.
 

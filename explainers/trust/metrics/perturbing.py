@@ -68,7 +68,6 @@ class Removals(Metric):
     better="higher",
     forwards="masks",
 )
-@dataclass(frozen=True, kw_only=True)
 class SensitivityN(Removals):
     r"""Sensitivity-n: the correlation between hidden mass and loss of the logit, over random sets of n cells.
 
@@ -112,7 +111,6 @@ class SensitivityN(Removals):
     better="lower",
     forwards="masks",
 )
-@dataclass(frozen=True, kw_only=True)
 class Infidelity(Removals):
     r"""Infidelity: the expected squared error of a map as a linear model of the score.
 

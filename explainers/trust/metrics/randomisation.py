@@ -100,7 +100,6 @@ class Randomisation(Metric):
     better="lower",
     explanations="stages",
 )
-@dataclass(frozen=True, kw_only=True)
 class MPRT(Randomisation):
     r"""MPRT, the model parameter randomisation test: the similarity of the map to the maps of randomised networks.
 
@@ -145,7 +144,6 @@ class MPRT(Randomisation):
     better="lower",
     explanations="samples * stages + samples",
 )
-@dataclass(frozen=True, kw_only=True)
 class SmoothMPRT(MPRT):
     r"""Smooth MPRT: MPRT with maps averaged over noisy pictures, because gradients are noisy.
 
@@ -189,7 +187,6 @@ class SmoothMPRT(MPRT):
     better="higher",
     explanations="1",
 )
-@dataclass(frozen=True, kw_only=True)
 class EfficientMPRT(Randomisation):
     r"""Efficient MPRT: the relative increase in complexity of the map when the network is randomised.
 

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
@@ -54,7 +53,6 @@ PAPER = Paper(
     better="higher",
     forwards="8",
 )
-@dataclass(frozen=True, kw_only=True)
 class ROAD(Metric):
     r"""ROAD, remove and debias: half of the difference between removing the least and the most important pixels.
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.methods.catalogue import Paper
@@ -22,7 +21,6 @@ from seewhy.explainers.trust.metrics.catalogue import metric
     ),
     better="higher",
 )
-@dataclass(frozen=True, kw_only=True)
 class Sparseness(Metric):
     r"""Sparseness: the Gini index of the magnitudes.
 
@@ -52,7 +50,6 @@ class Sparseness(Metric):
     ),
     better="lower",
 )
-@dataclass(frozen=True, kw_only=True)
 class Complexity(Metric):
     r"""Complexity: the entropy of the magnitudes, as shares of their sum, in nats.
 

@@ -4,7 +4,6 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.methods.catalogue import Paper
@@ -25,7 +24,6 @@ from seewhy.explainers.trust.metrics.catalogue import metric
     better="lower",
     explanations="samples",
 )
-@dataclass(frozen=True, kw_only=True)
 class MaxSensitivity(Metric):
     r"""Max-sensitivity: the largest change of the map over noisy copies of the picture.
 

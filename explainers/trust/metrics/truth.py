@@ -47,7 +47,6 @@ class Localisation(Metric):
     ),
     better="higher",
 )
-@dataclass(frozen=True, kw_only=True)
 class PointingGame(Localisation):
     r"""Pointing game: whether the largest value of the map lies in the target.
 
@@ -75,7 +74,6 @@ class PointingGame(Localisation):
     ),
     better="higher",
 )
-@dataclass(frozen=True, kw_only=True)
 class EnergyInBox(Localisation):
     r"""Energy-based pointing game: the share of the positive mass in the target.
 
