@@ -243,8 +243,8 @@ def region_sheet(explanation: Explanation, style: render.Style) -> Image.Image:
         for rank, region in enumerate(explanation.regions, start=1)
     ]
     maps = [region.map for region in explanation.regions]
-    title = f"{explanation.layers[0]}: regions by their contribution to {explanation.target.label}, and their best "
-    "classes"
+    subject = f"regions by their contribution to {explanation.target.label}, and their best classes"
+    title = f"{explanation.layers[0]}: {subject}"
     return sheet(maps, captions, title, explanation.picture, explanation.geometry, style)
 
 
@@ -334,9 +334,8 @@ def _notes(attribution: Attribution, row: int, method: str) -> tuple[Diagnostic,
     notes = attribution.diagnostics[row] if attribution.diagnostics else ()
     if attribution.change is not None and attribution.is_faint(row):
         change = float(attribution.change[row])
-        message = f"Hiding parts of the picture changes the score by only {change:.1e} of it, so rounding errors are "
-        "visible in the map."
-        notes = *notes, Diagnostic("faint-map", message)
+        message = f"Hiding parts of the picture changes the score by only {change:.1e} of it"
+        notes = *notes, Diagnostic("faint-map", f"{message}, so rounding errors are visible in the map.")
     entry = METHODS.get(method)
     if entry is None or not entry.rounding:
         return notes

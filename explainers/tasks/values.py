@@ -86,8 +86,8 @@ class Values(Task):
         digits = name.removeprefix("output:")
         if not places and not (digits.isascii() and digits.isdecimal() and len(digits) < 10):
             names = [f"output:{place}" for place in range(len(self.labels))]
-            hint = near_matches(name, [*self.labels, *names]) or "Give output:INDEX, with :down for what lowers the "
-            "value."
+            hint = near_matches(name, [*self.labels, *names])
+            hint = hint or "Give output:INDEX, with :down for what lowers the value."
             raise TargetError(f"The model has no value {name!r}. {hint}")
         place = places[0] if places else int(digits)
         if place >= len(self.labels):
