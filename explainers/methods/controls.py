@@ -56,9 +56,6 @@ class Edges(Control):
 
     where :math:`\bar{x}` is the mean of the channels, S are Sobel's kernels and G a Gaussian. The paper (section 5.1)
     shows that such edges look like an explanation.
-
-    Attributes:
-        blur: standard deviation of the Gaussian, as a share of the picture's shorter side.
     """
 
     blur: Annotated[
@@ -90,9 +87,6 @@ class Centre(Control):
 
     where u and v are distances from the middle, as shares of the picture's height and width. The paper explains why
     controls are needed; this one is our own.
-
-    Attributes:
-        spread: standard deviation, as a share of each side.
     """
 
     spread: Annotated[

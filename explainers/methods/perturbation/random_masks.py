@@ -90,14 +90,7 @@ class Moments:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomMasks(Masking):
-    """Base of methods that draw random masks.
-
-    Attributes:
-        samples: number of masks.
-        probability: of each cell to be shown.
-        cells: of a mask on each side.
-        seed: of the masks.
-    """
+    """Base of methods that draw random masks."""
 
     sign: SignOption = "positive"
     samples: Annotated[int, Field(ge=1, le=20_000, description="Number of masks.")] = 1000

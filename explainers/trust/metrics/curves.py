@@ -24,13 +24,7 @@ PAPER = Paper(
 
 @dataclass(frozen=True, kw_only=True)
 class Curve(Metric):
-    """Base of metrics that record the probability while the picture is altered step by step, in the order of the map.
-
-    Attributes:
-        steps: number of equal steps; 0 for seven levels, which are closer together where curves bend.
-        fill: replacement of hidden pixels.
-        relative: whether to divide by the probability of the whole picture.
-    """
+    """Base of metrics that record the probability while the picture is altered stepwise, in the order of the map."""
 
     steps: Annotated[
         int,

@@ -77,11 +77,6 @@ class Grid(Metric):
     """Base of metrics over mosaics of confidently classified pictures of different classes.
 
     Each such picture is the target of one mosaic; cells and companions are drawn at random.
-
-    Attributes:
-        side: cells along each side.
-        sure: minimum probability of a picture's target.
-        seed: of the mosaics.
     """
 
     side: Annotated[int, Field(ge=2, le=5, description="Cells along each side of a mosaic.")] = 2
@@ -158,9 +153,6 @@ class GridPG(Grid):
     (``gridpg-top``) does not change if the map is raised to a power. Chance is one over the number of cells. With
     ``size=native``, each cell has the size of an input, as in the paper; the network must take pictures of any size.
     With ``size=input``, the whole mosaic has the size of an input.
-
-    Attributes:
-        size: of the mosaic.
     """
 
     size: Annotated[

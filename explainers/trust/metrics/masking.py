@@ -1,9 +1,6 @@
 """Average drop, average increase and ARCC: the picture masked by its map."""
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
@@ -12,7 +9,7 @@ from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.methods.perturbation.base import masked
 from seewhy.explainers.trust.metrics.base import FillOption, Metric, Seed, Subject, probability
 from seewhy.explainers.trust.metrics.catalogue import metric
-from seewhy.explainers.trust.metrics.road import ROAD, ImputationOption
+from seewhy.explainers.trust.metrics.road import ROAD, ImputationOption, NoiseOption
 
 PAPER = Paper(
     "Chattopadhyay, Sarkar, Howlader, Balasubramanian",
@@ -24,11 +21,7 @@ PAPER = Paper(
 
 @dataclass(frozen=True, kw_only=True)
 class Masking(Metric):
-    """Base of metrics that show the network the picture masked by its map.
-
-    Attributes:
-        fill: replacement of hidden pixels.
-    """
+    """Base of metrics that show the network the picture masked by its map."""
 
     fill: FillOption = "zero"
 
@@ -104,15 +97,10 @@ class ARCC(Metric):
     where R is ``road``, :math:`m = \max(M, 0)/\max M` is the map as a mask, :math:`\bar{m}` is its mean, and
     :math:`\rho` is Pearson's correlation between m and the same method's mask for the masked picture. The result is 0
     if one of the three terms is 0.
-
-    Attributes:
-        imputation, noise, seed: as in ``road``.
     """
 
     imputation: ImputationOption = "fast"
-    noise: Annotated[
-        float, Field(ge=0, le=10, description="Standard deviation of the noise on removed pixels, in normalised units.")
-    ] = 0.01
+    noise: NoiseOption = 0.01
     seed: Seed = 0
 
     def score(self, subject: Subject) -> Tensor:

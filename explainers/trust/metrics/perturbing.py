@@ -18,13 +18,7 @@ Masks = Annotated[int, Field(ge=2, le=10_000, description="Number of masks.")]
 
 @dataclass(frozen=True, kw_only=True)
 class Removals(Metric):
-    """Base of metrics that hide parts of the pictures, the same parts of all pictures.
-
-    Attributes:
-        masks: number of masks.
-        fill: replacement of hidden pixels.
-        seed: of the masks.
-    """
+    """Base of metrics that hide parts of the pictures, the same parts of all pictures."""
 
     masks: Masks = 48
     fill: FillOption = "zero"
@@ -74,10 +68,6 @@ class SensitivityN(Removals):
     .. math:: \mathrm{corr}_{S}\Big(\sum_{i \in S} M_i,\; y(x) - y\big(x_{S \to \tilde{x}}\big)\Big), \qquad |S| = n
 
     The paper hides sets of pixels. Here they are cells of a grid, because networks hardly react to single pixels.
-
-    Attributes:
-        cells: number of cells along each side of the grid.
-        share: share of the cells that each mask hides, n.
     """
 
     cells: Annotated[int, Field(ge=2, le=1024, description="Number of cells along each side of the grid.")] = 14
@@ -118,10 +108,6 @@ class Infidelity(Removals):
 
     where S are random squares (the paper's *square removal*), and :math:`\alpha` is the factor with the least error, as
     in the authors' code, because maps have no unit. With ``scaled=false``, there is no factor.
-
-    Attributes:
-        scaled: whether to multiply each map by the factor with the least error.
-        share: largest side of a square, as a share of the picture's shorter side.
     """
 
     scaled: Annotated[bool, Field(description="Multiply each map by the factor with the least error.")] = True

@@ -54,9 +54,6 @@ class Randomisation(Metric):
 
     Each parameter is replaced by samples of a normal distribution with its mean and standard deviation, so the network
     keeps only its scales. (The paper initialises it again, which not every module supports.)
-
-    Attributes:
-        seed: of the parameters, and of noise.
     """
 
     seed: Seed = 0
@@ -107,9 +104,6 @@ class MPRT(Randomisation):
 
     where :math:`M_l` is the map of the network with the last l of L parts randomised, and :math:`\rho` is Spearman's
     correlation. 1 means that the map does not depend on the learned weights.
-
-    Attributes:
-        stages: L, parts with equal numbers of modules.
     """
 
     stages: Annotated[int, Field(ge=1, le=1000, description="Number of steps in which the network is randomised.")] = 4
@@ -152,10 +146,6 @@ class SmoothMPRT(MPRT):
               \qquad \epsilon_k \sim \mathcal{N}\big(0, \sigma^2\big)
 
     The last copy has no noise.
-
-    Attributes:
-        samples: number of copies.
-        noise: standard deviation of the noise, as a share of each picture's range.
     """
 
     samples: Annotated[int, Field(ge=1, le=1000, description="Number of copies to average.")] = 10

@@ -24,6 +24,10 @@ ImputationOption = Annotated[
     ),
 ]
 
+NoiseOption = Annotated[
+    float, Field(ge=0, le=10, description="Standard deviation of the noise on removed pixels, in normalised units.")
+]
+
 SHARES = (0.2, 0.4, 0.6, 0.8)
 
 SWEEPS = 8
@@ -62,17 +66,10 @@ class ROAD(Metric):
     where :math:`M_s` is the share s of pixels with the largest values, and :math:`L_s` that with the smallest. Each
     removed pixel becomes the weighted mean of its eight neighbours (1/6 for direct ones, 1/12 for diagonal ones), plus
     noise. This is one linear system for all removed pixels (section 4.2).
-
-    Attributes:
-        imputation: ``exact``, or ``fast``, which ranks maps alike but gives slightly different values.
-        noise: standard deviation of the noise on removed pixels, in normalised units.
-        seed: of the noise.
     """
 
     imputation: ImputationOption = "fast"
-    noise: Annotated[
-        float, Field(ge=0, le=10, description="Standard deviation of the noise on removed pixels, in normalised units.")
-    ] = 0.01
+    noise: NoiseOption = 0.01
     seed: Seed = 0
 
     def curves(self, subject: Subject) -> Tensor:

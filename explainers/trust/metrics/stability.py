@@ -31,11 +31,6 @@ class MaxSensitivity(Metric):
 
     The maximum is estimated from random :math:`\epsilon`, uniform in each pixel. The paper does not divide by the norm
     of the map; here this makes maps of different units comparable.
-
-    Attributes:
-        samples: number of noisy copies.
-        radius: r, in normalised units.
-        seed: of the noise.
     """
 
     samples: Annotated[int, Field(ge=1, le=1000, description="Number of noisy copies.")] = 10
