@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.model import Model, must_know_pictures
-from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import MaskError, OptionError, PictureError
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.explain import Layers, Target, ask_of, explainers_of
@@ -23,6 +22,7 @@ from seewhy.explainers.many import Pair, one_by_one
 from seewhy.explainers.methods.catalogue import METHODS, get_method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.evaluation import Column, Evaluation
+from seewhy.explainers.tasks.pose import named_ask
 from seewhy.explainers.tasks.regions import Mask, Region, checked, resized
 from seewhy.explainers.trust.choices import CONTROLS, DEFAULT_METRICS
 from seewhy.explainers.trust.metrics.base import Metric

@@ -14,7 +14,7 @@ from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.model import AnyModel, Model, must_know_pictures
 from seewhy.explainers.core.question import finite_outputs, ready
-from seewhy.explainers.core.task import named_ask, probability_change
+from seewhy.explainers.core.task import probability_change
 from seewhy.explainers.errors import EditError, NonFiniteError
 from seewhy.explainers.execution.accelerated import TOLERANCE
 from seewhy.explainers.execution.progress import SILENT, Progress
@@ -31,7 +31,7 @@ from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.display import Figure
 from seewhy.explainers.results.explanation import Explanation, explanations
-from seewhy.explainers.tasks.pose import task_of
+from seewhy.explainers.tasks.pose import named_ask, task_of
 from seewhy.explainers.view import prepare
 
 

@@ -21,7 +21,7 @@ from seewhy.explainers.core.attribution import Answered
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import finite_outputs, ready
-from seewhy.explainers.core.task import named_ask, probability_change
+from seewhy.explainers.core.task import probability_change
 from seewhy.explainers.errors import EditError, LayerError
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.execution.replay import Replay, UnreplayableError
@@ -38,7 +38,7 @@ from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps, grid_ax
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.layers.survey_cache import maps_at
 from seewhy.explainers.results.display import Canvas, Result, must_show, picture_of
-from seewhy.explainers.tasks.pose import task_of
+from seewhy.explainers.tasks.pose import named_ask, task_of
 from seewhy.explainers.view import prepare
 
 BATCH = 32

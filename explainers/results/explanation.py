@@ -13,7 +13,7 @@ from seewhy.explainers.core.ask import NO_CONTRAST
 from seewhy.explainers.core.attribution import Attribution, Diagnostic
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.model import Model
-from seewhy.explainers.core.task import Prediction, Task, located
+from seewhy.explainers.core.task import Prediction, Task
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging import render
 from seewhy.explainers.imaging.choices import Scale
@@ -22,6 +22,7 @@ from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.display import Drawing
+from seewhy.explainers.tasks.detected import located
 from seewhy.explainers.tasks.regions import Region as Target
 from seewhy.explainers.tasks.regions import share_outside
 from seewhy.explainers.trust.calibration import Calibration

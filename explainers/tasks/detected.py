@@ -1,6 +1,6 @@
 """What a detector shows in one picture, which of its candidates a target means, and how boxes read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Self
@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from seewhy.explainers.core.task import percent
+from seewhy.explainers.core.task import Prediction, percent
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.imaging.geometry import Box, Geometry
 from seewhy.explainers.tasks.box_target import Attribute, BoxTarget
@@ -88,6 +88,11 @@ class BoxPrediction:
         limits = (geometry.width, geometry.height) * 2
         x1, y1, x2, y2 = (min(max(edge, 0.0), float(limit)) for edge, limit in zip(box, limits, strict=True))
         return replace(self, box=(x1, y1, x2, y2), value=edges.get(self.attribute, self.value))
+
+
+def located(predictions: Sequence[Prediction], geometry: Geometry) -> tuple[Prediction, ...]:
+    """Return the predictions of a task, boxes among them in pixels of the upload."""
+    return tuple(row.located(geometry) if isinstance(row, BoxPrediction) else row for row in predictions)
 
 
 class DetectedPicture:
