@@ -95,11 +95,6 @@ class Centre(Control):
 
     def draw(self, images: Tensor) -> Tensor:
         """Return the same Gaussian for each picture."""
-        down, across = (_bell(side, self.spread, images) for side in images.shape[2:])
+        places = [(torch.arange(side, device=images.device) + 0.5) / side - 0.5 for side in images.shape[2:]]
+        down, across = (torch.exp(-(part**2) / (2 * self.spread**2)).to(images) for part in places)
         return (down[:, None] * across).expand(len(images), -1, -1)
-
-
-def _bell(side: int, spread: float, like: Tensor) -> Tensor:
-    """Return a Gaussian over the pixels of one side, 1 in its middle."""
-    places = (torch.arange(side, device=like.device) + 0.5) / side - 0.5
-    return torch.exp(-(places**2) / (2 * spread**2)).to(like)

@@ -2,11 +2,8 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.methods.cam.base import CAM, WeightedCAM
-from seewhy.explainers.methods.cam.layer_tensors import LayerTensors
+from seewhy.explainers.methods.cam.base import CAM, WeightedCAM, aligned
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.quotients import quotient
 
@@ -165,12 +162,6 @@ class ODAM(HiResCAM):
     all levels that the box is not read from. The gradients are not smoothed. On a single layer this is HiResCAM.
     """
 
-    def combine(self, tensors: LayerTensors) -> Attribution:
-        """Return the attribution: the sum of the levels' maps on the finest grid."""
-        maps = [self.map_of(*pair) for pair in tensors.pairs()]
-        finest = max(maps, key=lambda values: values.shape[1] * values.shape[2])
-        total = torch.zeros_like(finest)
-        for values in maps:
-            resized = functional.interpolate(values[:, None], size=finest.shape[1:], mode="bilinear")[:, 0]
-            total = total + resized.to(total.device)
-        return self.answer(total, tensors.objective, tensors.outputs, tensors.paths)
+    def fused(self, maps: list[Tensor]) -> Tensor:
+        """Return the sum of the levels' maps on the finest grid."""
+        return aligned(maps, torch.add, scaled=False)

@@ -64,7 +64,10 @@ def head_weights(question: Question, path: str, tensors: LayerTensors) -> Tensor
     features, outputs = tensors.activations[path], tensors.outputs
     head = linear_head(question, features, outputs)
     if head is not None and head.exact:
-        return _score_weights(head.weight, tensors)
+        # The score is linear in the logits: applied to the C columns of weights, it gives those of the score itself.
+        columns = features.shape[1]
+        rows = torch.arange(len(outputs), device=outputs.device)
+        return torch.stack([tensors.objective.rows(row.expand(columns)).scores(head.weight.T) for row in rows])
     why = (
         f"the model has no linear layer that takes {features.shape[1]} features and gives {outputs.shape[1]} logits"
         if head is None
@@ -75,13 +78,6 @@ def head_weights(question: Question, path: str, tensors: LayerTensors) -> Tensor
         f"feature maps, but {why}. Choose the layer before the pooling, or use gradcam, which is the same there and "
         "works elsewhere too."
     )
-
-
-def _score_weights(matrix: Tensor, tensors: LayerTensors) -> Tensor:
-    """Return the weights (N, C) of each picture's score, given the weights (K, C) of the logits."""
-    # The score is linear in the logits: applied to the C columns of weights, it gives those of the score itself.
-    rows = torch.arange(len(tensors.outputs), device=matrix.device)
-    return torch.stack([tensors.objective.rows(row.expand(matrix.shape[1])).scores(matrix.T) for row in rows])
 
 
 @method(

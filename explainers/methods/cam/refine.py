@@ -4,12 +4,12 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
-from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.cam.base import aligned, stage_ends
 from seewhy.explainers.methods.cam.gradcam_plus_plus import GradCAMPlusPlus
-from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, survey_for
+from seewhy.explainers.methods.cam.layer_tensors import survey_for
 from seewhy.explainers.methods.catalogue import Paper, method
 
 STAGES = 4
@@ -52,13 +52,9 @@ class RefineCAM(GradCAMPlusPlus):
         """
         return self.layers or _stages(question, super().layers_of(question))
 
-    def combine(self, tensors: LayerTensors) -> Attribution:
+    def fused(self, maps: list[Tensor]) -> Tensor:
         """Return the product."""
-        maps = [self.map_of(*pair) for pair in tensors.pairs()]
-        product = torch.ones(())
-        for values in aligned(maps):
-            product = values * product.to(values.device)
-        return self.answer(product, tensors.objective, tensors.outputs, tensors.paths)
+        return aligned(maps, torch.mul)
 
 
 def _stages(question: Question, default: tuple[str, ...]) -> tuple[str, ...]:

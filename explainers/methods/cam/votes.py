@@ -1,6 +1,6 @@
 """Votes: class maps in which each position counts by what it votes for; and the same in detail."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -156,16 +156,9 @@ class VotesDetail(Votes):
             return _without_votes(gradcam.combine(tensors.only(ends.values())))
         votes = fuse([contest.votes(self.sign) for contest in contests.values()])
         evidence = [keep_sign(tensors.activations[path] * tensors.gradients[path], self.sign) for path in details]
-        maps = _geometric_mean([votes, *(values.sum(dim=1) for values in evidence)])
-        return self.answer(maps, tensors.objective, tensors.outputs, tensors.paths)
-
-
-def _geometric_mean(maps: Sequence[Tensor]) -> Tensor:
-    """Return the geometric mean (N, h, w) of maps, each divided by its maximum, on the finest of their grids."""
-    product = torch.ones(())
-    for values in aligned(list(maps)):
-        product = values * product.to(values.device)
-    return product ** (1 / len(maps))
+        maps = [votes, *(values.sum(dim=1) for values in evidence)]
+        mean = aligned(maps, torch.mul) ** (1 / len(maps))
+        return self.answer(mean, tensors.objective, tensors.outputs, tensors.paths)
 
 
 def _without_votes(attribution: Attribution) -> Attribution:

@@ -108,7 +108,10 @@ class FullGrad(Explainer):
             coarse = principal_component(values) if self.smooth == "eigen" else values.sum(dim=1)
             fine = functional.interpolate(coarse[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
             if self.sign != "absolute":
-                fine = _summing(fine * (coarse[0].numel() / fine[0].numel()), coarse)
+                fine = fine * (coarse[0].numel() / fine[0].numel())
+                # Resizing changed the sum a little: evenly shifted, the map has that of the coarse one.
+                sums, fine_sums = (maps.double().sum(dim=(1, 2), keepdim=True) for maps in (coarse, fine))
+                fine = fine + ((sums - fine_sums) / fine[0].numel()).to(fine.dtype)
             total = fine + total.to(fine.device)
         return total.clamp_min(0) if self.sign != "signed" else total
 
@@ -126,12 +129,6 @@ def _likely_view(shape: tuple[int, ...], size: tuple[int, int]) -> FeatureMaps |
         return abs(log(shape[axes[1]] * size[1] / (shape[axes[2]] * size[0])))
 
     return GridMaps(min((1, 2, 3), (3, 1, 2), key=stretch))
-
-
-def _summing(fine: Tensor, coarse: Tensor) -> Tensor:
-    """Return the resized maps (N, H, W), shifted so that each has the sum of its coarse map (N, h, w)."""
-    difference = coarse.double().sum(dim=(1, 2), keepdim=True) - fine.double().sum(dim=(1, 2), keepdim=True)
-    return fine + (difference / fine[0].numel()).to(fine.dtype)
 
 
 def _stretched(values: Tensor, least: Tensor | float) -> Tensor:

@@ -5,8 +5,6 @@ activation multiplies each of its inputs by a gate, a normalisation divides by a
 with all of these held constant is the map that the network applies to this very picture.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -66,11 +64,6 @@ def _normalised(operation: Operation) -> Tensor | None:
     return replaced(operation(values.detach()), backward, values)
 
 
-def _keeps(kind: str, node: Any) -> bool:
-    """The largest of several values is picked by a gate as well."""
-    return kind in WINNERS or is_linear(kind, node)
-
-
 def effective_rules(method: str) -> Rules:
     """Return the rules of an effective transformation.
 
@@ -79,4 +72,6 @@ def effective_rules(method: str) -> Rules:
     """
     handlers = dict.fromkeys(_GATED, _gated) | dict.fromkeys(_BOUNDED, _bounded)
     handlers |= dict.fromkeys(("layer_norm", "group_norm"), _normalised)
-    return Rules(method, handlers, _keeps, constants=frozenset({"softmax", "sigmoid"}))
+    constants = frozenset({"softmax", "sigmoid"})
+    # The largest of several values is picked by a gate as well.
+    return Rules(method, handlers, lambda kind, node: kind in WINNERS or is_linear(kind, node), constants)

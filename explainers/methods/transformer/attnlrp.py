@@ -13,7 +13,7 @@ from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.rules.attention import attention_rules
 from seewhy.explainers.methods.rules.base import propagate
-from seewhy.explainers.methods.rules.linear import Rule, epsilon_rule, gamma_rule
+from seewhy.explainers.methods.rules.linear import epsilon_rule, gamma_rule
 from seewhy.explainers.methods.rules.relevance import Composite
 
 
@@ -73,11 +73,9 @@ class AttnLRP(Explainer):
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""
         epsilon = partial(epsilon_rule, epsilon=self.epsilon)
-        conv, dense = (self._rule(gamma) for gamma in (self.conv_gamma, self.gamma))
+        conv, dense = (
+            partial(gamma_rule, gamma=gamma) if gamma else epsilon for gamma in (self.conv_gamma, self.gamma)
+        )
         rules = attention_rules("attnlrp", Composite(conv, conv, dense, epsilon), self.epsilon)
         relevance, objective, outputs = propagate(question, question.images, rules, torch.mul)
         return self.answer(self.project(relevance), objective, outputs)
-
-    def _rule(self, gamma: float) -> Rule:
-        """Return the rule of a kind of layers."""
-        return partial(gamma_rule, gamma=gamma) if gamma else partial(epsilon_rule, epsilon=self.epsilon)
