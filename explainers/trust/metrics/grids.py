@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from seewhy.explainers.core.ask import Ask
-from seewhy.explainers.core.attribution import require_finite
 from seewhy.explainers.core.question import widened
 from seewhy.explainers.errors import LayerError, OptionError, TargetError
 from seewhy.explainers.hooks.selection import module_paths
@@ -172,15 +171,7 @@ class GridPG(Grid):
         images = mosaics.join(widened(subject.images))
         if self.size == "input":
             images = functional.interpolate(images, size=subject.images.shape[2:], mode="bilinear", antialias=True)
-        question = replace(
-            subject.question,
-            images=images.to(subject.images.dtype),
-            ask=Ask(mosaics.targets),
-            progress=subject.question.progress.unseen,
-        )
-        maps = subject.explainer.attribution(question).maps
-        require_finite(maps)
-        return maps
+        return subject.explained(images, Ask(mosaics.targets))
 
 
 @metric(

@@ -75,8 +75,10 @@ class Randomisation(Metric):
         for stop, start in pairwise(ends):
             with torch.no_grad():
                 for part in reversed(modules[start:stop]):
-                    for parameter in part.parameters(recurse=False):
-                        redraw(parameter, generator)
+                    for value in part.parameters(recurse=False):
+                        if value.is_floating_point():
+                            noise = torch.randn(value.shape, generator=generator).to(value)
+                            value.copy_(value.mean() + value.std(correction=0) * noise)
             yield model
 
     def again(self, subject: Subject, model: AnyModel, images: Tensor) -> Tensor:
@@ -200,13 +202,6 @@ def entropy(values: Any) -> float:
     counts = np.histogram(values.astype(np.float64), bins=BINS)[0]
     parts = counts[counts > 0] / counts.sum()
     return float(-(parts * np.log(parts)).sum())
-
-
-def redraw(parameter: Tensor, generator: torch.Generator) -> None:
-    """Replace the values of a parameter by samples of a normal distribution with its mean and standard deviation."""
-    if parameter.is_floating_point():
-        noise = torch.randn(parameter.shape, generator=generator).to(parameter)
-        parameter.copy_(parameter.mean() + parameter.std(correction=0) * noise)
 
 
 def copy_of(module: nn.Module) -> nn.Module:
