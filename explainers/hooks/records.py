@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from seewhy.explainers.hooks.gradient_tap import Gradients
-from seewhy.explainers.hooks.kinds import Kind
+from seewhy.explainers.hooks.kinds import CALL_KINDS, Kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,30 +27,21 @@ class Call:
 
 
 class Records:
-    """The records of one session: by path, one entry per call, in the order in which calls start."""
+    """The records of one session: by kind and path one entry per call, `Gradients` for those of gradients."""
 
     def __init__(self) -> None:
-        self.inputs: dict[str, list[Any]] = {}
-        self.outputs: dict[str, list[Any]] = {}
-        self.grad_inputs: dict[str, list[Gradients]] = {}
-        self.grad_outputs: dict[str, list[Gradients]] = {}
+        self.by_kind: dict[Kind, dict[str, list[Any]]] = {kind: {} for kind in CALL_KINDS}
         self.parameter_grads: dict[str, dict[str, Tensor | None]] = {}
-        self._by_kind: dict[Kind, dict[str, list[Any]]] = {
-            "input": self.inputs,
-            "output": self.outputs,
-            "grad_input": self.grad_inputs,
-            "grad_output": self.grad_outputs,
-        }
 
     def add(self, path: str, kinds: Iterable[Kind]) -> None:
         """Start empty records of a path; existing records stay."""
         for kind in kinds:
-            if kind in self._by_kind:
-                self._by_kind[kind].setdefault(path, [])
+            if kind in self.by_kind:
+                self.by_kind[kind].setdefault(path, [])
 
     def of(self, path: str, kinds: Iterable[Kind]) -> Iterator[tuple[Kind, list[Any]]]:
         """Yield the kind and the entries of each record of a path."""
-        for kind, entries in self._by_kind.items():
+        for kind, entries in self.by_kind.items():
             if kind in kinds:
                 yield kind, entries[path]
 

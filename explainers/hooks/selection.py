@@ -46,6 +46,11 @@ def as_module(model: Any) -> nn.Module:
     raise UnsupportedModuleError(f"Expected a torch.nn.Module or a LoadedModel, got {type(model).__name__}.")
 
 
+def is_within(path: str, container: str) -> bool:
+    """Whether the module of a path is another one, or a part of it."""
+    return not container or f"{path}.".startswith(f"{container}.")
+
+
 def is_compiled_in_place(module: nn.Module) -> bool:
     """Whether `module.compile()` was called."""
     # PyTorch has no public sign of it; `_orig_mod`, which `torch.compile(module)` sets, is missing here.

@@ -111,25 +111,26 @@ class HookSession:
     @property
     def inputs(self) -> dict[str, list[Any]]:
         """Per path, one entry per call: the only argument, or a tuple of all (keywords as a last dict), detached."""
-        return self._registry.records.inputs
+        return self._registry.records.by_kind["input"]
 
     @property
     def outputs(self) -> dict[str, list[Any]]:
         """Per path, one entry per call: the module's output after all hooks, detached."""
-        return self._registry.records.outputs
+        return self._registry.records.by_kind["output"]
 
     @property
     def grad_inputs(self) -> dict[str, list[Any]]:
         """Per path, one entry per call: gradients in the structure of `inputs`; None where no gradient flowed."""
         return {
             path: [recorded_arguments(*call.arguments(call.leaves)) for call in calls]
-            for path, calls in self._registry.records.grad_inputs.items()
+            for path, calls in self._registry.records.by_kind["grad_input"].items()
         }
 
     @property
     def grad_outputs(self) -> dict[str, list[Any]]:
         """Per path, one entry per call: gradients in the structure of `outputs`; None where no gradient flowed."""
-        return {path: [call.value() for call in calls] for path, calls in self._registry.records.grad_outputs.items()}
+        records = self._registry.records.by_kind["grad_output"]
+        return {path: [call.value() for call in calls] for path, calls in records.items()}
 
     @property
     def records(self) -> dict[Kind, dict[str, list[Any]]]:

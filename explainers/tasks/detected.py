@@ -121,7 +121,7 @@ class DetectedPicture:
             TargetError: there is none.
         """
         places = {
-            "surest": self._surest,
+            "surest": lambda _: self.shown[0] if self.shown else self._best(self._scores),
             "box": self._numbered,
             "near": self._near,
             "label": self._of_class,
@@ -159,9 +159,6 @@ class DetectedPicture:
     def _best(self, values: Tensor) -> Place:
         """Return the largest of values (A, K)."""
         return Place(*divmod(int(values.argmax()), values.shape[1]))
-
-    def _surest(self, _: BoxTarget) -> Place:
-        return self.shown[0] if self.shown else self._best(self._scores)
 
     def _numbered(self, target: BoxTarget) -> Place:
         if target.number >= len(self.shown):

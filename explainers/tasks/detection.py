@@ -11,7 +11,7 @@ from seewhy.explainers.core.ask import Ask, Targets
 from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.errors import TargetError
-from seewhy.explainers.tasks.box_target import ATTRIBUTES, BoxTarget, checked, parse_target
+from seewhy.explainers.tasks.box_target import ATTRIBUTES, BoxTarget, parse_target
 from seewhy.explainers.tasks.candidates import Candidates, Detector, overlaps
 from seewhy.explainers.tasks.choices import BOX_METHOD
 from seewhy.explainers.tasks.classification import class_index, contrasts_of, mean_of_nearest
@@ -85,14 +85,6 @@ class Detection:
         if isinstance(target, BoxTarget):
             return target
         return parse_target(target, self._names, self.attributes)
-
-    def with_attribute(self, target: BoxTarget | None, attribute: str) -> BoxTarget:
-        """Return a target, or the surest box for None, with what is asked of it.
-
-        Raises:
-            OptionError: the detector has no such attribute.
-        """
-        return replace(target or BoxTarget(), attribute=checked(attribute, self.attributes))
 
     def with_label(self, target: BoxTarget | None, label: int | str) -> BoxTarget:
         """Return a target as one of a class, or all boxes of the class for None.

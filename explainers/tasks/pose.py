@@ -17,7 +17,7 @@ from seewhy.explainers.execution.deferred_checks import deferred
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.hooks.selection import as_module
 from seewhy.explainers.layers.survey import Survey, survey_module
-from seewhy.explainers.tasks.box_target import BoxTarget
+from seewhy.explainers.tasks.box_target import BoxTarget, checked
 from seewhy.explainers.tasks.classification import Classification
 from seewhy.explainers.tasks.detection import Detection
 from seewhy.explainers.tasks.function import FunctionTask
@@ -79,7 +79,7 @@ def named_target(
             with at_fault("label", TargetError):
                 result = task.with_label(result, label)
         if attribute is not None:
-            result = task.with_attribute(result, attribute)
+            result = replace(result or BoxTarget(), attribute=checked(attribute, task.attributes))
     return result
 
 

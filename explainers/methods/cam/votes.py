@@ -12,7 +12,7 @@ from seewhy.explainers.core.attribution import Attribution, Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import keep_sign
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.hooks.selection import module_paths
+from seewhy.explainers.hooks.selection import is_within, module_paths
 from seewhy.explainers.layers.survey import Layer, Survey
 from seewhy.explainers.methods.cam.base import LayerExplainer, aligned, fuse, stage_ends
 from seewhy.explainers.methods.cam.class_maps import Contest, class_maps
@@ -178,26 +178,21 @@ def _lead(objective: Objective, outputs: Tensor) -> Tensor:
 def detail_layers(survey: Survey, paths: tuple[str, ...]) -> tuple[str, ...]:
     """Return the layers that add detail: the ends of the stages of `STRIDES` up to some layers, or else these."""
     own = [layer for layer in survey.layers if layer.path in paths]
-    places = [place for place, layer in enumerate(survey.layers) if any(_is_within(layer.path, path) for path in paths)]
+    places = [place for place, layer in enumerate(survey.layers) if any(is_within(layer.path, path) for path in paths)]
     before = [
         layer
         for layer in survey.layers[: max(places, default=0)]
-        if layer.cam and not any(_is_within(path, layer.path) for path in paths)
+        if layer.cam and not any(is_within(path, layer.path) for path in paths)
     ]
     ends = stage_ends(before, _stride) | {_stride(layer): layer.path for layer in own}
     return tuple(ends[stride] for stride in STRIDES if stride in ends) or paths
-
-
-def _is_within(path: str, container: str) -> bool:
-    """Whether a module is another one, or a part of it."""
-    return not container or f"{path}.".startswith(f"{container}.")
 
 
 def _last_part(module: nn.Module, path: str, others: tuple[str, ...]) -> str:
     """Return the path of the last part of a sequence of modules that does not hold others; they return the same."""
     part = module.get_submodule(path)
     while (
-        type(part) is nn.Sequential and len(part) and any(_is_within(other, path) and other != path for other in others)
+        type(part) is nn.Sequential and len(part) and any(is_within(other, path) and other != path for other in others)
     ):
         name = [name for name, _ in part.named_children()][-1]
         part, path = part[-1], f"{path}.{name}".lstrip(".")

@@ -19,6 +19,7 @@ from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import ModelOutputError, UnsuitableModelError
 from seewhy.explainers.hooks.attention import AttentionCall, AttentionSession
+from seewhy.explainers.hooks.selection import is_within
 from seewhy.explainers.layers.layout import TokenGrid
 from seewhy.explainers.methods.cam.layer_tensors import survey_for
 from seewhy.explainers.methods.catalogue import Paper, method
@@ -96,16 +97,11 @@ def _path(call: AttentionCall, calls: Sequence[AttentionCall], grids: Mapping[st
     grids = {path: grid for path, grid in grids.items() if len(shape) == 4 and shape[2:] == (grid.size, grid.size)}
     if not grids or shape[0] != 1:
         raise _unsuitable(f"the attention of {call.path!r} is of shape {shape}, as within windows or over channels")
-    alone = (path for path in grids if [other.path for other in calls if _holds(path, other.path)] == [call.path])
+    alone = (path for path in grids if [other.path for other in calls if is_within(other.path, path)] == [call.path])
     path = min(alone, key=len, default=None)
     if path is None:
         raise _unsuitable(f"no module around the attention of {call.path!r} returns the tokens of one block")
     return path
-
-
-def _holds(path: str, inner: str) -> bool:
-    """Whether a module is another one or lies around it."""
-    return not path or path == inner or inner.startswith(f"{path}.")
 
 
 def _unsuitable(reason: str) -> UnsuitableModelError:

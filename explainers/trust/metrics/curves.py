@@ -1,6 +1,5 @@
 """Insertion and deletion: the probability while the most important pixels appear or vanish."""
 
-from itertools import pairwise
 from typing import Annotated, ClassVar
 
 import torch
@@ -67,11 +66,7 @@ class Curve(Metric):
     def score(self, subject: Subject) -> Tensor:
         """Return the mean height (N,) of each curve; NaN if it is relative to a probability that is not positive."""
         heights, levels = self.curve(subject), self.levels
-        area = sum(
-            (stop - start) * (heights[:, number] + heights[:, number + 1]) / 2
-            for number, (start, stop) in enumerate(pairwise(levels))
-        )
-        mean = torch.as_tensor(area) / (levels[-1] - levels[0])
+        mean = torch.trapezoid(heights, heights.new_tensor(levels)) / (levels[-1] - levels[0])
         whole = subject.probabilities
         return torch.where(whole > 0, mean / whole, torch.nan) if self.relative else mean
 
