@@ -53,7 +53,6 @@ from .methods.cam.scorecam import SSCAM as SSCAM
 from .methods.cam.scorecam import ScoreCAM as ScoreCAM
 from .methods.cam.votes import Votes as Votes
 from .methods.cam.votes import VotesDetail as VotesDetail
-from .methods.catalogue import Paper as Paper
 from .methods.catalogue import get_method as get_method
 from .methods.catalogue import list_methods as list_methods
 from .methods.catalogue import method as method
@@ -91,6 +90,7 @@ from .methods.transformer.attention import Chefer as Chefer
 from .methods.transformer.attention import LeGrad as LeGrad
 from .methods.transformer.attnlrp import AttnLRP as AttnLRP
 from .methods.transformer.dave import DAVE as DAVE
+from .papers import Paper as Paper
 from .results.agreement import rank_correlation as rank_correlation
 from .results.evaluation import Evaluation as Evaluation
 from .results.explanation import Explanation as Explanation

@@ -16,6 +16,7 @@ from seewhy.explainers.core.costs import Passes, evaluate, names_in
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.errors import InvalidArgumentError, OptionError, near_matches, plain_fault
 from seewhy.explainers.methods.explainer import AUGMENTATIONS, Explainer
+from seewhy.explainers.papers import PAPERS, Paper
 from seewhy.explainers.unknown_names import owners, public, unknown_method, unknown_option
 
 Family = Literal["cam", "gradient", "rule", "transformer", "perturbation", "concept", "control"]
@@ -24,22 +25,6 @@ COMMON = ("sign", "smooth")
 """Options that every method has."""
 
 Class = TypeVar("Class", bound=type[Any])
-
-
-@dataclass(frozen=True)
-class Paper:
-    """The publication of a method.
-
-    Attributes:
-        authors, title: as published.
-        year: of the first version.
-        url: of the paper.
-    """
-
-    authors: str
-    title: str
-    year: int
-    url: str
 
 
 @dataclass(frozen=True)
@@ -222,12 +207,14 @@ def method(
 ) -> Callable[[Class], Class]:
     """Return a decorator that makes a class the frozen dataclass of its options, and enters it into the catalogue.
 
-    The arguments are the attributes of `Method`.
+    The arguments are the attributes of `Method`; the papers of ours stand in `papers.csv`.
 
     Raises:
         InvalidArgumentError: the name is taken or not lower-case, or the family is unknown.
         TypeError: the class is no `Explainer`.
     """
+
+    paper = paper or PAPERS.get(name)
 
     def enter(explainer: Class) -> Class:
         if not (isinstance(explainer, type) and issubclass(explainer, Explainer)):

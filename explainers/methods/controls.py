@@ -15,15 +15,8 @@ from torch.nn import functional
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.methods.baselines import blurred
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
-
-PAPER = Paper(
-    "Adebayo, Gilmer, Muelly, Goodfellow, Hardt, Kim",
-    "Sanity Checks for Saliency Maps",
-    2018,
-    "https://arxiv.org/abs/1810.03292",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +37,6 @@ class Control(Explainer):
     "edges",
     family="control",
     summary="Edges of the picture, blurred: a control that any method should beat.",
-    paper=PAPER,
     backwards="0",
     discriminates=False,
     fine=True,
@@ -75,7 +67,6 @@ class Edges(Control):
     "centre",
     family="control",
     summary="A Gaussian in the middle of the picture: a control that any method should beat.",
-    paper=PAPER,
     backwards="0",
     discriminates=False,
     fine=True,

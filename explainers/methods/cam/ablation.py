@@ -15,7 +15,7 @@ from seewhy.explainers.execution.chunks import chunk_size, chunks
 from seewhy.explainers.execution.replay import Replay, UnreplayableError
 from seewhy.explainers.methods.cam.forward import ForwardCAM, LayerMap
 from seewhy.explainers.methods.cam.layer_tensors import LayerTensors
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.perturbation.base import certain_change
 
 _LEAST = 1e-6
@@ -73,13 +73,6 @@ def outputs_with(
     "ablationcam",
     family="cam",
     summary="Feature maps of a layer, weighted by the decrease of the score without each of them.",
-    paper=Paper(
-        "Desai, Ramaswamy",
-        "Ablation-CAM: Visual Explanations for Deep Convolutional Network via Gradient-free Localization",
-        2020,
-        "https://openaccess.thecvf.com/content_WACV_2020/papers/Desai_Ablation-CAM_Visual_Explanations_for_Deep_"
-        "Convolutional_Network_via_Gradient-free_Localization_WACV_2020_paper.pdf",
-    ),
     forwards="1 + channels",
     backwards="0",
 )
@@ -128,12 +121,6 @@ class AblationCAM(ForwardCAM):
     "recipro-cam",
     family="cam",
     summary="Probability of the class when a layer's output keeps one position at a time.",
-    paper=Paper(
-        "Byun, Lee",
-        "Recipro-CAM: Fast gradient-free visual explanations for convolutional neural networks",
-        2022,
-        "https://arxiv.org/abs/2209.14074",
-    ),
     forwards="1 + positions",
     backwards="0",
 )

@@ -14,7 +14,7 @@ from seewhy.explainers.core.projection import first_component, gap_of, keep_sign
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.methods.cam.base import CAM, fuse
 from seewhy.explainers.methods.cam.layer_tensors import LayerTensors
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 
 MAX_POSITIONS = 1024
 """Most positions of a layer whose kernel matrix is decomposed; 32 by 32."""
@@ -28,13 +28,6 @@ LEAST_CERTAINTY = 1e-3
 TINY = 1e-300
 
 Kernel = Literal["linear", "rbf", "sigmoid"]
-
-_EIGEN = Paper(
-    "Muhammad, Yeasin",
-    "Eigen-CAM: Class Activation Map using Principal Components",
-    2020,
-    "https://arxiv.org/abs/2008.00299",
-)
 
 
 class Components(NamedTuple):
@@ -113,7 +106,6 @@ class ComponentCAM(CAM):
     "eigencam",
     family="cam",
     summary="First principal component of a layer's features; the same for every class.",
-    paper=_EIGEN,
     backwards="0",
     discriminates=False,
 )
@@ -140,7 +132,6 @@ class EigenCAM(ComponentCAM):
     "eigengradcam",
     family="cam",
     summary="First principal component of feature times gradient.",
-    paper=_EIGEN,
 )
 class EigenGradCAM(ComponentCAM):
     r"""Eigen-Grad-CAM: Eigen-CAM of the features times their gradients, which makes it depend on the class.
@@ -163,12 +154,6 @@ class EigenGradCAM(ComponentCAM):
     "kpcacam",
     family="cam",
     summary="First kernel principal component of a layer's features; the same for every class.",
-    paper=Paper(
-        "Karmani, Sivakaran, Prasad, Ali, Yang, Tang",
-        "KPCA-CAM: Visual Explainability of Deep Computer Vision Models using Kernel PCA",
-        2024,
-        "https://arxiv.org/abs/2410.00267",
-    ),
     backwards="0",
     discriminates=False,
 )

@@ -4,22 +4,14 @@ import torch
 from torch import Tensor
 
 from seewhy.explainers.methods.cam.base import CAM, WeightedCAM, aligned
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.quotients import quotient
-
-PAPER = Paper(
-    "Selvaraju, Cogswell, Das, Vedantam, Parikh, Batra",
-    "Grad-CAM: Visual Explanations from Deep Networks via Gradient-based Localization",
-    2017,
-    "https://arxiv.org/abs/1610.02391",
-)
 
 
 @method(
     "gradcam",
     family="cam",
     summary="Feature maps of a layer, weighted by their averaged gradients.",
-    paper=PAPER,
 )
 class GradCAM(WeightedCAM):
     r"""Grad-CAM: feature maps weighted by their spatially averaged gradients.
@@ -40,12 +32,6 @@ class GradCAM(WeightedCAM):
     "xgradcam",
     family="cam",
     summary="Feature maps weighted by their gradients, averaged in proportion to the features.",
-    paper=Paper(
-        "Fu, Hu, Dong, Guo, Gao, Li",
-        "Axiom-based Grad-CAM: Towards Accurate Visualization and Explanation of CNNs",
-        2020,
-        "https://arxiv.org/abs/2008.02312",
-    ),
 )
 class XGradCAM(WeightedCAM):
     r"""XGrad-CAM: gradients averaged with the features as weights.
@@ -69,12 +55,6 @@ class XGradCAM(WeightedCAM):
     "hirescam",
     family="cam",
     summary="Feature times gradient at each position, summed over the channels.",
-    paper=Paper(
-        "Draelos, Carin",
-        "Use HiResCAM instead of Grad-CAM for faithful explanations of convolutional neural networks",
-        2020,
-        "https://arxiv.org/abs/2011.08891",
-    ),
 )
 class HiResCAM(WeightedCAM):
     r"""HiResCAM: Grad-CAM without averaging the gradients.
@@ -94,12 +74,6 @@ class HiResCAM(WeightedCAM):
     "gradcam-elementwise",
     family="cam",
     summary="Positive part of feature times gradient at each position, summed over the channels.",
-    paper=Paper(
-        "Pillai, Pirsiavash",
-        "Explainable Models with Consistent Interpretations",
-        2021,
-        "https://doi.org/10.1609/aaai.v35i3.16344",
-    ),
 )
 class GradCAMElementWise(CAM):
     r"""Element-wise Grad-CAM: HiResCAM with the ReLU before the sum.
@@ -119,12 +93,6 @@ class GradCAMElementWise(CAM):
     "layercam",
     family="cam",
     summary="Feature maps weighted at each position by their positive gradients; also works in early layers.",
-    paper=Paper(
-        "Jiang, Zhang, Hou, Cheng, Wei",
-        "LayerCAM: Exploring Hierarchical Class Activation Maps for Localization",
-        2021,
-        "https://doi.org/10.1109/TIP.2021.3089943",
-    ),
 )
 class LayerCAM(WeightedCAM):
     r"""LayerCAM: each position weighted by its own positive gradient.
@@ -143,12 +111,6 @@ class LayerCAM(WeightedCAM):
     "odam",
     family="cam",
     summary="Feature times gradient at each position, summed over a detector's pyramid; distinguishes boxes.",
-    paper=Paper(
-        "Zhao, Chan",
-        "ODAM: Gradient-based Instance-Specific Visual Explanations for Object Detection",
-        2023,
-        "https://arxiv.org/abs/2304.06354",
-    ),
 )
 class ODAM(HiResCAM):
     r"""ODAM: the map of a single box, with gradients at each position instead of their average.

@@ -11,7 +11,7 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.cam.base import WeightedCAM
 from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Noise, Seed
 from seewhy.explainers.methods.quotients import quotient
 
@@ -20,12 +20,6 @@ from seewhy.explainers.methods.quotients import quotient
     "gradcam++",
     family="cam",
     summary="Feature maps weighted by their positive gradients, with equal weight for each instance of the class.",
-    paper=Paper(
-        "Chattopadhyay, Sarkar, Howlader, Balasubramanian",
-        "Grad-CAM++: Improved Visual Explanations for Deep Convolutional Networks",
-        2018,
-        "https://arxiv.org/abs/1710.11063",
-    ),
 )
 class GradCAMPlusPlus(WeightedCAM):
     r"""Grad-CAM++: a weighted average of the positive gradients.
@@ -56,13 +50,6 @@ class GradCAMPlusPlus(WeightedCAM):
     "smoothgradcam++",
     family="cam",
     summary="Grad-CAM++ with derivatives averaged over noisy copies of the picture.",
-    paper=Paper(
-        "Omeiza, Speakman, Cintas, Weldermariam",
-        "Smooth Grad-CAM++: An Enhanced Inference Level Visualization Technique for Deep Convolutional Neural "
-        "Network Models",
-        2019,
-        "https://arxiv.org/abs/1908.01224",
-    ),
     forwards="1 + samples",
     backwards="samples",
 )

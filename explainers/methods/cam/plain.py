@@ -13,7 +13,7 @@ from seewhy.explainers.errors import LayerError, UnsuitableModelError
 from seewhy.explainers.methods.cam.base import CAM, WeightedCAM
 from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect
 from seewhy.explainers.methods.cam.linear_head import linear_head
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Seed
 
 
@@ -21,12 +21,6 @@ from seewhy.explainers.methods.explainer import Seed
     "cam",
     family="cam",
     summary="Feature maps weighted by the linear head; for models with global average pooling before the head.",
-    paper=Paper(
-        "Zhou, Khosla, Lapedriza, Oliva, Torralba",
-        "Learning Deep Features for Discriminative Localization",
-        2016,
-        "https://arxiv.org/abs/1512.04150",
-    ),
     backwards="0",
 )
 class ClassActivationMap(WeightedCAM):
@@ -84,12 +78,6 @@ def head_weights(question: Question, path: str, tensors: LayerTensors) -> Tensor
     "fem",
     family="cam",
     summary="Positions where the features of each map stand out; the same for every class.",
-    paper=Paper(
-        "Fuad, Martin, Giot, Bourqui, Benois-Pineau, Zemmari",
-        "Features Understanding in 3D CNNs for Actions Recognition in Video",
-        2020,
-        "https://doi.org/10.1109/IPTA50016.2020.9286629",
-    ),
     backwards="0",
     discriminates=False,
     rounding="whether a value close to the threshold stands out",
@@ -135,12 +123,6 @@ class FEM(CAM):
     "random",
     family="control",
     summary="Feature maps with random weights: a control that any method should beat.",
-    paper=Paper(
-        "Adebayo, Gilmer, Muelly, Goodfellow, Hardt, Kim",
-        "Sanity Checks for Saliency Maps",
-        2018,
-        "https://arxiv.org/abs/1810.03292",
-    ),
     backwards="0",
     discriminates=False,
 )

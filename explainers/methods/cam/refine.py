@@ -10,7 +10,7 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.cam.base import aligned, stage_ends
 from seewhy.explainers.methods.cam.gradcam_plus_plus import GradCAMPlusPlus
 from seewhy.explainers.methods.cam.layer_tensors import survey_for
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 
 STAGES = 4
 """Most layers that are multiplied if none are named."""
@@ -20,12 +20,6 @@ STAGES = 4
     "refinecam",
     family="cam",
     summary="Product of Grad-CAM++ maps of several stages: as fine as the first, as selective as the last.",
-    paper=Paper(
-        "Domeniconi, Stramiglio, Lombardi, Salti",
-        "How to Evaluate and Refine your CAM",
-        2026,
-        "https://arxiv.org/abs/2605.14641",
-    ),
     forwards="2",
 )
 class RefineCAM(GradCAMPlusPlus):

@@ -16,19 +16,13 @@ from seewhy.explainers.hooks.attention import DefinedAttention
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.methods.cam.gradcam import GradCAM
 from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 
 
 @method(
     "finercam",
     family="cam",
     summary="Grad-CAM of the lead over the nearest classes: the details that distinguish a class.",
-    paper=Paper(
-        "Zhang, Gu, Chowdhury, Mai, Carlyn, Berger-Wolf, Su, Chao",
-        "Finer-CAM: Spotting the Difference Reveals Finer Details for Visual Explanation",
-        2025,
-        "https://arxiv.org/abs/2501.11309",
-    ),
 )
 class FinerCAM(GradCAM):
     r"""Finer-CAM: Grad-CAM of the difference between the target's logit and those of similar classes.
@@ -69,7 +63,6 @@ class FinerCAM(GradCAM):
     "shapleycam",
     family="cam",
     summary="Grad-CAM with a second-order correction that approximates Shapley values of the features.",
-    paper=Paper("Cai", "CAMs as Shapley Value-based Explainers", 2025, "https://arxiv.org/abs/2501.06261"),
     forwards="2",
     backwards="3",
 )

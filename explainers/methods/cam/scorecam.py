@@ -12,7 +12,7 @@ from torch.nn import functional
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.cam.forward import ForwardCAM, LayerMap
 from seewhy.explainers.methods.cam.layer_tensors import LayerTensors
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Seed
 
 Variant = Callable[[Tensor], Tensor]
@@ -23,12 +23,6 @@ Variant = Callable[[Tensor], Tensor]
     "scorecam",
     family="cam",
     summary="Feature maps of a layer, weighted by the score of the picture masked with each of them.",
-    paper=Paper(
-        "Wang, Wang, Du, Yang, Zhang, Ding, Mardziel, Hu",
-        "Score-CAM: Score-Weighted Visual Explanations for Convolutional Neural Networks",
-        2020,
-        "https://arxiv.org/abs/1910.01279",
-    ),
     forwards="1 + channels",
     backwards="0",
 )
@@ -93,12 +87,6 @@ class ScoreCAM(ForwardCAM):
     "sscam",
     family="cam",
     summary="Score-CAM with the score averaged over noise on the masks.",
-    paper=Paper(
-        "Wang, Naidu, Michael, Kundu",
-        "SS-CAM: Smoothed Score-CAM for Sharper Visual Feature Localization",
-        2020,
-        "https://arxiv.org/abs/2006.14255",
-    ),
     forwards="1 + channels * samples",
     backwards="0",
 )
@@ -136,12 +124,6 @@ class SSCAM(ScoreCAM):
     "iscam",
     family="cam",
     summary="Score-CAM with the score averaged over brightening of the masked picture.",
-    paper=Paper(
-        "Naidu, Ghosh, Maurya, Nayak K, Kundu",
-        "IS-CAM: Integrated Score-CAM for axiomatic-based explanations",
-        2020,
-        "https://arxiv.org/abs/2010.03023",
-    ),
     forwards="1 + channels * (samples - 1)",
     backwards="0",
 )

@@ -18,7 +18,7 @@ from seewhy.explainers.methods.cam.base import LayerExplainer, aligned, fuse, st
 from seewhy.explainers.methods.cam.class_maps import Contest, class_maps
 from seewhy.explainers.methods.cam.gradcam import GradCAM
 from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect, survey_for
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 
 STRIDES = (16, 8)
 """Pixels from one position to the next, of the grids that add detail."""
@@ -37,12 +37,6 @@ _UNAVAILABLE = Diagnostic(
     "votes",
     family="cam",
     summary="Class maps by the head's weights, with positions weighted by their votes among all classes.",
-    paper=Paper(
-        "Gupta, Arora",
-        "A Simple Saliency Method That Passes the Sanity Checks",
-        2019,
-        "https://arxiv.org/abs/1905.12152",
-    ),
     backwards="0",
 )
 class Votes(LayerExplainer):
@@ -101,12 +95,6 @@ class Votes(LayerExplainer):
     "votes-detail",
     family="cam",
     summary="Votes times the evidence on two finer grids: as selective as the last layer, finer than it.",
-    paper=Paper(
-        "Jiang, Zhang, Hou, Cheng, Wei",
-        "LayerCAM: Exploring Hierarchical Class Activation Maps for Localization",
-        2021,
-        "https://doi.org/10.1109/TIP.2021.3089943",
-    ),
 )
 class VotesDetail(Votes):
     r"""Votes × detail: the geometric mean of the votes and the evidence for them on two finer grids.

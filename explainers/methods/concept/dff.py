@@ -17,7 +17,7 @@ from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.layers.feature_maps import FeatureMaps
 from seewhy.explainers.methods.cam.base import LayerExplainer
 from seewhy.explainers.methods.cam.layer_tensors import collect
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Seed
 
 MOST = 64
@@ -172,12 +172,6 @@ def continued(question: Question, layer: str, view: FeatureMaps, regions: Tensor
     "dff",
     family="concept",
     summary="The region with the most evidence for the class, out of regions with similar features in a layer.",
-    paper=Paper(
-        "Collins, Achanta, Süsstrunk",
-        "Deep Feature Factorization For Concept Discovery",
-        2018,
-        "https://arxiv.org/abs/1806.10206",
-    ),
     forwards="2 + 2 * concepts",
     backwards="0",
 )

@@ -16,7 +16,7 @@ from seewhy.explainers.core.projection import Sign, principal_component
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps, grid_axes
 from seewhy.explainers.layers.survey_cache import surveyed_maps
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.gradient.decomposition import FullGradients, full_gradients, units_of
 
@@ -25,12 +25,6 @@ from seewhy.explainers.methods.gradient.decomposition import FullGradients, full
     "fullgrad",
     family="gradient",
     summary="Input times gradient and bias times gradient of every layer, which add up to the score.",
-    paper=Paper(
-        "Srinivas, Fleuret",
-        "Full-Gradient Representation for Neural Network Visualization",
-        2019,
-        "https://arxiv.org/abs/1905.00780",
-    ),
     forwards="2",
     backwards="3",
     fine=True,

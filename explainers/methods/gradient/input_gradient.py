@@ -10,7 +10,7 @@ from torch import Tensor
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.projection import Sign, keep_sign
 from seewhy.explainers.core.question import Question, widened
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer, Noise, Seed, SignedOption
 from seewhy.explainers.methods.gradient.base import KINKS, Sample, gradient_terms, input_gradients, maps_of_sums
 
@@ -19,12 +19,6 @@ from seewhy.explainers.methods.gradient.base import KINKS, Sample, gradient_term
     "saliency",
     family="gradient",
     summary="Largest gradient of the class score over the colour channels of each pixel.",
-    paper=Paper(
-        "Simonyan, Vedaldi, Zisserman",
-        "Deep Inside Convolutional Networks: Visualising Image Classification Models and Saliency Maps",
-        2013,
-        "https://arxiv.org/abs/1312.6034",
-    ),
     fine=True,
 )
 class Saliency(Explainer):
@@ -64,12 +58,6 @@ MOST_SAMPLES = 10_000
     "input-x-gradient",
     family="gradient",
     summary="Gradient of the class score times the input, summed over the colour channels.",
-    paper=Paper(
-        "Shrikumar, Greenside, Shcherbina, Kundaje",
-        "Not Just a Black Box: Learning Important Features Through Propagating Activation Differences",
-        2016,
-        "https://arxiv.org/abs/1605.01713",
-    ),
     fine=True,
 )
 class InputXGradient(Explainer):
@@ -103,12 +91,6 @@ def noisy_copies(question: Question, samples: int, noise: float, seed: int) -> I
     "smoothgrad",
     family="gradient",
     summary="Largest gradient over the colour channels, averaged over noisy copies of the picture.",
-    paper=Paper(
-        "Smilkov, Thorat, Kim, Viégas, Wattenberg",
-        "SmoothGrad: removing noise by adding noise",
-        2017,
-        "https://arxiv.org/abs/1706.03825",
-    ),
     forwards="1 + samples",
     backwards="samples",
     fine=True,
@@ -144,12 +126,6 @@ class SmoothGrad(Saliency):
     "vargrad",
     family="gradient",
     summary="Variance of the gradient over noisy copies of the picture, summed over the colour channels.",
-    paper=Paper(
-        "Adebayo, Gilmer, Goodfellow, Kim",
-        "Local Explanation Methods for Deep Neural Networks Lack Sensitivity to Parameter Values",
-        2018,
-        "https://arxiv.org/abs/1810.03307",
-    ),
     forwards="1 + samples",
     backwards="samples",
     fine=True,

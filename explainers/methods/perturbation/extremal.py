@@ -19,7 +19,7 @@ from seewhy.explainers.errors import OptionError
 from seewhy.explainers.execution import chunks
 from seewhy.explainers.execution.chunks import chunk_size
 from seewhy.explainers.methods.baselines import PLAIN, PlainBaseline, baseline_of
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.gradient.base import input_gradients
 from seewhy.explainers.methods.perturbation.base import Perturbation, cells_of, masked
 
@@ -43,12 +43,6 @@ BYTES = 24
     "extremal-perturbation",
     family="perturbation",
     summary="The smooth mask of a fixed area that keeps the score highest.",
-    paper=Paper(
-        "Fong, Patrick, Vedaldi",
-        "Understanding Deep Networks via Extremal Perturbations and Smooth Masks",
-        2019,
-        "https://arxiv.org/abs/1910.08485",
-    ),
     forwards="3 + steps",
     backwards="1 + steps",
     rounding="which of several equally good parts the optimiser finds",

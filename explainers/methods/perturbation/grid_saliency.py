@@ -15,7 +15,7 @@ from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.execution.chunks import chunk_size
 from seewhy.explainers.methods.baselines import PLAIN, PlainBaseline, baseline_of
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.gradient.base import input_gradients
 from seewhy.explainers.methods.perturbation.base import cells_of, masked
@@ -37,12 +37,6 @@ _NO_CONTEXT = Diagnostic(
     "grid-saliency",
     family="perturbation",
     summary="The smallest context that keeps a class in its region.",
-    paper=Paper(
-        "Hoyer, Munoz, Katiyar, Khoreva, Fischer",
-        "Grid Saliency for Context Explanations of Semantic Segmentation",
-        2019,
-        "https://arxiv.org/abs/1907.13054",
-    ),
     forwards="1 + steps",
     backwards="steps",
     rounding="which of several equally good parts of the context is kept",

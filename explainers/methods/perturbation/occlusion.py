@@ -10,7 +10,7 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.perturbation.base import Perturbation
 
 
@@ -18,12 +18,6 @@ from seewhy.explainers.methods.perturbation.base import Perturbation
     "occlusion",
     family="perturbation",
     summary="Decrease of the score when a patch hides a part of the picture.",
-    paper=Paper(
-        "Zeiler, Fergus",
-        "Visualizing and Understanding Convolutional Networks",
-        2013,
-        "https://arxiv.org/abs/1311.2901",
-    ),
     forwards="1 + positions",
     backwards="0",
     fine=True,

@@ -14,7 +14,7 @@ from seewhy.explainers.core.attribution import Attribution, Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Seed, SignOption
 from seewhy.explainers.methods.perturbation.base import Masking, Score, scored, spread
 
@@ -150,12 +150,6 @@ class RandomMasks(Masking):
     "rise",
     family="perturbation",
     summary="Average of random masks, weighted by the score of the masked picture minus the mean score.",
-    paper=Paper(
-        "Petsiuk, Das, Saenko",
-        "RISE: Randomized Input Sampling for Explanation of Black-box Models",
-        2018,
-        "https://arxiv.org/abs/1806.07421",
-    ),
     forwards="1 + samples",
     backwards="0",
     fine=True,
@@ -188,12 +182,6 @@ class RISE(RandomMasks):
     family="perturbation",
     summary="Average of random masks, weighted by the similarity of the boxes that a detector still finds; detectors "
     "only.",
-    paper=Paper(
-        "Petsiuk, Jain, Manjunatha, Morariu, Mehra, Ordonez, Saenko",
-        "Black-box Explanation of Object Detectors via Saliency Maps",
-        2021,
-        "https://arxiv.org/abs/2006.03204",
-    ),
     forwards="1 + samples",
     backwards="0",
     fine=True,

@@ -13,7 +13,7 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Seed
 from seewhy.explainers.methods.perturbation.base import Perturbation, spread
 
@@ -25,12 +25,6 @@ MOST_PASSES = 1_000_000
     "sobol",
     family="perturbation",
     summary="Share of the score's variance under random masks that involves each cell of the mask.",
-    paper=Paper(
-        "Fel, Cadène, Chalvidal, Cord, Vigouroux, Serre",
-        "Look at the Variance! Efficient Black-box Explanations with Sobol-based Sensitivity Analysis",
-        2021,
-        "https://arxiv.org/abs/2111.04138",
-    ),
     forwards="1 + samples * (cells * cells + 2)",
     backwards="0",
 )

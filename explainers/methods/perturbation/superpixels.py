@@ -14,7 +14,7 @@ from torch import Tensor
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Seed
 from seewhy.explainers.methods.perturbation.base import Perturbation, Score, Segmentation, spread, superpixels
 
@@ -79,12 +79,6 @@ class Superpixels(Perturbation):
     "feature-ablation",
     family="perturbation",
     summary="Decrease of the score when a superpixel is hidden.",
-    paper=Paper(
-        "Robnik-Šikonja, Kononenko",
-        "Explaining Classifications For Individual Instances",
-        2008,
-        "https://doi.org/10.1109/TKDE.2007.190734",
-    ),
     forwards="1 + segments",
     backwards="0",
     fine=True,
@@ -113,12 +107,6 @@ class FeatureAblation(Superpixels):
     "lime",
     family="perturbation",
     summary="Weights of a linear model of the score, fitted to random sets of hidden superpixels.",
-    paper=Paper(
-        "Ribeiro, Singh, Guestrin",
-        '"Why Should I Trust You?": Explaining the Predictions of Any Classifier',
-        2016,
-        "https://arxiv.org/abs/1602.04938",
-    ),
     forwards="1 + samples",
     backwards="0",
     fine=True,
@@ -166,12 +154,6 @@ class LIME(Superpixels):
     "kernel-shap",
     family="perturbation",
     summary="Shapley values of superpixels, by weighted least squares over sets of hidden superpixels.",
-    paper=Paper(
-        "Lundberg, Lee",
-        "A Unified Approach to Interpreting Model Predictions",
-        2017,
-        "https://arxiv.org/abs/1705.07874",
-    ),
     forwards="2 + samples",
     backwards="0",
     fine=True,

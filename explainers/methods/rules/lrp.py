@@ -9,7 +9,7 @@ from pydantic import Field
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.rules.base import propagate
 from seewhy.explainers.methods.rules.linear import (
@@ -39,12 +39,6 @@ CompositeName = Literal[
     "lrp",
     family="rule",
     summary="The logit, distributed layer by layer in proportion to contributions, down to the pixels.",
-    paper=Paper(
-        "Bach, Binder, Montavon, Klauschen, Müller, Samek",
-        "On Pixel-Wise Explanations for Non-Linear Classifier Decisions by Layer-Wise Relevance Propagation",
-        2015,
-        "https://doi.org/10.1371/journal.pone.0130140",
-    ),
     fine=True,
 )
 class LRP(Explainer):

@@ -22,7 +22,7 @@ from seewhy.explainers.hooks.attention import AttentionCall, AttentionSession
 from seewhy.explainers.hooks.selection import is_within
 from seewhy.explainers.layers.layout import TokenGrid
 from seewhy.explainers.methods.cam.layer_tensors import survey_for
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
 
 
@@ -187,12 +187,6 @@ def identity_of(probabilities: Tensor) -> Tensor:
     "attention-rollout",
     family="transformer",
     summary="Product of the attention of all blocks: which patches reach the head; the same for every class.",
-    paper=Paper(
-        "Abnar, Zuidema",
-        "Quantifying Attention Flow in Transformers",
-        2020,
-        "https://arxiv.org/abs/2005.00928",
-    ),
     forwards="2",
     discriminates=False,
 )
@@ -234,12 +228,6 @@ class AttentionRollout(AttentionExplainer):
     "chefer",
     family="transformer",
     summary="Attention times its gradient, accumulated over blocks: which patches reach the head, for a class.",
-    paper=Paper(
-        "Chefer, Gur, Wolf",
-        "Generic Attention-model Explainability for Interpreting Bi-Modal and Encoder-Decoder Transformers",
-        2021,
-        "https://arxiv.org/abs/2103.15679",
-    ),
     forwards="2",
 )
 class Chefer(AttentionExplainer):
@@ -271,12 +259,6 @@ class Chefer(AttentionExplainer):
     "legrad",
     family="transformer",
     summary="Increase of a class's score in each block with attention to a patch, averaged over blocks.",
-    paper=Paper(
-        "Bousselham, Boggust, Chaybouti, Strobelt, Kuehne",
-        "LeGrad: An Explainability Method for Vision Transformers via Feature Formation Sensitivity",
-        2024,
-        "https://arxiv.org/abs/2404.03214",
-    ),
     forwards="2",
 )
 class LeGrad(AttentionExplainer):

@@ -9,7 +9,7 @@ from pydantic import Field
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.rules.attention import attention_rules
 from seewhy.explainers.methods.rules.base import propagate
@@ -21,12 +21,6 @@ from seewhy.explainers.methods.rules.relevance import Composite
     "attnlrp",
     family="transformer",
     summary="The logit, distributed layer by layer through attention, normalisation and any activation, to the pixels.",
-    paper=Paper(
-        "Achtibat, Hatefi, Dreyer, Jain, Wiegand, Lapuschkin, Samek",
-        "AttnLRP: Attention-Aware Layer-Wise Relevance Propagation for Transformers",
-        2024,
-        "https://arxiv.org/abs/2402.05602",
-    ),
     fine=True,
     rounding="how relevance is divided among contributions that almost cancel, as in untrained networks",
 )

@@ -14,7 +14,7 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.methods.baselines import blurred
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer, Seed
 from seewhy.explainers.methods.rules.base import propagate
 from seewhy.explainers.methods.rules.effective import effective_rules
@@ -51,12 +51,6 @@ class View(NamedTuple):
     "dave",
     family="transformer",
     summary="The linear map that a transformer applies to the picture, averaged over shifted and noisy views of it.",
-    paper=Paper(
-        "Wróbel, Gairola, Tabor, Schiele, Zieliński, Rymarczyk",
-        "DAVE: Distribution-aware Attribution via ViT Gradient Decomposition",
-        2026,
-        "https://arxiv.org/abs/2602.06613",
-    ),
     forwards="1 + samples",
     backwards="samples",
     fine=True,

@@ -7,18 +7,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.trust.metrics.base import FillOption, Metric, Subject, probability
 from seewhy.explainers.trust.metrics.catalogue import metric
 
 LEVELS = (0.03, 0.08, 0.15, 0.25, 0.4, 0.6, 0.8)
-
-PAPER = Paper(
-    "Petsiuk, Das, Saenko",
-    "RISE: Randomized Input Sampling for Explanation of Black-box Models",
-    2018,
-    "https://arxiv.org/abs/1806.07421",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +67,6 @@ class Curve(Metric):
     "insertion",
     aspect="faithfulness",
     summary="Mean probability while the most important pixels are revealed in a blurred picture.",
-    paper=PAPER,
     better="higher",
     forwards="levels",
 )
@@ -95,7 +86,6 @@ class Insertion(Curve):
     "deletion",
     aspect="faithfulness",
     summary="Mean probability while the most important pixels are blurred away.",
-    paper=PAPER,
     better="lower",
     forwards="levels",
 )

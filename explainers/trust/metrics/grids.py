@@ -19,18 +19,10 @@ from seewhy.explainers.errors import LayerError, OptionError, TargetError
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.methods.cam.base import LayerExplainer
-from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.trust.marking import resized, top_share
 from seewhy.explainers.trust.metrics.base import Metric, Seed, Subject, shares
 from seewhy.explainers.trust.metrics.catalogue import metric
-
-PAPER = Paper(
-    "Rao, Böhle, Schiele",
-    "Towards Better Understanding Attribution Methods",
-    2022,
-    "https://arxiv.org/abs/2205.10435",
-)
 
 
 @plain(frozen=True, eq=False)
@@ -138,7 +130,6 @@ class Grid(Metric):
     "gridpg",
     aspect="localisation",
     summary="Share of the map in the cell of a mosaic that shows the class.",
-    paper=PAPER,
     better="higher",
     columns=("gridpg", "gridpg-top"),
     explanations="mosaics",
@@ -178,7 +169,6 @@ class GridPG(Grid):
     "difull",
     aspect="localisation",
     summary="Share of the map in the only cell of a mosaic that the class's score depends on.",
-    paper=PAPER,
     better="higher",
     columns=("difull", "difull-top"),
     explanations="mosaics",

@@ -5,18 +5,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.correlations import correlations
-from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.methods.perturbation.base import masked
 from seewhy.explainers.trust.metrics.base import FillOption, Metric, Seed, Subject, probability
 from seewhy.explainers.trust.metrics.catalogue import metric
 from seewhy.explainers.trust.metrics.road import ROAD, ImputationOption, NoiseOption
-
-PAPER = Paper(
-    "Chattopadhyay, Sarkar, Howlader, Balasubramanian",
-    "Grad-CAM++: Improved Visual Explanations for Deep Convolutional Networks",
-    2017,
-    "https://arxiv.org/abs/1710.11063",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +27,6 @@ class Masking(Metric):
     "average-drop",
     aspect="faithfulness",
     summary="Share of the probability that is lost when the picture is masked by its map.",
-    paper=PAPER,
     better="lower",
     forwards="1",
 )
@@ -58,7 +49,6 @@ class AverageDrop(Masking):
     "average-increase",
     aspect="faithfulness",
     summary="How often the probability rises when the picture is masked by its map.",
-    paper=PAPER,
     better="higher",
     forwards="1",
 )
@@ -79,12 +69,6 @@ class AverageIncrease(Masking):
     "arcc",
     aspect="faithfulness",
     summary="Harmonic mean of ROAD, coherency and conciseness of a map.",
-    paper=Paper(
-        "Domeniconi, Stramiglio, Lombardi, Salti",
-        "How to Evaluate and Refine your CAM",
-        2026,
-        "https://arxiv.org/abs/2605.14641",
-    ),
     better="higher",
     forwards="8",
     explanations="1",

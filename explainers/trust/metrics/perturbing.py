@@ -9,7 +9,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.correlations import correlations
-from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.trust.metrics.base import FillOption, Metric, Seed, Subject, logit
 from seewhy.explainers.trust.metrics.catalogue import metric
 
@@ -53,12 +52,6 @@ class Removals(Metric):
     "sensitivity-n",
     aspect="faithfulness",
     summary="Correlation between the map's mass on hidden parts and the loss of the logit without them.",
-    paper=Paper(
-        "Ancona, Ceolini, Öztireli, Gross",
-        "Towards better understanding of gradient-based attribution methods for Deep Neural Networks",
-        2017,
-        "https://arxiv.org/abs/1711.06104",
-    ),
     better="higher",
     forwards="masks",
 )
@@ -92,12 +85,6 @@ class SensitivityN(Removals):
     "infidelity",
     aspect="faithfulness",
     summary="Squared difference between the map's mass on hidden squares and the loss of the logit without them.",
-    paper=Paper(
-        "Yeh, Hsieh, Suggala, Inouye, Ravikumar",
-        "On the (In)fidelity and Sensitivity of Explanations",
-        2019,
-        "https://arxiv.org/abs/1901.09392",
-    ),
     better="lower",
     forwards="masks",
 )

@@ -18,16 +18,8 @@ from seewhy.explainers.core.task import Task
 from seewhy.explainers.correlations import rank_correlations
 from seewhy.explainers.errors import UnsupportedModuleError
 from seewhy.explainers.layers.survey import Survey
-from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.trust.metrics.base import Metric, Seed, Subject
 from seewhy.explainers.trust.metrics.catalogue import metric
-
-PAPER = Paper(
-    "Hedström, Weber, Lapuschkin, Höhne",
-    "Sanity Checks Revisited: An Exploration to Repair the Model Parameter Randomisation Test",
-    2023,
-    "https://arxiv.org/abs/2401.06465",
-)
 
 BINS = 100
 """Number of bins of the histogram of a map's values."""
@@ -90,12 +82,6 @@ class Randomisation(Metric):
     "mprt",
     aspect="randomisation",
     summary="Rank correlation of the map with the maps of the network, randomised step by step from its end.",
-    paper=Paper(
-        "Adebayo, Gilmer, Muelly, Goodfellow, Hardt, Kim",
-        "Sanity Checks for Saliency Maps",
-        2018,
-        "https://arxiv.org/abs/1810.03292",
-    ),
     better="lower",
     explanations="stages",
 )
@@ -136,7 +122,6 @@ class MPRT(Randomisation):
     "smooth-mprt",
     aspect="randomisation",
     summary="MPRT with maps averaged over noisy copies of the picture.",
-    paper=PAPER,
     better="lower",
     explanations="samples * stages + samples",
 )
@@ -175,7 +160,6 @@ class SmoothMPRT(MPRT):
     "efficient-mprt",
     aspect="randomisation",
     summary="Relative increase of the map's complexity when the whole network is randomised.",
-    paper=PAPER,
     better="higher",
     explanations="1",
 )

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from seewhy.explainers.core.question import widened
-from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.trust.metrics.base import Metric, Seed, Subject, probability
 from seewhy.explainers.trust.metrics.catalogue import metric
 
@@ -41,19 +40,11 @@ _NEIGHBOURS = {
 }
 """Weight of each neighbour of a pixel."""
 
-PAPER = Paper(
-    "Rong, Leemann, Borisov, Kasneci, Kasneci",
-    "A Consistent and Efficient Evaluation Strategy for Attribution Methods",
-    2022,
-    "https://arxiv.org/abs/2202.00449",
-)
-
 
 @metric(
     "road",
     aspect="faithfulness",
     summary="Difference between removing the least important and the most important pixels, in probability.",
-    paper=PAPER,
     better="higher",
     forwards="8",
 )

@@ -4,7 +4,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.trust.metrics.base import Metric, Subject, shares
 from seewhy.explainers.trust.metrics.catalogue import metric
 
@@ -13,12 +12,6 @@ from seewhy.explainers.trust.metrics.catalogue import metric
     "sparseness",
     aspect="complexity",
     summary="Gini index of the map's magnitudes: 0 for a uniform map, 1 for a single pixel.",
-    paper=Paper(
-        "Chalasani, Chen, Chowdhury, Jha, Wu",
-        "Concise Explanations of Neural Networks using Adversarial Training",
-        2018,
-        "https://arxiv.org/abs/1810.06583",
-    ),
     better="higher",
 )
 class Sparseness(Metric):
@@ -42,12 +35,6 @@ class Sparseness(Metric):
     "complexity",
     aspect="complexity",
     summary="Entropy of the map's magnitudes: small if few pixels have most of the mass.",
-    paper=Paper(
-        "Bhatt, Weller, Moura",
-        "Evaluating and Aggregating Feature-based Model Explanations",
-        2020,
-        "https://arxiv.org/abs/2005.00631",
-    ),
     better="lower",
 )
 class Complexity(Metric):

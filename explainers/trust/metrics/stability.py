@@ -6,7 +6,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.trust.metrics.base import Metric, Seed, Subject
 from seewhy.explainers.trust.metrics.catalogue import metric
 
@@ -15,12 +14,6 @@ from seewhy.explainers.trust.metrics.catalogue import metric
     "max-sensitivity",
     aspect="stability",
     summary="Largest change of the map under small noise on the picture, as a share of the map.",
-    paper=Paper(
-        "Yeh, Hsieh, Suggala, Inouye, Ravikumar",
-        "On the (In)fidelity and Sensitivity of Explanations",
-        2019,
-        "https://arxiv.org/abs/1901.09392",
-    ),
     better="lower",
     explanations="samples",
 )

@@ -8,7 +8,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.errors import OptionError
-from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.trust.metrics.base import Metric, Subject, shares
 from seewhy.explainers.trust.metrics.catalogue import metric
 
@@ -39,12 +38,6 @@ class Localisation(Metric):
     "pointing-game",
     aspect="localisation",
     summary="Whether the largest value of the map lies in the target's box or mask.",
-    paper=Paper(
-        "Zhang, Bargal, Lin, Brandt, Shen, Sclaroff",
-        "Top-down Neural Attention by Excitation Backprop",
-        2016,
-        "https://arxiv.org/abs/1608.00507",
-    ),
     better="higher",
 )
 class PointingGame(Localisation):
@@ -66,12 +59,6 @@ class PointingGame(Localisation):
     "energy-in-box",
     aspect="localisation",
     summary="Share of the map's positive mass in the target's box or mask.",
-    paper=Paper(
-        "Wang, Wang, Du, Yang, Zhang, Ding, Mardziel, Hu",
-        "Score-CAM: Score-Weighted Visual Explanations for Convolutional Neural Networks",
-        2019,
-        "https://arxiv.org/abs/1910.01279",
-    ),
     better="higher",
 )
 class EnergyInBox(Localisation):
