@@ -41,11 +41,11 @@ from .methods.cam.gradcam import HiResCAM as HiResCAM
 from .methods.cam.gradcam import LayerCAM as LayerCAM
 from .methods.cam.gradcam import XGradCAM as XGradCAM
 from .methods.cam.gradcam_plus_plus import GradCAMPlusPlus as GradCAMPlusPlus
+from .methods.cam.gradcam_plus_plus import RefineCAM as RefineCAM
 from .methods.cam.gradcam_plus_plus import SmoothGradCAMPlusPlus as SmoothGradCAMPlusPlus
 from .methods.cam.plain import FEM as FEM
 from .methods.cam.plain import ClassActivationMap as ClassActivationMap
 from .methods.cam.plain import RandomCAM as RandomCAM
-from .methods.cam.refine import RefineCAM as RefineCAM
 from .methods.cam.score_weighted import FinerCAM as FinerCAM
 from .methods.cam.score_weighted import ShapleyCAM as ShapleyCAM
 from .methods.cam.scorecam import ISCAM as ISCAM

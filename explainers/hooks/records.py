@@ -1,4 +1,4 @@
-"""The records of a session, and the description of a call."""
+"""The records of a session, the description of a call, and its state from its start to the last of its gradients."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from seewhy.explainers.hooks.gradient_tap import Gradients, is_differentiable
 from seewhy.explainers.hooks.kinds import CALL_KINDS, Kind
 
 
@@ -51,3 +52,50 @@ def recorded_arguments(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> 
     if kwargs:
         return (*args, kwargs)
     return args[0] if len(args) == 1 else args
+
+
+class Frame:
+    """A call from its start to the last of its gradients.
+
+    Attributes:
+        call: its description for hooks.
+        kwargs: its keyword arguments.
+        arguments: the leaves of all its arguments, before any tap; empty once the module has returned.
+        grad_input, grad_output: the gradients that have arrived.
+        awaits_output: whether a hook or record needs gradients.
+        awaits_input: whether a tap of the inputs will run the full backward hooks.
+        tapped: tapped tensors, the copies that the module got, and the version counters of these copies.
+        replaced: likewise for tensors that hooks of ``shared=True`` replaced.
+        versions: version counters of `arguments` before the module ran, which reveal in-place changes.
+        places: index of the call in each record.
+        finished: keys of the hooks after the module that have run.
+    """
+
+    def __init__(self, call: Call, kwargs: Any, arguments: list[Any]) -> None:
+        self.call = call
+        self.kwargs = kwargs
+        self.arguments = arguments
+        self.grad_input = Gradients()
+        self.grad_output = Gradients()
+        self.awaits_output = False
+        self.awaits_input = False
+        self.tapped: list[tuple[Tensor, Tensor, int]] = []
+        self.replaced: list[tuple[Tensor, Tensor, int]] = []
+        self.versions: list[int] = []
+        self.places: dict[tuple[str, Kind], int] = {}
+        self.finished: set[int] = set()
+
+    def note_versions(self) -> None:
+        """Store the version counters of the arguments, before the module runs."""
+        self.versions = [
+            leaf._version if is_differentiable(leaf) and not leaf.is_inference() else 0 for leaf in self.arguments
+        ]
+
+    def record(self, kind: Kind) -> Gradients | None:
+        """Return the entry that a record of this kind gets when the call starts."""
+        return {"grad_input": self.grad_input, "grad_output": self.grad_output}.get(kind)
+
+    def release(self) -> None:
+        """Drop the tensors that taps and hooks replaced."""
+        self.tapped.clear()
+        self.replaced.clear()

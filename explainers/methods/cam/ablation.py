@@ -13,7 +13,7 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import ModelOutputError
 from seewhy.explainers.execution.chunks import chunk_size, chunks
 from seewhy.explainers.execution.replay import Replay, UnreplayableError
-from seewhy.explainers.methods.cam.forward import ForwardCAM, LayerMap
+from seewhy.explainers.methods.cam.base import ForwardCAM
 from seewhy.explainers.methods.cam.layer_tensors import LayerTensors
 from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.perturbation.base import certain_change
@@ -92,7 +92,7 @@ class AblationCAM(ForwardCAM):
 
     runs_whole: ClassVar[bool] = False
 
-    def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> LayerMap:
+    def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> tuple[Tensor, Tensor | None]:
         """Ablate each channel of each picture."""
         activations = tensors.activations[path]
         falls = torch.zeros(activations.shape[:2], device=activations.device)
@@ -114,7 +114,7 @@ class AblationCAM(ForwardCAM):
         falls = falls * (change > 0)[:, None]
         scores = tensors.objective.scores(tensors.outputs).abs().maximum(_LEAST * largest)
         weights = falls / torch.where(scores > 0, scores, torch.ones_like(scores))[:, None]
-        return LayerMap(self.project(activations * weights[:, :, None, None]), change)
+        return self.project(activations * weights[:, :, None, None]), change
 
 
 @method(
@@ -145,7 +145,7 @@ class ReciproCAM(ForwardCAM):
         bool, Field(description="Spread the features of the position over its neighbours with a 3x3 Gaussian.")
     ] = True
 
-    def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> LayerMap:
+    def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> tuple[Tensor, Tensor | None]:
         """Keep each position of each picture."""
         activations = tensors.activations[path]
         _, _, height, width = activations.shape
@@ -166,4 +166,4 @@ class ReciproCAM(ForwardCAM):
             peaks.append(objective.alone.scores(shares).amax())
         rises = torch.stack(maps)
         change = certain_change(rises.abs().amax(dim=(1, 2, 3)), torch.stack(peaks), question.images.dtype)
-        return LayerMap(self.project(rises * (change > 0)[:, None, None, None]), change)
+        return self.project(rises * (change > 0)[:, None, None, None]), change

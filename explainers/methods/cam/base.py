@@ -1,7 +1,8 @@
-"""The bases of class activation maps: choice of layers, weights of feature maps, fusion of maps."""
+"""The bases of class activation maps: choice of layers, weights of feature maps, many passes, fusion of maps."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
 from typing import Annotated, ClassVar, TypeVar
 
 import torch
@@ -160,6 +161,36 @@ class WeightedCAM(CAM):
                 field="method",
             )
         return weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardCAM(LayerExplainer):
+    """Base of CAMs that run the model again for each channel or position of a layer.
+
+    The first pass gives the feature maps of all layers. Each layer then has its own passes and map.
+    """
+
+    @abstractmethod
+    def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> tuple[Tensor, Tensor | None]:
+        """Return the maps (N, h, w) of one layer, projected, and the change (N,) that an `Attribution` has, or None.
+
+        Run the whole model in inference mode, but replays under ``torch.no_grad()``: a replay reads version counters to
+        notice in-place changes, and tensors of inference mode have none.
+        """
+
+    def attribute(self, question: Question) -> Attribution:
+        """Run the model once for the feature maps, and then for each layer."""
+        tensors = collect(question, self.layers_of(question), None)
+        paths = tensors.paths
+        # The map of one of several layers does not look like the fused one.
+        progress = question.progress if len(paths) == 1 else question.progress.unseen
+        layers = []
+        for number, path in enumerate(paths):
+            part = replace(question, progress=progress.part(number, len(paths)))
+            layers.append(self.layer_map(part, tensors, path))
+        answer = self.answer(fuse([maps for maps, _ in layers]), tensors.objective, tensors.outputs, paths)
+        changes = [change for _, change in layers if change is not None]
+        return replace(answer, change=torch.stack(changes).amax(dim=0)) if changes else answer
 
 
 def fuse(maps: list[Tensor]) -> Tensor:

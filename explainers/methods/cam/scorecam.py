@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.methods.cam.forward import ForwardCAM, LayerMap
+from seewhy.explainers.methods.cam.base import ForwardCAM
 from seewhy.explainers.methods.cam.layer_tensors import LayerTensors
 from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Seed
@@ -57,7 +57,7 @@ class ScoreCAM(ForwardCAM):
         """Yield, for each round, the function that changes its masks (R, 1, *size)."""
         yield lambda masks: masks
 
-    def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> LayerMap:
+    def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> tuple[Tensor, Tensor | None]:
         """Run the picture with each feature map as its mask."""
         activations, images = tensors.activations[path], question.images
         size = (images.shape[2], images.shape[3])
@@ -80,7 +80,7 @@ class ScoreCAM(ForwardCAM):
                 scores[rows] += tensors.objective.rows(picture).scores(outputs)
                 rounds[rows] += 1
                 question.progress.show(maps)
-        return LayerMap(maps())
+        return maps(), None
 
 
 @method(
