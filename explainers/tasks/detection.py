@@ -42,19 +42,11 @@ class Detection:
         return tuple(name for name in ATTRIBUTES if absent.get(name, True))
 
     def outputs(self, raw: Any) -> Tensor:
-        """Return the candidates (N, A, F) in the module's result.
-
-        Raises:
-            ModelOutputError: there are none.
-        """
+        """Return the candidates (N, A, F) in the module's result."""
         return self.detector.layout.pack(self.detector.candidates(raw))
 
     def objective(self, outputs: Tensor, ask: Ask) -> "BoxObjective":
-        """Return the checked boxes to explain.
-
-        Raises:
-            TargetError: there is no such box, or a class is contrasted with itself.
-        """
+        """Return the checked boxes to explain."""
         in_pictures = ask.in_pictures(len(outputs), lambda label: BoxTarget("label", label))
         targets = [target if isinstance(target, BoxTarget) else BoxTarget() for target in in_pictures]
         places = [picture.place(target) for picture, target in zip(self._pictures(outputs), targets, strict=True)]
@@ -76,12 +68,7 @@ class Detection:
         )
 
     def target(self, target: Any) -> BoxTarget:
-        """Return the box that a user names; see `parse_target`.
-
-        Raises:
-            TargetError: there is no such class, or it is no target of a detector.
-            OptionError: an attribute that the detector lacks.
-        """
+        """Return the box that a user names; see `parse_target`."""
         if isinstance(target, BoxTarget):
             return target
         return parse_target(target, self._names, self.attributes)

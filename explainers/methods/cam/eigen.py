@@ -177,11 +177,7 @@ class KPCACAM(ComponentCAM):
     uses_gradients: ClassVar[bool] = False
 
     def components(self, activations: Tensor, gradients: Tensor) -> Components:
-        """Return the first kernel principal component.
-
-        Raises:
-            LayerError: a layer of too many positions.
-        """
+        """Return the first kernel principal component."""
         count, _, rows, columns = activations.shape
         if rows * columns > MAX_POSITIONS:
             raise LayerError(

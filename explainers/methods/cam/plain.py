@@ -35,11 +35,7 @@ class ClassActivationMap(WeightedCAM):
     uses_gradients: ClassVar[bool] = False
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass, and a look at the head.
-
-        Raises:
-            UnsuitableModelError: the logits are no linear function of the layer's averages.
-        """
+        """One forward pass, and a look at the head."""
         tensors = collect(question, self.layers_of(question), None)
         weights = {path: head_weights(question, path, tensors) for path in tensors.paths}
         return self.combine(replace(tensors, gradients=weights))
@@ -99,11 +95,7 @@ class FEM(CAM):
     uses_gradients: ClassVar[bool] = False
 
     def contributions(self, activations: Tensor, gradients: Tensor) -> Tensor:
-        """Return the means where the features stand out, and 0 elsewhere.
-
-        Raises:
-            LayerError: the layer has too few positions for any to stand out.
-        """
+        """Return the means where the features stand out, and 0 elsewhere."""
         positions = activations[0, 0].numel()
         # A single value among zeros exceeds the mean of all by the most standard deviations that there can be.
         largest = (positions - 1) ** 0.5

@@ -43,11 +43,7 @@ class FinerCAM(GradCAM):
     ] = 0.6
 
     def scores(self, objective: Objective, outputs: Tensor) -> Tensor:
-        """Return the target's logit less a share of the mean logit of D.
-
-        Raises:
-            TargetError: there is nothing to compare the target with.
-        """
+        """Return the target's logit less a share of the mean logit of D."""
         means = objective.nearest(outputs, self.references)
         if objective.against is not None:
             means = torch.where(objective.is_contrasted, objective.contrast.scores(outputs), means)
@@ -96,11 +92,7 @@ class ShapleyCAM(GradCAM):
         return "shapleycam", self.utility
 
     def attribute(self, question: Question) -> Attribution:
-        """One pass for the gradients, and a second one with a backward pass through the backward pass.
-
-        Raises:
-            LayerError: a layer that cannot carry a CAM.
-        """
+        """One pass for the gradients, and a second one with a backward pass through the backward pass."""
         tensors = collect(question, self.layers_of(question), self.scores)
         return self.combine(replace(tensors, gradients=self._corrected(question, tensors)))
 

@@ -199,11 +199,7 @@ class DFF(LayerExplainer):
     seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass, one with nothing in the layer, and two for each region.
-
-        Raises:
-            LayerError: several layers, or one that cannot carry a CAM, or whose activations are mostly negative.
-        """
+        """One forward pass, one with nothing in the layer, and two for each region."""
         parts = factorize(question, self.layers_of(question), self.concepts, self.iterations, self.seed)
         regions = regions_of(question, parts)
         answer = self.answer(self.project(regions.maps[:, :1]), parts.objective, parts.outputs, (parts.layer,))

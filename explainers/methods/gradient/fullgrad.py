@@ -64,12 +64,7 @@ class FullGrad(Explainer):
     ] = "absolute"
 
     def attribute(self, question: Question) -> Attribution:
-        """One pass forward and back, and passes of their own for modules with an implicit bias.
-
-        Raises:
-            LayerError: a module that cannot be decomposed.
-            UnsuitableModelError: the terms do not add up to the score.
-        """
+        """One pass forward and back, and passes of their own for modules with an implicit bias."""
         # A bias is a small difference of large values, which would vanish in the half precision of autocast.
         device = question.images.device.type
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():

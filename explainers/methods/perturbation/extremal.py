@@ -81,11 +81,7 @@ class ExtremalPerturbation(Perturbation):
     ] = 0.08
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass of the pictures, one of their baselines, and a forward and a backward pass per step.
-
-        Raises:
-            OptionError: the Gaussian is too wide for so many cells.
-        """
+        """One forward pass of the pictures, one of their baselines, and a forward and a backward pass per step."""
         images = question.images
         values = self._values(images)
         baseline = baseline_of(images, self.baseline, question.model).to(images.dtype)

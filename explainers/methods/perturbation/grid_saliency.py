@@ -80,11 +80,7 @@ class GridSaliency(Explainer):
     ] = 8
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass of the pictures, and a forward and a backward pass per step.
-
-        Raises:
-            TargetError: the target is no region.
-        """
+        """One forward pass of the pictures, and a forward and a backward pass per step."""
         images = question.images
         objective, outputs = question.plain()
         visible = functional.interpolate(objective.region[:, None].float(), size=images.shape[2:], mode="nearest") > 0

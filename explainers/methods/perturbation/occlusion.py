@@ -57,11 +57,7 @@ class Occlusion(Perturbation):
         return {"positions": rows * columns}
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass, and one per position of the patch.
-
-        Raises:
-            OptionError: the patch is larger than the picture.
-        """
+        """One forward pass, and one per position of the patch."""
         images = question.images
         height, width = images.shape[2:]
         if self.patch > min(height, width):

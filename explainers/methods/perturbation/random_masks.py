@@ -103,11 +103,7 @@ class RandomMasks(Masking):
     seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass, and one per mask.
-
-        Raises:
-            OptionError: more than `MOST_CELLS` cells, or so few masks that some pixel is in none.
-        """
+        """One forward pass, and one per mask."""
         images = question.images
         if (total := self.samples * self.cells**2) > MOST_CELLS:
             raise OptionError(

@@ -54,11 +54,7 @@ class Sobol(Perturbation):
     seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass, and one per mask: cells * cells + 2 for each sample.
-
-        Raises:
-            OptionError: more than `MOST_PASSES` masks.
-        """
+        """One forward pass, and one per mask: cells * cells + 2 for each sample."""
         images = question.images
         count, cells = len(images), self.cells**2
         if (total := self.samples * (cells + 2)) > MOST_PASSES:

@@ -175,11 +175,7 @@ class KernelSHAP(Superpixels):
     seed: Seed = 0
 
     def coalitions(self, regions: int) -> Tensor:
-        """Return the empty set, and then all others but the full one, or a draw of them by their kernel weight.
-
-        Raises:
-            OptionError: too few samples for so many superpixels.
-        """
+        """Return the empty set, and then all others but the full one, or a draw of them by their kernel weight."""
         if regions < 40 and 2**regions - 2 <= self.samples:
             return torch.tensor(list(product((0, 1), repeat=regions))[: max(1, 2**regions - 1)], dtype=torch.float64)
         generator = torch.Generator().manual_seed(self.seed)

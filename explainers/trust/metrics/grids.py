@@ -188,12 +188,7 @@ class DiFull(Grid):
         return {"mosaics": self.side**2}
 
     def maps(self, subject: Subject, mosaics: Mosaics) -> Tensor:
-        """Return the method's maps of the disconnected network.
-
-        Raises:
-            LayerError: the method reads layers whose outputs for several cells form no grid.
-            UnsupportedOperationError: the method has no rule for splitting a mosaic.
-        """
+        """Return the method's maps of the disconnected network."""
         layers = _layers(subject)
         images = mosaics.join(subject.images)
         maps = []

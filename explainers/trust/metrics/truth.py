@@ -23,11 +23,7 @@ class Localisation(Metric):
         """Return the share (N,) float32 of each map (N, H, W) in its target's place, (N, H, W) bool."""
 
     def score(self, subject: Subject) -> Tensor:
-        """Return the share (N,), in [0, 1]; NaN if the target's place is unknown.
-
-        Raises:
-            OptionError: all places are unknown.
-        """
+        """Return the share (N,), in [0, 1]; NaN if the target's place is unknown."""
         if subject.truth is None:
             raise OptionError("The metric needs to know where the target lies; give boxes or masks.", "boxes")
         is_known = subject.truth.any(dim=2).any(dim=1)
