@@ -119,7 +119,10 @@ def prepare_evaluation(
     explainers = _explainers(chosen, layer, own, model.module)
     if controls:
         # Options are the methods' own: a control keeps its defaults, but for the layer.
-        names = [name for name in CONTROLS if name not in explainers and _suits(name, model, layer)]
+        # A model may have no layer for a control that reads one.
+        has_layers = bool(layer or model.default_layers)
+        suitable = [name for name in CONTROLS if has_layers or not METHODS[name].takes_layers]
+        names = [name for name in suitable if name not in explainers]
         explainers |= _explainers(
             {name: name for name in names}, layer if "random" in names else None, {}, model.module
         )
@@ -166,11 +169,6 @@ def _name_of(explainer: Explainer) -> str:
         raise OptionError(f"A method is a name or an explainer, not {type(explainer).__name__}.", field="methods")
     names = [name for name, entry in METHODS.items() if entry.explainer is type(explainer)]
     return names[0] if names else type(explainer).__name__
-
-
-def _suits(control: str, model: Model, layer: Layers | None) -> bool:
-    """Whether a model allows a control: one that reads a layer needs one."""
-    return not METHODS[control].takes_layers or bool(layer or model.default_layers)
 
 
 @dataclass(eq=False)

@@ -50,7 +50,10 @@ class LayerCall:
     @property
     def is_weighted(self) -> bool:
         """Whether the module itself has parameters."""
-        return next(_own_parameters(self.module), None) is not None
+        own = list(self.module.parameters(recurse=False))
+        if parametrize.is_parametrized(self.module) and isinstance(self.module.parametrizations, nn.Module):
+            own += self.module.parametrizations.parameters()  # the originals
+        return bool(own)
 
     @property
     def cells(self) -> int:
@@ -163,13 +166,6 @@ def _reachable(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         if parametrize.is_parametrized(part) and isinstance(part.parametrizations, nn.Module):
             parametrizations.update(part.parametrizations.modules())
         yield path, part
-
-
-def _own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield a module's own parameters, and the originals of its parametrised ones."""
-    yield from module.parameters(recurse=False)
-    if parametrize.is_parametrized(module) and isinstance(module.parametrizations, nn.Module):
-        yield from module.parametrizations.parameters()
 
 
 def _tensors(value: object) -> list[Tensor]:

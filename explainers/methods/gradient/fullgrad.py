@@ -67,16 +67,13 @@ class FullGrad(Explainer):
         """One pass forward and back, and passes of their own for modules with an implicit bias."""
         # A bias is a small difference of large values, which would vanish in the half precision of autocast.
         device = question.images.device.type
-        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-            return self._attribution(question)
-
-    def _attribution(self, question: Question) -> Attribution:
         maps, parts = [], []
-        units, surveyed = units_of(question), surveyed_maps(question.model)
-        # Of each module the inputs, the gradients and the terms are in memory at once.
-        for rows in question.chunks(len(question.images), backward=True, copies=2):
-            parts.append(full_gradients(question.part(rows), units))
-            maps.append(self._map(parts[-1], (question.images.shape[2], question.images.shape[3]), surveyed))
+        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+            units, surveyed = units_of(question), surveyed_maps(question.model)
+            # Of each module the inputs, the gradients and the terms are in memory at once.
+            for rows in question.chunks(len(question.images), backward=True, copies=2):
+                parts.append(full_gradients(question.part(rows), units))
+                maps.append(self._map(parts[-1], (question.images.shape[2], question.images.shape[3]), surveyed))
         objective = Objective.joined([part.objective for part in parts])
         return self.answer(torch.cat(maps), objective, torch.cat([part.outputs for part in parts]))
 

@@ -7,11 +7,10 @@ import torch
 from pydantic import Field
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
-from seewhy.explainers.methods.rules.base import propagate
+from seewhy.explainers.methods.rules.base import RelevanceSign, propagate
 from seewhy.explainers.methods.rules.linear import (
     alpha_beta_rule,
     box_rule,
@@ -80,9 +79,7 @@ class LRP(Explainer):
     gamma: Annotated[
         float, Field(ge=0, le=1000, description="Additional weight of contributions with the sign of the output.")
     ] = 0.25
-    sign: Annotated[Sign, Field(description="Relevance for and against the class, for it only, or its magnitude.")] = (
-        "signed"
-    )
+    sign: RelevanceSign = "signed"
 
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""

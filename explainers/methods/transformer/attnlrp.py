@@ -7,12 +7,11 @@ import torch
 from pydantic import Field
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.rules.attention import attention_rules
-from seewhy.explainers.methods.rules.base import propagate
+from seewhy.explainers.methods.rules.base import RelevanceSign, propagate
 from seewhy.explainers.methods.rules.linear import epsilon_rule, gamma_rule
 from seewhy.explainers.methods.rules.relevance import Composite
 
@@ -60,9 +59,7 @@ class AttnLRP(Explainer):
     ] = 0.05
     conv_gamma: Annotated[float, Field(ge=0, le=1000, description="The same for convolutions.")] = 0.25
     epsilon: Annotated[float, Field(gt=0, le=1, description="Added to the denominators of the rules.")] = 1e-6
-    sign: Annotated[Sign, Field(description="Relevance for and against the class, for it only, or its magnitude.")] = (
-        "signed"
-    )
+    sign: RelevanceSign = "signed"
 
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""

@@ -19,7 +19,6 @@ from seewhy.explainers.errors import LayerError, OptionError, TargetError
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.methods.cam.base import LayerExplainer
-from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.trust.marking import resized, top_share
 from seewhy.explainers.trust.metrics.base import Metric, Seed, Subject, shares
 from seewhy.explainers.trust.metrics.catalogue import metric
@@ -189,7 +188,9 @@ class DiFull(Grid):
 
     def maps(self, subject: Subject, mosaics: Mosaics) -> Tensor:
         """Return the method's maps of the disconnected network."""
-        layers = _layers(subject)
+        explainer, layers = subject.explainer, tuple[str, ...]()
+        if isinstance(explainer, LayerExplainer):
+            layers = module_paths(subject.question.module, explainer.layers_of(subject.question))
         images = mosaics.join(subject.images)
         maps = []
         # One by one: a method may run any number of copies of any of its pictures, all of which show the same classes.
@@ -197,20 +198,11 @@ class DiFull(Grid):
             subject.question.progress.cancel()
             classes = mosaics.classes[mosaics.members[row]]
             network = SeparateCells(subject.question.module, layers, classes, int(mosaics.places[row]))
-            explainer: Explainer = subject.explainer
             if isinstance(explainer, LayerExplainer):
                 explainer = replace(explainer, layers=network.paths)
             target = mosaics.targets[row : row + 1]
             maps.append(explainer.explain(network, images[row : row + 1], target).maps)
         return torch.cat(maps)
-
-
-def _layers(subject: Subject) -> tuple[str, ...]:
-    """Return the layers that the method reads, as paths."""
-    explainer = subject.explainer
-    if not isinstance(explainer, LayerExplainer):
-        return ()
-    return tuple(module_paths(subject.question.module, explainer.layers_of(subject.question)))
 
 
 class SeparateCells(nn.Module):
