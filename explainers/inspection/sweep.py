@@ -20,7 +20,7 @@ from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Answered
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.model import AnyModel, Model
-from seewhy.explainers.core.question import finite_outputs, ready
+from seewhy.explainers.core.question import checked_finite, ready
 from seewhy.explainers.core.task import probability_change
 from seewhy.explainers.errors import EditError, LayerError
 from seewhy.explainers.execution.progress import SILENT, Progress
@@ -195,7 +195,7 @@ def sweep_images(
         check_layers(module, (edit,), other is not None)
         path, image_size = _swept_layer(module, edit), (inputs.shape[2], inputs.shape[3])
         task = task_of(model)
-        outputs = finite_outputs(task, module(inputs.clone())).float()
+        outputs = checked_finite(task.outputs(module(inputs.clone()))).float()
         objective = task.objective(outputs, ask)
         swapped = swapped_tensors(task, module, other, (edit,), objective, like=inputs)
         at: Literal["input", "output"] = "input" if edit.at == "input" else "output"
