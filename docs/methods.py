@@ -137,7 +137,6 @@ def notes(kind: type[Any]) -> tuple[str, str]:
     """Return the first sentence of a class's docstring, and what it says around the equation, in Markdown."""
     text = cleandoc(kind.__doc__ or "")
     text = re.sub(r"^\.\. math::(.*?)(?=^\S|\Z)", "", text, flags=re.DOTALL | re.MULTILINE)
-    text = re.sub(r"\nAttributes:\n(?:[ \t]+.*\n?|\n)*", "\n", text)
     text = re.sub(r":math:`([^`]*)`", r"$\1$", text)
     text = re.sub(r"``([^`]*)``", r"`\1`", text)
     title, _, rest = text.partition("\n\n")

@@ -1,6 +1,6 @@
 """Scores of maps that cannot depend on the picture, for proofs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -88,14 +88,9 @@ def null_rows(
     """
     strangers = Strangers()
     rows: list[Faithfulness] = []
-    for batch in _batches(pictures, batch_size):
+    source = iter(pictures)
+    while batch := list(islice(source, batch_size)):
         images = torch.stack([prepare(model, picture).image for picture in batch]).to(model.device)
         (attribution,) = prove(model, images, [explainer.explain(model, images)], trial, strangers=strangers)
         rows += [] if attribution.faithfulness is None else attribution.faithfulness.rows()
     return rows
-
-
-def _batches(pictures: Iterable[ViewSource], size: int) -> Iterator[Sequence[ViewSource]]:
-    source = iter(pictures)
-    while batch := list(islice(source, size)):
-        yield batch

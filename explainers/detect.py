@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.model import Model, must_know_pictures
-from seewhy.explainers.core.task import located
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging.geometry import Box, Geometry
-from seewhy.explainers.tasks.detected import BoxPrediction
+from seewhy.explainers.tasks.detected import BoxPrediction, located
 from seewhy.explainers.tasks.detection import Detection
 from seewhy.explainers.tasks.pose import predict
 from seewhy.explainers.view import ViewSource, prepare

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.model import Model, must_know_pictures
-from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import MaskError, OptionError, PictureError
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.explain import Layers, Target, ask_of, explainers_of
@@ -23,6 +22,7 @@ from seewhy.explainers.many import Pair, one_by_one
 from seewhy.explainers.methods.catalogue import METHODS, get_method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.evaluation import Column, Evaluation
+from seewhy.explainers.tasks.pose import named_ask
 from seewhy.explainers.tasks.regions import Mask, Region, checked, resized
 from seewhy.explainers.trust.choices import CONTROLS, DEFAULT_METRICS
 from seewhy.explainers.trust.metrics.base import Metric
@@ -119,7 +119,10 @@ def prepare_evaluation(
     explainers = _explainers(chosen, layer, own, model.module)
     if controls:
         # Options are the methods' own: a control keeps its defaults, but for the layer.
-        names = [name for name in CONTROLS if name not in explainers and _suits(name, model, layer)]
+        # A model may have no layer for a control that reads one.
+        has_layers = bool(layer or model.default_layers)
+        suitable = [name for name in CONTROLS if has_layers or not METHODS[name].takes_layers]
+        names = [name for name in suitable if name not in explainers]
         explainers |= _explainers(
             {name: name for name in names}, layer if "random" in names else None, {}, model.module
         )
@@ -166,11 +169,6 @@ def _name_of(explainer: Explainer) -> str:
         raise OptionError(f"A method is a name or an explainer, not {type(explainer).__name__}.", field="methods")
     names = [name for name, entry in METHODS.items() if entry.explainer is type(explainer)]
     return names[0] if names else type(explainer).__name__
-
-
-def _suits(control: str, model: Model, layer: Layers | None) -> bool:
-    """Whether a model allows a control: one that reads a layer needs one."""
-    return not METHODS[control].takes_layers or bool(layer or model.default_layers)
 
 
 @dataclass(eq=False)

@@ -9,7 +9,6 @@ from torch import nn
 
 from seewhy.explainers.core.ask import Ask, SpatialTarget
 from seewhy.explainers.core.model import Model, must_know_pictures
-from seewhy.explainers.core.task import each_ask, named_ask
 from seewhy.explainers.errors import LayerError, OptionError, TargetError
 from seewhy.explainers.hooks.selection import match_modules
 from seewhy.explainers.methods.cam.shared_pass import explain_jointly
@@ -18,7 +17,7 @@ from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.display import must_show
 from seewhy.explainers.results.explanation import Explanation, explanations
 from seewhy.explainers.tasks.function import TargetFunction
-from seewhy.explainers.tasks.pose import predict, task_of
+from seewhy.explainers.tasks.pose import each_ask, named_ask, predict, task_of
 from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.choices import AREA, Extent, Fill
 from seewhy.explainers.trust.faithfulness import prove

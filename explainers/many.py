@@ -13,14 +13,13 @@ from torch import Tensor
 
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.model import Model, must_know_pictures
-from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import ExplainerError, OptionError, TargetError
 from seewhy.explainers.explain import Layers, Target, ask_of, explainers_of, layer_paths
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.explanation import Explanation, explanations
-from seewhy.explainers.tasks.pose import task_of
+from seewhy.explainers.tasks.pose import named_ask, task_of
 from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.choices import AREA, Extent, Fill
 from seewhy.explainers.trust.faithfulness import prove

@@ -1,16 +1,15 @@
 """Sanity of a method on a network: its maps beside those of shuffled weights, and of an unlikely class."""
 
 from collections.abc import Callable, Iterable
-from statistics import fmean
 
 import torch
 from torch import Tensor, nn
 
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.model import AnyModel, Model
+from seewhy.explainers.correlations import rank_correlations
 from seewhy.explainers.execution.replay import structure_of
 from seewhy.explainers.methods.explainer import Explainer
-from seewhy.explainers.results.agreement import rank_correlation
 from seewhy.explainers.tasks.classification import Classification
 from seewhy.explainers.trust.metrics.randomisation import stand_in
 from seewhy.explainers.trust.sanity import Sanity
@@ -83,11 +82,6 @@ def sanity_of(explainer: Explainer, networks: Networks, images: Tensor, run: Run
         run(explainer, whole, images, classes),
         run(explainer, model, images, unlikely),
     ]
-    head_likeness, model_likeness, class_likeness = (_likeness(plain.maps, part.maps) for part in comparisons)
+    likenesses = [rank_correlations(plain.maps, part.maps).abs().mean() for part in comparisons]
+    head_likeness, model_likeness, class_likeness = (round(float(likeness), 3) for likeness in likenesses)
     return Sanity(head_likeness, model_likeness, class_likeness, pictures=len(images))
-
-
-def _likeness(first: Tensor, second: Tensor) -> float:
-    """Return the mean magnitude of the rank correlation of maps (N, h, w); of blank ones there is none."""
-    pairs = zip(first.cpu().numpy(), second.cpu().numpy(), strict=True)
-    return round(fmean(abs(rank_correlation(*pair) or 0.0) for pair in pairs), 3)

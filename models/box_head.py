@@ -70,11 +70,7 @@ class BoxHead:
         return self.shape
 
     def candidates(self, raw: Any) -> Candidates:
-        """Return the candidates in what the module returns, boxes as fractions of the model's input.
-
-        Raises:
-            ModelOutputError: there are none.
-        """
+        """Return the candidates in what the module returns, boxes as fractions of the model's input."""
         candidates = self.decode(raw)
         if not isinstance(candidates, Candidates) or not _fit(candidates):
             shapes = [tuple(part.shape) for part in tree_leaves(candidates) if isinstance(part, Tensor)]

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -147,3 +148,17 @@ def test_what_changes_pytorch_for_all_threads_is_alone_in_the_process():
 def test_every_module_says_what_lives_in_it():
     for file in MODULES:
         assert ast.get_docstring(parsed(file)), file
+
+
+def test_no_sentence_is_cut_off_where_its_line_ends():
+    """A string on a line of its own, behind one that ends in a space, belongs to it, and needs parentheses."""
+    offenders = [
+        f"{file}:{second.lineno}"
+        for file in MODULES
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.If)
+        for first, second in pairwise(node.body)
+        if isinstance(second, ast.Expr) and isinstance(second.value, ast.Constant | ast.JoinedStr)
+        if ast.unparse(first).rstrip("'\"").endswith(" ")
+    ]
+    assert offenders == []

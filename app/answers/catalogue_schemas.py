@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from seewhy.app.answers.schemas import HeadName
-from seewhy.explainers.methods.catalogue import Paper
+from seewhy.explainers.papers import Paper
 
 
 class WeightsAnswer(BaseModel):

@@ -37,7 +37,6 @@ from seewhy.app.pipeline.timings import Timings
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.ask import DEFAULT_ASK
 from seewhy.explainers.core.costs import Passes
-from seewhy.explainers.core.task import located
 from seewhy.explainers.detect import detected, must_detect
 from seewhy.explainers.errors import PictureError, UnsuitableModelError, at_fault
 from seewhy.explainers.methods.catalogue import Method
@@ -45,6 +44,7 @@ from seewhy.explainers.results.explanation import explanations
 from seewhy.explainers.segment import segmentation_of, segments_of
 from seewhy.explainers.tasks.choices import CLASS_METHOD, DEFAULT_METHOD
 from seewhy.explainers.tasks.classification import Classification
+from seewhy.explainers.tasks.detected import located
 from seewhy.explainers.tasks.regions import Mask
 from seewhy.explainers.view import View
 from seewhy.models import LoadedModel

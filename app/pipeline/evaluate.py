@@ -12,11 +12,12 @@ from seewhy.app.pipeline.plan import Plan, build_explainers
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.results import EvaluateResult
 from seewhy.explainers.core.ask import Ask
-from seewhy.explainers.core.task import located, named_ask
 from seewhy.explainers.errors import MaskError, OptionError, at_fault
 from seewhy.explainers.evaluate import columns_of, prepare_evaluation, truth_of
 from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.hooks.selection import module_paths
+from seewhy.explainers.tasks.detected import located
+from seewhy.explainers.tasks.pose import named_ask
 from seewhy.explainers.trust.metrics.base import Metric
 from seewhy.explainers.trust.metrics.catalogue import build_metrics
 from seewhy.explainers.trust.metrics.measure import Measurement, check_truth, measure, passes

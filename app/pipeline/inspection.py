@@ -21,7 +21,6 @@ from seewhy.app.pipeline.style import drawing_style
 from seewhy.app.pipeline.timings import Timings
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.costs import Passes
-from seewhy.explainers.core.task import located, named_ask
 from seewhy.explainers.errors import EditError, at_fault
 from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.hooks.selection import is_leaf, match_paths, module_paths
@@ -32,6 +31,8 @@ from seewhy.explainers.inspection.intervene import Intervention, edit_images
 from seewhy.explainers.inspection.sweep import Sweep, passes_of_sweep, sweep_images
 from seewhy.explainers.inspection.trace import Trace, trace_images
 from seewhy.explainers.results.explanation import explanations
+from seewhy.explainers.tasks.detected import located
+from seewhy.explainers.tasks.pose import named_ask
 from seewhy.models import LoadedModel
 
 

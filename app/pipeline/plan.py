@@ -13,12 +13,13 @@ from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.validation import check_counts, check_methods
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.ask import Ask
-from seewhy.explainers.core.task import BoxTask, each_ask, must_have_boxes, named_ask, named_target
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.methods.catalogue import Method, build_methods, get_method, option_names
 from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.tasks.detection import Detection
+from seewhy.explainers.tasks.pose import each_ask, must_have_boxes, named_ask, named_target
 from seewhy.explainers.tasks.regions import Mask
 from seewhy.explainers.tasks.segmentation import Segmentation
 from seewhy.explainers.trust.trial import trial_of
@@ -142,7 +143,7 @@ def explain_plan(
         way_out = "name another target" if len(model.labels) > 1 else "the model has one output only"
         raise FieldError(f"{options.against!r} is contrasted with itself; {way_out}.", field="against")
     asks = tuple(Ask.single(target, against) for target in targets)
-    boxes = isinstance(model.task, BoxTask)
+    boxes = isinstance(model.task, Detection)
     return Plan(
         model=model,
         computation=ExplainComputation(

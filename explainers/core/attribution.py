@@ -1,13 +1,12 @@
 """The result of an explainer: maps, their targets, and diagnostics."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from seewhy.explainers.core.ask import Targets
-from seewhy.explainers.core.faithfulness import Faithfulness
+from seewhy.explainers.core.faithfulness import Faithfulness, tensor_rows
 from seewhy.explainers.errors import NonFiniteError
 from seewhy.explainers.execution.deferred_checks import require
 
@@ -36,8 +35,7 @@ class Regions:
 
     def rows(self) -> list["Regions"]:
         """Return the regions of each picture (N = 1), on the CPU."""
-        tensors = (self.maps.cpu(), self.gains.cpu(), self.outputs.cpu())
-        return [Regions(*(tensor[row : row + 1] for tensor in tensors)) for row in range(len(self.maps))]
+        return tensor_rows(self, len(self.maps))
 
 
 @dataclass(frozen=True)
@@ -105,21 +103,18 @@ class Attribution(Answered):
 
     def rows(self) -> list["Attribution"]:
         """Return the attribution of each image (N = 1), on the CPU."""
-        parts: dict[str, Any] = {name: value.cpu() for name, value in vars(self).items() if isinstance(value, Tensor)}
-        if isinstance(self.targets, tuple):
-            parts["targets"] = self.targets
         nothing = [None] * len(self.maps)
         regions = nothing if self.regions is None else self.regions.rows()
         faithfulness = nothing if self.faithfulness is None else self.faithfulness.rows()
         return [
             replace(
-                self,
-                **{name: value[row : row + 1] for name, value in parts.items()},
+                part,
+                targets=part.targets[row : row + 1] if isinstance(part.targets, tuple) else part.targets,
                 regions=regions[row],
                 diagnostics=self.diagnostics[row : row + 1],
                 faithfulness=faithfulness[row],
             )
-            for row in range(len(self.maps))
+            for row, part in enumerate(tensor_rows(self, len(self.maps)))
         ]
 
 

@@ -1,10 +1,12 @@
 """Faithfulness: scores of the marked part alone, and without it."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
+
+Batch = TypeVar("Batch", bound=Any)
 
 LEAST = 1e-6
 """Minimum probability that differences are divided by, and minimum relative change of other scores."""
@@ -83,8 +85,10 @@ class Faithfulness:
 
     def rows(self) -> list["Faithfulness"]:
         """Return the faithfulness of each picture (N = 1), on the CPU."""
-        parts: dict[str, Any] = {name: value.cpu() for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return [
-            replace(self, **{name: value[row : row + 1] for name, value in parts.items()})
-            for row in range(len(self.whole))
-        ]
+        return tensor_rows(self, len(self.whole))
+
+
+def tensor_rows(batch: Batch, count: int) -> list[Batch]:
+    """Return a dataclass of each of `count` pictures, from one whose tensors have a row for each, on the CPU."""
+    parts: dict[str, Any] = {name: value.cpu() for name, value in vars(batch).items() if isinstance(value, Tensor)}
+    return [replace(batch, **{name: value[row : row + 1] for name, value in parts.items()}) for row in range(count)]

@@ -85,7 +85,7 @@ class Question:
             ModelOutputError: there are none.
             NonFiniteError: they hold NaN or infinity.
         """
-        return finite_outputs(self.task, raw)
+        return checked_finite(self.task.outputs(raw))
 
     def run(self, images: Tensor) -> Tensor:
         """Return the outputs (R, ...) of pictures (R, C, H, W), which stay as they are, in the model's dtype.
@@ -203,11 +203,6 @@ def _dtype_of(module: nn.Module, images: Tensor) -> torch.dtype:
         if first is None and value.is_floating_point():
             first = value.dtype
     return first or images.dtype
-
-
-def finite_outputs(task: Task, raw: Any) -> Tensor:
-    """Return the outputs (N, ...) in a module's result; errors are those of `Question.outputs`."""
-    return checked_finite(task.outputs(raw))
 
 
 def checked_finite(outputs: Tensor) -> Tensor:

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from seewhy.explainers.hooks.evaluation import runs_again
-from seewhy.explainers.hooks.frame import Frame
 from seewhy.explainers.hooks.gradient_tap import Gradients, copied, is_differentiable, is_one_of, mark, substituted, tap
 from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.hooks.parameters import Hook, fitting
-from seewhy.explainers.hooks.records import Call, recorded_arguments
+from seewhy.explainers.hooks.records import Call, Frame, recorded_arguments
 from seewhy.explainers.hooks.registry import Registry
 
 

@@ -3,7 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -41,21 +41,17 @@ _holders: "WeakKeyDictionary[nn.Module, Counter[str]]" = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-@contextmanager
-def evaluation_mode(module: nn.Module) -> Iterator[None]:
+def evaluation_mode(module: nn.Module) -> AbstractContextManager[None]:
     """Run with dropout off, batch norm on its running statistics and gradient checkpointing off; then restore all.
 
     Several threads may hold the same modules, under one root or several: the last to leave restores a module's mode.
     """
-    with _switched_off(module, ("training", *_CHECKPOINTING)):
-        yield
+    return _switched_off(module, ("training", *_CHECKPOINTING))
 
 
-@contextmanager
-def without_checkpointing(module: nn.Module) -> Iterator[None]:
+def without_checkpointing(module: nn.Module) -> AbstractContextManager[None]:
     """Run with the attributes that switch gradient checkpointing on set to off; then restore them."""
-    with _switched_off(module, _CHECKPOINTING):
-        yield
+    return _switched_off(module, _CHECKPOINTING)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The records of a session, and the description of a call."""
+"""The records of a session, the description of a call, and its state from its start to the last of its gradients."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from seewhy.explainers.hooks.gradient_tap import Gradients
-from seewhy.explainers.hooks.kinds import Kind
+from seewhy.explainers.hooks.gradient_tap import Gradients, is_differentiable
+from seewhy.explainers.hooks.kinds import CALL_KINDS, Kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,30 +28,21 @@ class Call:
 
 
 class Records:
-    """The records of one session: by path, one entry per call, in the order in which calls start."""
+    """The records of one session: by kind and path one entry per call, `Gradients` for those of gradients."""
 
     def __init__(self) -> None:
-        self.inputs: dict[str, list[Any]] = {}
-        self.outputs: dict[str, list[Any]] = {}
-        self.grad_inputs: dict[str, list[Gradients]] = {}
-        self.grad_outputs: dict[str, list[Gradients]] = {}
+        self.by_kind: dict[Kind, dict[str, list[Any]]] = {kind: {} for kind in CALL_KINDS}
         self.parameter_grads: dict[str, dict[str, Tensor | None]] = {}
-        self._by_kind: dict[Kind, dict[str, list[Any]]] = {
-            "input": self.inputs,
-            "output": self.outputs,
-            "grad_input": self.grad_inputs,
-            "grad_output": self.grad_outputs,
-        }
 
     def add(self, path: str, kinds: Iterable[Kind]) -> None:
         """Start empty records of a path; existing records stay."""
         for kind in kinds:
-            if kind in self._by_kind:
-                self._by_kind[kind].setdefault(path, [])
+            if kind in self.by_kind:
+                self.by_kind[kind].setdefault(path, [])
 
     def of(self, path: str, kinds: Iterable[Kind]) -> Iterator[tuple[Kind, list[Any]]]:
         """Yield the kind and the entries of each record of a path."""
-        for kind, entries in self._by_kind.items():
+        for kind, entries in self.by_kind.items():
             if kind in kinds:
                 yield kind, entries[path]
 
@@ -61,3 +52,50 @@ def recorded_arguments(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> 
     if kwargs:
         return (*args, kwargs)
     return args[0] if len(args) == 1 else args
+
+
+class Frame:
+    """A call from its start to the last of its gradients.
+
+    Attributes:
+        call: its description for hooks.
+        kwargs: its keyword arguments.
+        arguments: the leaves of all its arguments, before any tap; empty once the module has returned.
+        grad_input, grad_output: the gradients that have arrived.
+        awaits_output: whether a hook or record needs gradients.
+        awaits_input: whether a tap of the inputs will run the full backward hooks.
+        tapped: tapped tensors, the copies that the module got, and the version counters of these copies.
+        replaced: likewise for tensors that hooks of ``shared=True`` replaced.
+        versions: version counters of `arguments` before the module ran, which reveal in-place changes.
+        places: index of the call in each record.
+        finished: keys of the hooks after the module that have run.
+    """
+
+    def __init__(self, call: Call, kwargs: Any, arguments: list[Any]) -> None:
+        self.call = call
+        self.kwargs = kwargs
+        self.arguments = arguments
+        self.grad_input = Gradients()
+        self.grad_output = Gradients()
+        self.awaits_output = False
+        self.awaits_input = False
+        self.tapped: list[tuple[Tensor, Tensor, int]] = []
+        self.replaced: list[tuple[Tensor, Tensor, int]] = []
+        self.versions: list[int] = []
+        self.places: dict[tuple[str, Kind], int] = {}
+        self.finished: set[int] = set()
+
+    def note_versions(self) -> None:
+        """Store the version counters of the arguments, before the module runs."""
+        self.versions = [
+            leaf._version if is_differentiable(leaf) and not leaf.is_inference() else 0 for leaf in self.arguments
+        ]
+
+    def record(self, kind: Kind) -> Gradients | None:
+        """Return the entry that a record of this kind gets when the call starts."""
+        return {"grad_input": self.grad_input, "grad_output": self.grad_output}.get(kind)
+
+    def release(self) -> None:
+        """Drop the tensors that taps and hooks replaced."""
+        self.tapped.clear()
+        self.replaced.clear()

@@ -1,7 +1,8 @@
 """Selection of modules and parameters by path, glob, type or predicate; it needs no hooks."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -43,6 +44,11 @@ def as_module(model: Any) -> nn.Module:
     if isinstance(inner, nn.Module):
         return as_module(inner)
     raise UnsupportedModuleError(f"Expected a torch.nn.Module or a LoadedModel, got {type(model).__name__}.")
+
+
+def is_within(path: str, container: str) -> bool:
+    """Whether the module of a path is another one, or a part of it."""
+    return not container or f"{path}.".startswith(f"{container}.")
 
 
 def is_compiled_in_place(module: nn.Module) -> bool:
@@ -119,15 +125,23 @@ ModuleSelector = str | type[nn.Module] | nn.Module | Callable[[nn.Module], bool]
 """Which modules: a dotted path or glob (``*`` also matches dots), a type, a module itself, or a predicate."""
 
 
-def match_modules(modules: Mapping[str, nn.Module], where: Iterable[ModuleSelector]) -> tuple[str, ...]:
+def match_modules(
+    modules: Mapping[str, nn.Module],
+    where: Iterable[ModuleSelector],
+    unreachable: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[str, ...]:
     """Return the paths of the modules that are meant, in module order.
+
+    Globs, types and predicates pass over modules that hooks cannot reach; a module that is named must be within reach.
 
     Args:
         modules: by path.
         where: each a path, glob, type, module or predicate; a predicate is asked about every module once.
+        unreachable: see `out_of_reach`.
 
     Raises:
         LayerError: one that matches nothing, or none at all.
+        UnsupportedModuleError: a module that is named, or all that a pattern matches, cannot be reached.
         TypeError: something else.
     """
     where = tuple(where)
@@ -135,60 +149,39 @@ def match_modules(modules: Mapping[str, nn.Module], where: Iterable[ModuleSelect
         raise LayerError("No layers were given; name one, or use '*' for all.")
     matching: set[str] = set()
     for selector in where:
-        if isinstance(selector, str):
-            matching |= set(match_paths(modules, [selector]))
-            continue
-        if isinstance(selector, type):
-            matches = {module for module in modules.values() if isinstance(module, selector)}
-            absence = f"no module of the type {selector.__name__}"
-        elif isinstance(selector, nn.Module):
-            matches = {selector} & set(modules.values())
-            absence = f"no such module as this {type(selector).__name__}"
-        elif callable(selector):
-            matches = {module for module in dict.fromkeys(modules.values()) if selector(module)}
-            absence = "no module that the predicate accepts"
-        else:
-            raise TypeError(
-                "Name layers by paths, globs, types, modules or predicates as separate arguments, not by "
-                f"{type(selector).__name__}."
-            )
+        meant = _meant(modules, selector)
+        matches = [path for path in meant if path not in unreachable]
         if not matches:
-            types = ", ".join(sorted({type(module).__name__ for module in modules.values()})[:20])
-            raise LayerError(f"The model has {absence}; it is made of {types}.")
-        matching |= {path for path, module in modules.items() if module in matches}
+            raise UnsupportedModuleError(
+                f"Hooks cannot reach {meant[0]!r}: it belongs to {unreachable[meant[0]]}. Choose another layer, or put "
+                "the original module in its place."
+            )
+        matching.update(matches)
     return tuple(path for path in modules if path in matching)
 
 
-def match_reachable(
-    modules: Mapping[str, nn.Module], where: Iterable[ModuleSelector], unreachable: Mapping[str, str]
-) -> tuple[str, ...]:
-    """Return what `match_modules` does, without the modules that hooks cannot reach.
-
-    Globs, types and predicates pass over these; a module that is named must be within reach.
-
-    Args:
-        modules: by path.
-        where: each a path, glob, type, module or predicate.
-        unreachable: see `out_of_reach`.
-
-    Raises:
-        LayerError: as `match_modules`.
-        UnsupportedModuleError: a module that is named, or all that a pattern matches, cannot be reached.
-    """
-    paths = match_modules(modules, where)
-    if not unreachable:
-        return paths
-    matching: set[str] = set()
-    for selector in where:
-        matched = match_modules(modules, [selector])
-        within = [path for path in matched if path not in unreachable]
-        if not within:
-            raise UnsupportedModuleError(
-                f"Hooks cannot reach {matched[0]!r}: it belongs to {unreachable[matched[0]]}. Choose another layer, "
-                "or put the original module in its place."
-            )
-        matching.update(within)
-    return tuple(path for path in paths if path in matching)
+def _meant(modules: Mapping[str, nn.Module], selector: ModuleSelector) -> Sequence[str]:
+    """Return the paths that one selector means, in module order; errors are those of `match_modules`."""
+    if isinstance(selector, str):
+        return match_paths(modules, [selector])
+    if isinstance(selector, type):
+        matches = {module for module in modules.values() if isinstance(module, selector)}
+        absence = f"no module of the type {selector.__name__}"
+    elif isinstance(selector, nn.Module):
+        matches = {selector} & set(modules.values())
+        absence = f"no such module as this {type(selector).__name__}"
+    elif callable(selector):
+        matches = {module for module in dict.fromkeys(modules.values()) if selector(module)}
+        absence = "no module that the predicate accepts"
+    else:
+        raise TypeError(
+            "Name layers by paths, globs, types, modules or predicates as separate arguments, not by "
+            f"{type(selector).__name__}."
+        )
+    if not matches:
+        types = ", ".join(sorted({type(module).__name__ for module in modules.values()})[:20])
+        raise LayerError(f"The model has {absence}; it is made of {types}.")
+    return [path for path, module in modules.items() if module in matches]
 
 
 def first_names(modules: Mapping[str, nn.Module], paths: Iterable[str]) -> tuple[str, ...]:

@@ -31,8 +31,8 @@ from seewhy.explainers.hooks.selection import (
     ModuleSelector,
     as_module,
     first_names,
+    match_modules,
     match_parameters,
-    match_reachable,
     named_parameters,
     out_of_reach,
 )
@@ -111,25 +111,26 @@ class HookSession:
     @property
     def inputs(self) -> dict[str, list[Any]]:
         """Per path, one entry per call: the only argument, or a tuple of all (keywords as a last dict), detached."""
-        return self._registry.records.inputs
+        return self._registry.records.by_kind["input"]
 
     @property
     def outputs(self) -> dict[str, list[Any]]:
         """Per path, one entry per call: the module's output after all hooks, detached."""
-        return self._registry.records.outputs
+        return self._registry.records.by_kind["output"]
 
     @property
     def grad_inputs(self) -> dict[str, list[Any]]:
         """Per path, one entry per call: gradients in the structure of `inputs`; None where no gradient flowed."""
         return {
             path: [recorded_arguments(*call.arguments(call.leaves)) for call in calls]
-            for path, calls in self._registry.records.grad_inputs.items()
+            for path, calls in self._registry.records.by_kind["grad_input"].items()
         }
 
     @property
     def grad_outputs(self) -> dict[str, list[Any]]:
         """Per path, one entry per call: gradients in the structure of `outputs`; None where no gradient flowed."""
-        return {path: [call.value() for call in calls] for path, calls in self._registry.records.grad_outputs.items()}
+        records = self._registry.records.by_kind["grad_output"]
+        return {path: [call.value() for call in calls] for path, calls in records.items()}
 
     @property
     def records(self) -> dict[Kind, dict[str, list[Any]]]:
@@ -278,7 +279,7 @@ class HookSession:
         if unknown := names - set(KINDS):
             choices = f"choose from {', '.join(KINDS)}"
             raise InvalidArgumentError(f"Unknown kinds {sorted(map(str, unknown))}; {choices}.", field="kinds")
-        paths = match_reachable(self._modules, where, self._unreachable)
+        paths = match_modules(self._modules, where, self._unreachable)
         for path in paths:
             if names & set(CALL_KINDS):
                 self._site(path).kinds.setdefault(path, set()).update(names)
@@ -298,7 +299,7 @@ class HookSession:
             RuntimeError: the session is not open.
         """
         self._require_open()
-        matched = match_reachable(self._modules, paths, self._unreachable)
+        matched = match_modules(self._modules, paths, self._unreachable)
         self._leaves.make(*(self._modules[path] for path in matched))
 
     def backward(self, score: Tensor, retain_graph: bool = False) -> None:
@@ -360,7 +361,7 @@ class HookSession:
     ) -> HookHandle:
         self._require_open()
         key = next(self._keys)  # numbers, for the same hook may be registered twice
-        paths = match_reachable(self._modules, where, self._unreachable)
+        paths = match_modules(self._modules, where, self._unreachable)
         undo: list[Callable[[], object]] = []
         for site in dict.fromkeys(self._site(path) for path in paths):
             hooks: OrderedDict[int, Any] = getattr(site, kind)

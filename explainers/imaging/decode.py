@@ -111,7 +111,8 @@ class Probe:
         with _faults(self._max_pixels):
             # The last row or column of a reduced picture may stand for fewer pixels than the others.
             image = _loaded(image) if part is None else image.resize(_size(part), Image.Resampling.BICUBIC, box=part)
-            picture = _upright_rgb(image)
+            turn = _TURNS.get(_orientation(image))
+            picture = _rgb(image if turn is None else image.transpose(turn), image.info.get("icc_profile"))
         if not is_jpeg:
             self.size = picture.size
         return picture
@@ -205,11 +206,6 @@ def _faults(max_pixels: int) -> Iterator[None]:
 
 def _size(part: Box) -> Size:
     return int(part[2]), int(part[3])
-
-
-def _upright_rgb(image: Image.Image) -> Image.Image:
-    turn = _TURNS.get(_orientation(image))
-    return _rgb(image if turn is None else image.transpose(turn), image.info.get("icc_profile"))
 
 
 def _orientation(image: Image.Image) -> int:

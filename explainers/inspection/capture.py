@@ -12,8 +12,7 @@ from torch.utils._pytree import tree_flatten
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Answered
 from seewhy.explainers.core.model import AnyModel, Model
-from seewhy.explainers.core.question import finite_outputs, ready
-from seewhy.explainers.core.task import named_ask
+from seewhy.explainers.core.question import checked_finite, ready
 from seewhy.explainers.errors import LAYER_LIST, CaptureTooLargeError, LayerError, OptionError, never_runs
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.hooks.gradient_tap import is_differentiable
@@ -30,7 +29,7 @@ from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps, grid_ax
 from seewhy.explainers.layers.survey_cache import surveyed_maps
 from seewhy.explainers.results.array_files import ArrayFile, ArrayForm
 from seewhy.explainers.results.display import Canvas, Result, must_show, picture_of
-from seewhy.explainers.tasks.pose import task_of
+from seewhy.explainers.tasks.pose import named_ask, task_of
 from seewhy.explainers.view import prepare
 
 
@@ -224,7 +223,7 @@ def capture_images(
         with torch.set_grad_enabled(backward), HookSession(module) as hooks:
             hooks.record(*paths, kinds=kinds)
             task = task_of(model)
-            outputs = finite_outputs(task, module(inputs.clone()))
+            outputs = checked_finite(task.outputs(module(inputs.clone())))
             objective = task.objective(outputs, ask)
             if backward:
                 progress.cancel()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from seewhy.explainers.core.objective import Objective
-from seewhy.explainers.core.question import finite_outputs
+from seewhy.explainers.core.question import checked_finite
 from seewhy.explainers.core.task import Task
 from seewhy.explainers.errors import EditError, LayerError, never_runs
 from seewhy.explainers.hooks.gradient_tap import is_differentiable, is_one_of
@@ -273,7 +273,7 @@ def swapped_tensors(
     with torch.enable_grad(), HookSession(module) as hooks:
         for edit in swaps:
             hooks.record(edit.layer, kinds=[edit.at])
-        outputs = finite_outputs(task, module(images))
+        outputs = checked_finite(task.outputs(module(images)))
         if any(edit.at in GRADIENTS for edit in swaps) and outputs.requires_grad:
             hooks.backward(objective.scores(outputs).sum())
     for at, by_path in hooks.records.items():

@@ -13,8 +13,8 @@ from torch import Tensor
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.model import AnyModel, Model, must_know_pictures
-from seewhy.explainers.core.question import finite_outputs, ready
-from seewhy.explainers.core.task import named_ask, probability_change
+from seewhy.explainers.core.question import checked_finite, ready
+from seewhy.explainers.core.task import probability_change
 from seewhy.explainers.errors import EditError, NonFiniteError
 from seewhy.explainers.execution.accelerated import TOLERANCE
 from seewhy.explainers.execution.progress import SILENT, Progress
@@ -31,7 +31,7 @@ from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.display import Figure
 from seewhy.explainers.results.explanation import Explanation, explanations
-from seewhy.explainers.tasks.pose import task_of
+from seewhy.explainers.tasks.pose import named_ask, task_of
 from seewhy.explainers.view import prepare
 
 
@@ -188,7 +188,7 @@ def edit_images(
                     hooks, edits, swapped, (inputs.shape[2], inputs.shape[3]), applied, check=progress.cancel
                 )
                 editor.hook(KINDS)
-                outputs = finite_outputs(task, module(inputs.clone()))
+                outputs = checked_finite(task.outputs(module(inputs.clone())))
                 if any(edit.at in GRADIENTS for edit in edits) and outputs.requires_grad:
                     hooks.backward(objective.scores(outputs).sum())
             editor.check_applied()

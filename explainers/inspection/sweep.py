@@ -20,8 +20,8 @@ from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Answered
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.model import AnyModel, Model
-from seewhy.explainers.core.question import finite_outputs, ready
-from seewhy.explainers.core.task import named_ask, probability_change
+from seewhy.explainers.core.question import checked_finite, ready
+from seewhy.explainers.core.task import probability_change
 from seewhy.explainers.errors import EditError, LayerError
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.execution.replay import Replay, UnreplayableError
@@ -38,7 +38,7 @@ from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps, grid_ax
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.layers.survey_cache import maps_at
 from seewhy.explainers.results.display import Canvas, Result, must_show, picture_of
-from seewhy.explainers.tasks.pose import task_of
+from seewhy.explainers.tasks.pose import named_ask, task_of
 from seewhy.explainers.view import prepare
 
 BATCH = 32
@@ -195,7 +195,7 @@ def sweep_images(
         check_layers(module, (edit,), other is not None)
         path, image_size = _swept_layer(module, edit), (inputs.shape[2], inputs.shape[3])
         task = task_of(model)
-        outputs = finite_outputs(task, module(inputs.clone())).float()
+        outputs = checked_finite(task.outputs(module(inputs.clone()))).float()
         objective = task.objective(outputs, ask)
         swapped = swapped_tensors(task, module, other, (edit,), objective, like=inputs)
         at: Literal["input", "output"] = "input" if edit.at == "input" else "output"

@@ -17,7 +17,6 @@ from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Answered
 from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import ready
-from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import LayerError, OptionError, never_runs
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.hooks.selection import ModuleSelector, first_names, is_leaf
@@ -35,7 +34,7 @@ from seewhy.explainers.inspection.trace_events import (
 )
 from seewhy.explainers.layers.feature_maps import grid_axes
 from seewhy.explainers.layers.survey import PASSING
-from seewhy.explainers.tasks.pose import task_of
+from seewhy.explainers.tasks.pose import named_ask, task_of
 from seewhy.explainers.view import prepare
 
 

@@ -1,27 +1,11 @@
 """Feature maps (N, C, h, w) in the outputs of layers: grids with the axes in any order, and tokens."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from seewhy.explainers.layers.layout import TokenGrid
-
-
-class FeatureMaps(Protocol):
-    """How the output of a layer holds its feature maps."""
-
-    def of(self, output: Tensor) -> Tensor:
-        """Return the feature maps (N, C, h, w) of an output, or of its gradient; a view."""
-
-    def put(self, output: Tensor, maps: Tensor) -> Tensor:
-        """Return an output with other feature maps.
-
-        Args:
-            output: of R pictures, or of one; it stays as it is.
-            maps: (R, C, h, w).
-        """
 
 
 @dataclass(frozen=True)
@@ -35,11 +19,11 @@ class GridMaps:
     axes: tuple[int, int, int]
 
     def of(self, output: Tensor) -> Tensor:
-        """Return the output, channels first."""
+        """Return the feature maps (N, C, h, w) of an output, or of its gradient; a view."""
         return output.permute(0, *self.axes)
 
     def put(self, output: Tensor, maps: Tensor) -> Tensor:
-        """Return the maps with the axes of the output."""
+        """Return feature maps (R, C, h, w) as an output; the one given, of R pictures or of one, stays as it is."""
         order = (0, *self.axes)
         return maps.permute([order.index(axis) for axis in range(4)])
 
@@ -69,6 +53,10 @@ class TokenMaps:
     def _inside(self) -> slice:
         """Where the patches are among the tokens."""
         return slice(self.tokens.before, self.tokens.before + self.tokens.cells)
+
+
+FeatureMaps = GridMaps | TokenMaps
+"""How the output of a layer holds its feature maps."""
 
 
 def grid_axes(shape: tuple[int, ...], image_size: tuple[int, int]) -> tuple[int, int, int] | None:

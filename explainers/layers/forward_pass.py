@@ -18,15 +18,6 @@ from seewhy.explainers.layers.layout import Grid, TokenGrid
 from seewhy.explainers.layers.provenance import Provenance, Tracker
 from seewhy.explainers.process_wide import exclusive
 
-_POOLING = (
-    nn.MaxPool2d,
-    nn.AvgPool2d,
-    nn.LPPool2d,
-    nn.FractionalMaxPool2d,
-    nn.AdaptiveAvgPool2d,
-    nn.AdaptiveMaxPool2d,
-)
-
 
 @dataclass
 class LayerCall:
@@ -59,7 +50,10 @@ class LayerCall:
     @property
     def is_weighted(self) -> bool:
         """Whether the module itself has parameters."""
-        return next(_own_parameters(self.module), None) is not None
+        own = list(self.module.parameters(recurse=False))
+        if parametrize.is_parametrized(self.module) and isinstance(self.module.parametrizations, nn.Module):
+            own += self.module.parametrizations.parameters()  # the originals
+        return bool(own)
 
     @property
     def cells(self) -> int:
@@ -124,7 +118,7 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callab
         call.finished = clock
         call.output_shape = _shape(output)
         call.differentiable = isinstance(output, Tensor) and output.is_floating_point()
-        call.pooled = output is pooled or isinstance(part, _POOLING) or "Pool" in type(part).__name__
+        call.pooled = output is pooled or any("Pool" in kind.__name__ for kind in type(part).__mro__)
         pooled = output if call.pooled and isinstance(output, Tensor) else None
         results = _tensors(output)
         if tracker.adopt(results, _tensors((args, kwargs))):
@@ -136,7 +130,8 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callab
             tracker.pass_through(results[0], call)
             call.provenance = tracker.of(results[0])
             call.grid = _grid(call, image_shape[1:])
-            call.tokens = _token_grid(call)
+            if call.provenance is not None and call.provenance.layout is not None and call.differentiable:
+                call.tokens = call.provenance.layout.tokens
         calls.append(call)
 
     with (
@@ -173,13 +168,6 @@ def _reachable(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         yield path, part
 
 
-def _own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield a module's own parameters, and the originals of its parametrised ones."""
-    yield from module.parameters(recurse=False)
-    if parametrize.is_parametrized(module) and isinstance(module.parametrizations, nn.Module):
-        yield from module.parametrizations.parameters()
-
-
 def _tensors(value: object) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
@@ -205,11 +193,6 @@ def _grid(call: LayerCall, image_size: tuple[int, int]) -> Grid | None:
         return likely_grid(call, image_size)
     layout = call.provenance.layout
     return layout.grid if layout is not None and _may_be_grid(call) else None
-
-
-def _token_grid(call: LayerCall) -> TokenGrid | None:
-    layout = call.provenance.layout if call.provenance is not None else None
-    return layout.tokens if layout is not None and call.differentiable else None
 
 
 def likely_grid(call: LayerCall, image_size: tuple[int, int]) -> Grid | None:

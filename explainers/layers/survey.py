@@ -164,29 +164,24 @@ def _check_declared(path: str, call: LayerCall | None, count: int) -> None:
 
 def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | None]:
     """Return the default layer, or why there is none."""
+    usable = [
+        call for call in run.calls if call.path and counts[call.path] == 1 and not isinstance(call.module, PASSING)
+    ]
+    grids = [call for call in usable if call.cells > 1 and not call.pooled]
     if run.is_dense:
-        return _end_of_encoder(run, counts)
+        return _end_of_encoder(grids)
     weighted = [call for call in run.calls if call.is_weighted]
     if not weighted:
         return None, "The model has no parameters and therefore no feature layer."
     # A gate, or a convolution that scores positions, has parameters or a grid too, but information flows past it.
     on_the_way = _waypoints(None if run.provenance is None else run.provenance.last)
     head = _head([call for call in weighted if id(call) in on_the_way] or weighted, run)
-    candidates = [
-        call
-        for call in run.calls
-        if call.path
-        and counts[call.path] == 1
-        and call.cells > 1
-        and not call.pooled
-        and not isinstance(call.module, PASSING)
-        and (head is None or call.finished < head.started)
-    ]
+    candidates = [call for call in grids if head is None or call.finished < head.started]
     if not candidates:
         reason = (
             "No layer before the head has a grid over the picture, so there is no layer for a CAM. Use method=saliency."
         )
-        return _last_tokens(run, counts, reason)
+        return _last_tokens(run, usable, reason)
     waypoints = [call for call in candidates if id(call) in on_the_way]
     layer = (waypoints or candidates)[-1]
     if _is_patch_embedding(layer, run):
@@ -201,11 +196,11 @@ def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | N
             "of which its outputs depend on once attention has mixed them; a CAM has no layer to use. Use "
             "method=legrad, attnlrp or saliency."
         )
-        return _last_tokens(run, counts, reason)
+        return _last_tokens(run, usable, reason)
     return layer.path, None
 
 
-def _last_tokens(run: Pass, counts: Counter[str], reason: str) -> tuple[str | None, str | None]:
+def _last_tokens(run: Pass, usable: Sequence[LayerCall], reason: str) -> tuple[str | None, str | None]:
     """Return the last layer of tokens that make the outputs, or the reason why there is no default layer.
 
     Attention has mixed its tokens before, so that each knows more than its patch. If the head reads the patches, all of
@@ -217,9 +212,8 @@ def _last_tokens(run: Pass, counts: Counter[str], reason: str) -> tuple[str | No
     if provenance is None:
         return None, reason
     on_the_way = _waypoints(provenance.mixed if provenance.beside else provenance.last)
-    for call in reversed(run.calls):
-        usable = counts[call.path] == 1 and call.path and not isinstance(call.module, PASSING)
-        if usable and id(call) in on_the_way and _are_features(call):
+    for call in reversed(usable):
+        if id(call) in on_the_way and _are_features(call):
             return call.path, None
     return None, reason
 
@@ -232,10 +226,8 @@ def _are_features(call: LayerCall) -> bool:
     return before is None or after is None or len(before) != 3 or after[2] <= before[2]
 
 
-def _end_of_encoder(run: Pass, counts: Counter[str]) -> tuple[str | None, str | None]:
+def _end_of_encoder(grids: Sequence[LayerCall]) -> tuple[str | None, str | None]:
     """Return the last of the widest layers on the coarsest grid, where an encoder has seen the most context."""
-    grids = [call for call in run.calls if call.cells > 1 and counts[call.path] == 1 and not call.pooled and call.path]
-    grids = [call for call in grids if not isinstance(call.module, PASSING)]
     if not grids:
         return None, "No layer has a grid over the picture, so there is no layer for a CAM."
     fewest = min(call.cells for call in grids)

@@ -11,7 +11,7 @@ averages, and the pairs are estimated.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from seewhy.explainers.core.attribution import require_finite
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.execution.progress import SILENT, Progress
-from seewhy.explainers.likeness.embedding import Anatomy, Pictures, Reading, anatomy_of, read
+from seewhy.explainers.likeness.embedding import Pictures, Reading, anatomy_of, read
 from seewhy.explainers.tasks.pose import pose
 
 _BLOCK = 2**22
@@ -104,23 +104,20 @@ def decompose(
     with pose(model, image, progress=progress) as question:
         other = reference.detach().to(question.images, copy=reference.is_inference())
         reading = read(question, model, anatomy, (question.images, other))
-    for path, cells in reversed(reading.cells.items()):
-        terms = _exact_terms(cells.features, reading)
-        if terms is not None:
-            return _decomposition(terms, float(terms.maps[0].sum()), reading, anatomy, path, top, progress)
-    path, terms = _estimated_terms(reading, progress.cancel)
-    cosine = float(_unit(reading.embeddings[0]) @ _unit(reading.embeddings[1]))
-    return replace(_decomposition(terms, cosine, reading, anatomy, path, top, progress), exact=False)
-
-
-def _decomposition(
-    terms: Terms, score: float, reading: Reading, anatomy: Anatomy, path: str, top: int, progress: Progress
-) -> Decomposition:
+    exact = (
+        (path, terms)
+        for path, cells in reversed(reading.cells.items())
+        if (terms := _exact_terms(cells.features, reading)) is not None
+    )
+    place = next(exact, None)
+    path, terms = place or _estimated_terms(reading, progress.cancel)
     for values in terms.maps:
         require_finite(values)
+    first, second = reading.embeddings
+    score = float(terms.maps[0].sum()) if place else float(_unit(first) @ _unit(second))
     score = min(max(score, -1.0), 1.0)  # rounding may lead beyond
     pairs = tuple(_strongest(terms, top, progress.cancel))
-    return Decomposition(score, terms.maps, pairs, anatomy.head, path, exact=True, embeddings=reading.embeddings)
+    return Decomposition(score, terms.maps, pairs, anatomy.head, path, place is not None, reading.embeddings)
 
 
 def _exact_terms(features: Pictures, reading: Reading) -> Terms | None:

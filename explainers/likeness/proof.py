@@ -40,30 +40,17 @@ def prove(
         progress: notified of each pass.
         strangers: maps of other pictures, to try one on each picture; None for none.
     """
-    anatomy = anatomy_of(model)
-    first, second = (_prove(model, anatomy, pictures, parts, side, trial, progress, strangers) for side in (0, 1))
-    return first, second
-
-
-def _prove(
-    model: Model,
-    anatomy: Anatomy,
-    pictures: Pictures,
-    parts: Decomposition,
-    side: int,
-    trial: Trial,
-    progress: Progress,
-    strangers: Strangers | None,
-) -> Faithfulness:
-    """Return the faithfulness of the map of one side."""
-    with pose(model, pictures[side], progress=progress) as question:
-        maps = parts.maps[side][None].to(question.images.device, torch.float32)
-        marks = marked(question, maps, (parts.layer,), trial.area)
-        is_blank = are_blank(maps)
-        foreign = None if strangers is None else strangers.of(question.images, marks, is_blank)
-        score = _scorer(question, anatomy, parts.embeddings[1 - side])
-        scores = scores_of(question, score, [marks], trial, torch.zeros_like(is_blank), foreign)
-        return scores.faithfulness(0, trial, maps.new_tensor([parts.score]), is_blank)
+    anatomy, both = anatomy_of(model), []
+    for side, picture in enumerate(pictures):
+        with pose(model, picture, progress=progress) as question:
+            maps = parts.maps[side][None].to(question.images.device, torch.float32)
+            marks = marked(question, maps, (parts.layer,), trial.area)
+            is_blank = are_blank(maps)
+            foreign = None if strangers is None else strangers.of(question.images, marks, is_blank)
+            score = _scorer(question, anatomy, parts.embeddings[1 - side])
+            scores = scores_of(question, score, [marks], trial, torch.zeros_like(is_blank), foreign)
+            both.append(scores.faithfulness(0, trial, maps.new_tensor([parts.score]), is_blank))
+    return both[0], both[1]
 
 
 def _scorer(question: Question, anatomy: Anatomy, other: Tensor) -> Scorer:

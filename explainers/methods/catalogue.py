@@ -7,14 +7,16 @@ from functools import cached_property
 from importlib import import_module
 from inspect import cleandoc
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, dataclass_transform, get_args
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as dataclass_of
 
 from seewhy.explainers.core.costs import Passes, evaluate, names_in
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.errors import InvalidArgumentError, OptionError, near_matches, plain_fault
 from seewhy.explainers.methods.explainer import AUGMENTATIONS, Explainer
+from seewhy.explainers.papers import PAPERS, Paper
 from seewhy.explainers.unknown_names import owners, public, unknown_method, unknown_option
 
 Family = Literal["cam", "gradient", "rule", "transformer", "perturbation", "concept", "control"]
@@ -23,22 +25,6 @@ COMMON = ("sign", "smooth")
 """Options that every method has."""
 
 Class = TypeVar("Class", bound=type[Any])
-
-
-@dataclass(frozen=True)
-class Paper:
-    """The publication of a method.
-
-    Attributes:
-        authors, title: as published.
-        year: of the first version.
-        url: of the paper.
-    """
-
-    authors: str
-    title: str
-    year: int
-    url: str
 
 
 @dataclass(frozen=True)
@@ -198,6 +184,15 @@ METHODS: Mapping[str, Method] = MappingProxyType(_methods)
 """All methods by name."""
 
 
+def parameters(kind: Class) -> Class:
+    """Return a class as a frozen dataclass whose values pydantic checks, if it is no dataclass yet."""
+    frozen: Class = kind
+    if "__dataclass_fields__" not in vars(kind):
+        frozen = dataclass_of(kind, frozen=True, kw_only=True)  # type: ignore[assignment]
+    return frozen
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 def method(
     name: str,
     *,
@@ -210,12 +205,16 @@ def method(
     fine: bool = False,
     rounding: str = "",
 ) -> Callable[[Class], Class]:
-    """Return a decorator that enters an explainer into the catalogue; the arguments are the attributes of `Method`.
+    """Return a decorator that makes a class the frozen dataclass of its options, and enters it into the catalogue.
+
+    The arguments are the attributes of `Method`; the papers of ours stand in `papers.csv`.
 
     Raises:
         InvalidArgumentError: the name is taken or not lower-case, or the family is unknown.
         TypeError: the class is no `Explainer`.
     """
+
+    paper = paper or PAPERS.get(name)
 
     def enter(explainer: Class) -> Class:
         if not (isinstance(explainer, type) and issubclass(explainer, Explainer)):
@@ -227,6 +226,7 @@ def method(
             raise InvalidArgumentError(f"There is no family {family!r}; choose from {choices}.", "family")
         if name != name.lower():
             raise InvalidArgumentError(f"The method {name!r} must have a lower-case name.", "name")
+        explainer = parameters(explainer)
         _methods[name] = Method(
             name, family, explainer, summary, paper, forwards, backwards, discriminates, fine, rounding
         )

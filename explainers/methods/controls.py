@@ -15,15 +15,8 @@ from torch.nn import functional
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.methods.baselines import blurred
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
-
-PAPER = Paper(
-    "Adebayo, Gilmer, Muelly, Goodfellow, Hardt, Kim",
-    "Sanity Checks for Saliency Maps",
-    2018,
-    "https://arxiv.org/abs/1810.03292",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +37,10 @@ class Control(Explainer):
     "edges",
     family="control",
     summary="Edges of the picture, blurred: a control that any method should beat.",
-    paper=PAPER,
     backwards="0",
     discriminates=False,
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class Edges(Control):
     r"""Edges: where the picture changes, whatever the network does.
 
@@ -57,9 +48,6 @@ class Edges(Control):
 
     where :math:`\bar{x}` is the mean of the channels, S are Sobel's kernels and G a Gaussian. The paper (section 5.1)
     shows that such edges look like an explanation.
-
-    Attributes:
-        blur: standard deviation of the Gaussian, as a share of the picture's shorter side.
     """
 
     blur: Annotated[
@@ -79,12 +67,10 @@ class Edges(Control):
     "centre",
     family="control",
     summary="A Gaussian in the middle of the picture: a control that any method should beat.",
-    paper=PAPER,
     backwards="0",
     discriminates=False,
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class Centre(Control):
     r"""Centre: the middle of the picture, where photographers usually place the subject.
 
@@ -92,9 +78,6 @@ class Centre(Control):
 
     where u and v are distances from the middle, as shares of the picture's height and width. The paper explains why
     controls are needed; this one is our own.
-
-    Attributes:
-        spread: standard deviation, as a share of each side.
     """
 
     spread: Annotated[
@@ -103,11 +86,6 @@ class Centre(Control):
 
     def draw(self, images: Tensor) -> Tensor:
         """Return the same Gaussian for each picture."""
-        down, across = (_bell(side, self.spread, images) for side in images.shape[2:])
+        places = [(torch.arange(side, device=images.device) + 0.5) / side - 0.5 for side in images.shape[2:]]
+        down, across = (torch.exp(-(part**2) / (2 * self.spread**2)).to(images) for part in places)
         return (down[:, None] * across).expand(len(images), -1, -1)
-
-
-def _bell(side: int, spread: float, like: Tensor) -> Tensor:
-    """Return a Gaussian over the pixels of one side, 1 in its middle."""
-    places = (torch.arange(side, device=like.device) + 0.5) / side - 0.5
-    return torch.exp(-(places**2) / (2 * spread**2)).to(like)

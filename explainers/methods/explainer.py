@@ -37,26 +37,25 @@ AUGMENTATIONS = tuple((flip, factor) for flip in (False, True) for factor in (1.
 """Of ``smooth="tta"``: whether mirrored, and the factor of the pixels; the plain picture first."""
 
 
-def known_arguments(kind: type[Any], arguments: Any) -> Any:
-    """Return the arguments of a dataclass, as pydantic gives them to a validator.
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """Base of what is its parameters, checked on creation; an unknown one raises `UnknownOptionError`."""
 
-    Raises:
-        UnknownOptionError: the class has no field of that name.
-    """
-    names = [field.name for field in fields(kind)]
-    keywords = arguments.kwargs if isinstance(arguments, ArgsKwargs) else arguments
-    for name in keywords if isinstance(keywords, dict) else ():
-        if name not in names:
-            hint = near_matches(name, names) or f"It takes {', '.join(sorted(names)) or 'no options'}."
-            raise UnknownOptionError(f"{kind.__name__} has no option {name!r}. {hint}", field=name)
-    return arguments
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, arguments: Any) -> Any:
+        names = [field.name for field in fields(cls)]
+        keywords = arguments.kwargs if isinstance(arguments, ArgsKwargs) else arguments
+        for name in keywords if isinstance(keywords, dict) else ():
+            if name not in names:
+                hint = near_matches(name, names) or f"It takes {', '.join(sorted(names)) or 'no options'}."
+                raise UnknownOptionError(f"{cls.__name__} has no option {name!r}. {hint}", field=name)
+        return arguments
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explainer(ABC):
+class Explainer(Parameters, ABC):
     """Base of all methods. An explainer is its parameters, checked on creation: equal explainers can share a batch.
-
-    An unknown argument raises `UnknownOptionError`, in subclasses too.
 
     Attributes:
         sign: the part of the map to keep: ``positive`` for evidence for the class, ``signed`` for evidence against it
@@ -85,11 +84,6 @@ class Explainer(ABC):
             "over flips and brightness."
         ),
     ] = "none"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unknown(cls, arguments: Any) -> Any:
-        return known_arguments(cls, arguments)
 
     @abstractmethod
     def attribute(self, question: Question) -> Attribution:

@@ -269,7 +269,7 @@ class Evaluation(Result):
         for method in self.methods:
             style = ' style="color: grey"' if method in self.controls else ""
             cells = "".join(
-                f"<td{_tip(cell)}>{_marked(_text(cell), best[column.name] == method)}{_range(cell)}</td>"
+                _html(cell, best[column.name] == method)
                 for column, cell in zip(self.columns, self._row(method), strict=True)
             )
             rows.append(f"<tr{style}><th>{escape(method)}</th>{cells}</tr>")
@@ -286,16 +286,10 @@ def _text(cell: Cell) -> str:
     return f"{cell.mean:.3g}{'*' if cell.beats_controls else ''}"
 
 
-def _range(cell: Cell) -> str:
-    return "" if cell.low is None else f"<br><small>{cell.low:.3g} to {cell.high:.3g}</small>"
-
-
-def _tip(cell: Cell) -> str:
-    return "" if cell.reason is None else f' title="{escape(cell.reason)}"'
-
-
-def _marked(text: str, is_best: bool) -> str:
-    return f"<b>{text}</b>" if is_best else text
+def _html(cell: Cell, is_best: bool) -> str:
+    tip = "" if cell.reason is None else f' title="{escape(cell.reason)}"'
+    ends = "" if cell.low is None else f"<br><small>{cell.low:.3g} to {cell.high:.3g}</small>"
+    return f"<td{tip}>{f'<b>{_text(cell)}</b>' if is_best else _text(cell)}{ends}</td>"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:

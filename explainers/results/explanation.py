@@ -13,7 +13,7 @@ from seewhy.explainers.core.ask import NO_CONTRAST
 from seewhy.explainers.core.attribution import Attribution, Diagnostic
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.model import Model
-from seewhy.explainers.core.task import Prediction, Task, located
+from seewhy.explainers.core.task import Prediction, Task
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging import render
 from seewhy.explainers.imaging.choices import Scale
@@ -22,6 +22,7 @@ from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.display import Drawing
+from seewhy.explainers.tasks.detected import located
 from seewhy.explainers.tasks.regions import Region as Target
 from seewhy.explainers.tasks.regions import share_outside
 from seewhy.explainers.trust.calibration import Calibration
@@ -243,8 +244,8 @@ def region_sheet(explanation: Explanation, style: render.Style) -> Image.Image:
         for rank, region in enumerate(explanation.regions, start=1)
     ]
     maps = [region.map for region in explanation.regions]
-    title = f"{explanation.layers[0]}: regions by their contribution to {explanation.target.label}, and their best "
-    "classes"
+    subject = f"regions by their contribution to {explanation.target.label}, and their best classes"
+    title = f"{explanation.layers[0]}: {subject}"
     return sheet(maps, captions, title, explanation.picture, explanation.geometry, style)
 
 
@@ -334,9 +335,8 @@ def _notes(attribution: Attribution, row: int, method: str) -> tuple[Diagnostic,
     notes = attribution.diagnostics[row] if attribution.diagnostics else ()
     if attribution.change is not None and attribution.is_faint(row):
         change = float(attribution.change[row])
-        message = f"Hiding parts of the picture changes the score by only {change:.1e} of it, so rounding errors are "
-        "visible in the map."
-        notes = *notes, Diagnostic("faint-map", message)
+        message = f"Hiding parts of the picture changes the score by only {change:.1e} of it"
+        notes = *notes, Diagnostic("faint-map", f"{message}, so rounding errors are visible in the map.")
     entry = METHODS.get(method)
     if entry is None or not entry.rounding:
         return notes

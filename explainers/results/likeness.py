@@ -89,10 +89,8 @@ class Likeness(Drawing):
     def heatmaps(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Each (H, W) float32 in upload coordinates, divided by the largest magnitude of both."""
         raw = self.raw_heatmaps
-        largest = max(map(render.magnitude, raw)) or 1.0
-        return render.normalize(raw[0], self.signed, (0.0, largest)), render.normalize(
-            raw[1], self.signed, (0.0, largest)
-        )
+        ends = 0.0, max(map(render.magnitude, raw)) or 1.0
+        return render.normalize(raw[0], self.signed, ends), render.normalize(raw[1], self.signed, ends)
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:

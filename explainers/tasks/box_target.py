@@ -54,11 +54,7 @@ class BoxTarget:
         return self.kind == "label"
 
     def placed(self, geometry: Geometry) -> Self:
-        """Return the target with its edges in the model's input.
-
-        Raises:
-            TargetError: the model sees nothing of them.
-        """
+        """Return the target with its edges in the model's input."""
         if self.box is None or self.kind == "candidate":
             return self
         left, top, right, bottom = geometry.box

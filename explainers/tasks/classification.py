@@ -54,22 +54,14 @@ class Classification:
     default_method: ClassVar[str] = DEFAULT_METHOD
 
     def outputs(self, raw: Any) -> Tensor:
-        """Return the logits (N, K) in the module's result.
-
-        Raises:
-            ModelOutputError: there are none.
-        """
+        """Return the logits (N, K) in the module's result."""
         logits = logits_of(raw)
         if logits.shape[1] < 1:
             raise ModelOutputError("The model returned no logits.")
         return logits
 
     def objective(self, outputs: Tensor, ask: Ask) -> "ClassObjective":
-        """Return the checked classes to explain.
-
-        Raises:
-            TargetError: an index outside 0..K-1, or a class contrasted with itself.
-        """
+        """Return the checked classes to explain."""
         count = outputs.shape[1]
         targets = outputs.detach().argmax(dim=1)
         if ask.numbers is not None:

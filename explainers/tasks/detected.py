@@ -1,6 +1,6 @@
 """What a detector shows in one picture, which of its candidates a target means, and how boxes read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Self
@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from seewhy.explainers.core.task import percent
+from seewhy.explainers.core.task import Prediction, percent
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.imaging.geometry import Box, Geometry
 from seewhy.explainers.tasks.box_target import Attribute, BoxTarget
@@ -90,6 +90,11 @@ class BoxPrediction:
         return replace(self, box=(x1, y1, x2, y2), value=edges.get(self.attribute, self.value))
 
 
+def located(predictions: Sequence[Prediction], geometry: Geometry) -> tuple[Prediction, ...]:
+    """Return the predictions of a task, boxes among them in pixels of the upload."""
+    return tuple(row.located(geometry) if isinstance(row, BoxPrediction) else row for row in predictions)
+
+
 class DetectedPicture:
     """The candidates of one picture, and those of them that the detector shows.
 
@@ -116,7 +121,7 @@ class DetectedPicture:
             TargetError: there is none.
         """
         places = {
-            "surest": self._surest,
+            "surest": lambda _: self.shown[0] if self.shown else self._best(self._scores),
             "box": self._numbered,
             "near": self._near,
             "label": self._of_class,
@@ -154,9 +159,6 @@ class DetectedPicture:
     def _best(self, values: Tensor) -> Place:
         """Return the largest of values (A, K)."""
         return Place(*divmod(int(values.argmax()), values.shape[1]))
-
-    def _surest(self, _: BoxTarget) -> Place:
-        return self.shown[0] if self.shown else self._best(self._scores)
 
     def _numbered(self, target: BoxTarget) -> Place:
         if target.number >= len(self.shown):

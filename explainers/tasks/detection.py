@@ -11,7 +11,7 @@ from seewhy.explainers.core.ask import Ask, Targets
 from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.errors import TargetError
-from seewhy.explainers.tasks.box_target import ATTRIBUTES, BoxTarget, checked, parse_target
+from seewhy.explainers.tasks.box_target import ATTRIBUTES, BoxTarget, parse_target
 from seewhy.explainers.tasks.candidates import Candidates, Detector, overlaps
 from seewhy.explainers.tasks.choices import BOX_METHOD
 from seewhy.explainers.tasks.classification import class_index, contrasts_of, mean_of_nearest
@@ -42,19 +42,11 @@ class Detection:
         return tuple(name for name in ATTRIBUTES if absent.get(name, True))
 
     def outputs(self, raw: Any) -> Tensor:
-        """Return the candidates (N, A, F) in the module's result.
-
-        Raises:
-            ModelOutputError: there are none.
-        """
+        """Return the candidates (N, A, F) in the module's result."""
         return self.detector.layout.pack(self.detector.candidates(raw))
 
     def objective(self, outputs: Tensor, ask: Ask) -> "BoxObjective":
-        """Return the checked boxes to explain.
-
-        Raises:
-            TargetError: there is no such box, or a class is contrasted with itself.
-        """
+        """Return the checked boxes to explain."""
         in_pictures = ask.in_pictures(len(outputs), lambda label: BoxTarget("label", label))
         targets = [target if isinstance(target, BoxTarget) else BoxTarget() for target in in_pictures]
         places = [picture.place(target) for picture, target in zip(self._pictures(outputs), targets, strict=True)]
@@ -76,23 +68,10 @@ class Detection:
         )
 
     def target(self, target: Any) -> BoxTarget:
-        """Return the box that a user names; see `parse_target`.
-
-        Raises:
-            TargetError: there is no such class, or it is no target of a detector.
-            OptionError: an attribute that the detector lacks.
-        """
+        """Return the box that a user names; see `parse_target`."""
         if isinstance(target, BoxTarget):
             return target
         return parse_target(target, self._names, self.attributes)
-
-    def with_attribute(self, target: BoxTarget | None, attribute: str) -> BoxTarget:
-        """Return a target, or the surest box for None, with what is asked of it.
-
-        Raises:
-            OptionError: the detector has no such attribute.
-        """
-        return replace(target or BoxTarget(), attribute=checked(attribute, self.attributes))
 
     def with_label(self, target: BoxTarget | None, label: int | str) -> BoxTarget:
         """Return a target as one of a class, or all boxes of the class for None.

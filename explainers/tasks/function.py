@@ -39,11 +39,7 @@ class FunctionTask(Task):
         return self.task.outputs(raw)
 
     def objective(self, outputs: Tensor, ask: Ask) -> "FunctionObjective":
-        """Return the function as an objective; its target is always 0.
-
-        Raises:
-            TargetError: something else is asked too.
-        """
+        """Return the function as an objective; its target is always 0."""
         if ask.against is not None:
             raise TargetError("A target function has no contrast; subtract the other score in the function.")
         return FunctionObjective(torch.zeros(len(outputs), dtype=torch.int64, device=outputs.device), task=self)

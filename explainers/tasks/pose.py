@@ -2,20 +2,24 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
+from seewhy.explainers.core.ask import DEFAULT_ASK, Ask, SpatialTarget
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.question import Question, must_be_images, ready
 from seewhy.explainers.core.task import Task
-from seewhy.explainers.errors import TargetError, UnsuitableModelError, UnsupportedOperationError
+from seewhy.explainers.errors import OptionError, TargetError, UnsuitableModelError, UnsupportedOperationError, at_fault
 from seewhy.explainers.execution.deferred_checks import deferred
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.hooks.selection import as_module
 from seewhy.explainers.layers.survey import Survey, survey_module
+from seewhy.explainers.tasks.box_target import BoxTarget, checked
 from seewhy.explainers.tasks.classification import Classification
+from seewhy.explainers.tasks.detection import Detection
 from seewhy.explainers.tasks.function import FunctionTask
 
 _PROBABILITIES = (
@@ -51,6 +55,75 @@ def survey(
         LayerError: a declared layer that cannot carry a CAM.
     """
     return survey_module(as_module(model), image_shape, (task or task_of(model)).outputs, layers)
+
+
+def named_target(
+    task: Task, target: Any, attribute: str | None = None, label: int | str | None = None
+) -> int | SpatialTarget | None:
+    """Return a target as a user names it, see `Task.target`; None for what is explained where nothing is named.
+
+    Args:
+        task: of the model.
+        target: its name, or None.
+        attribute: what is asked of a box instead of its score.
+        label: class of a box that is named by its place.
+
+    Raises:
+        TargetError: as `Task.target`.
+        OptionError: the task has no boxes, or these lack the attribute.
+    """
+    must_have_boxes(task, attribute, label)
+    result = None if target is None else task.target(target)
+    if isinstance(task, Detection):
+        if label is not None:
+            with at_fault("label", TargetError):
+                result = task.with_label(result, label)
+        if attribute is not None:
+            result = replace(result or BoxTarget(), attribute=checked(attribute, task.attributes))
+    return result
+
+
+def must_have_boxes(task: Task, attribute: str | None, label: int | str | None) -> None:
+    """Raise OptionError for what only boxes can be asked, of a task without any."""
+    for field, value in (("label", label), ("attribute", attribute)):
+        if value is not None and not isinstance(task, Detection):
+            raise OptionError(f"Only a detector's boxes have {field}s; omit {field}.", field)
+
+
+def named_ask(
+    task: Task,
+    target: Any,
+    against: int | str | None = None,
+    attribute: str | None = None,
+    label: int | str | None = None,
+) -> Ask:
+    """Return the question about one picture, from user input.
+
+    Args:
+        task, target, attribute, label: as `named_target`, and so are the errors.
+        against: what the target is contrasted with.
+
+    Raises:
+        TargetError: the contrast names no class.
+    """
+    contrast = None if against is None else task.target(against)
+    if contrast is not None and not isinstance(contrast, int):
+        contrast = contrast.label
+        if contrast is None:
+            raise TargetError(f"{against!r} is not a class to contrast with; give an index or a label.")
+    return Ask.single(named_target(task, target, attribute, label), contrast)
+
+
+def each_ask(task: Task, outputs: Tensor, ask: Ask) -> list[Ask]:
+    """Return what a question about one picture means in its outputs (...): of each box of a class, one question.
+
+    Raises:
+        TargetError: there is none.
+    """
+    target = ask.targets[0] if isinstance(ask.targets, tuple) else None
+    if not (isinstance(task, Detection) and isinstance(target, BoxTarget)):
+        return [ask]
+    return [replace(ask, targets=(box,)) for box in task.each(outputs, target)]
 
 
 @contextmanager

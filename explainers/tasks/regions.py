@@ -46,12 +46,7 @@ class Region:
         return False
 
     def placed(self, geometry: Geometry) -> Self:
-        """Return the target with its pixel and mask in the model's input.
-
-        Raises:
-            TargetError: the model does not see the pixel.
-            MaskError: the mask has another size than the picture, or the model sees nothing of it.
-        """
+        """Return the target with its pixel and mask in the model's input."""
         left, top, right, bottom = geometry.box
         if self.pixel is not None:
             x, y = ((self.pixel[0] + 0.5 - left) / (right - left), (self.pixel[1] + 0.5 - top) / (bottom - top))

@@ -40,9 +40,6 @@ class Segmentation(Task):
 
         Of a single logit at each position, two classes get minus and plus a half: then the softmax of the second one is
         the sigmoid of the logit, and its lead over the first one the logit itself.
-
-        Raises:
-            ModelOutputError: there are none.
         """
         logits = raw.get("out") if isinstance(raw, dict) else getattr(raw, "logits", None)
         tensors = [logits] if isinstance(logits, Tensor) else tree_flatten(raw)[0]
@@ -56,11 +53,7 @@ class Segmentation(Task):
         return torch.cat([-grid / 2, grid / 2], dim=1) if grid.shape[1] == 1 else grid
 
     def objective(self, outputs: Tensor, ask: Ask) -> "RegionObjective":
-        """Return the checked regions to explain.
-
-        Raises:
-            TargetError: the model predicts no such region, or a class is contrasted with itself.
-        """
+        """Return the checked regions to explain."""
         is_shared = outputs.stride(0) == 0  # by several questions about one picture
         predicted = outputs.detach()[: 1 if is_shared else None].argmax(dim=1).expand(len(outputs), -1, -1)
         regions = ask.in_pictures(len(outputs), Region)

@@ -37,11 +37,7 @@ class Values(Task):
     default_method: ClassVar[str] = DEFAULT_METHOD
 
     def outputs(self, raw: Any) -> Tensor:
-        """Return the values (N, K) in the module's result; one that holds (N,) has one value.
-
-        Raises:
-            ModelOutputError: there are none, or several tensors that could be them.
-        """
+        """Return the values (N, K) in the module's result; one that holds (N,) has one value."""
         tensors = [value for value in tree_flatten(raw)[0] if isinstance(value, Tensor) and value.is_floating_point()]
         if len(tensors) != 1 or tensors[0].ndim not in (1, 2) or 0 in tensors[0].shape:
             shapes = ", ".join(str(tuple(value.shape)) for value in tensors) or "none"
@@ -52,11 +48,7 @@ class Values(Task):
         return tensors[0].reshape(len(tensors[0]), -1)
 
     def objective(self, outputs: Tensor, ask: Ask) -> "ValueObjective":
-        """Return the checked values to explain.
-
-        Raises:
-            TargetError: a value that the outputs lack, or one that is contrasted with itself.
-        """
+        """Return the checked values to explain."""
         targets = torch.zeros(len(outputs), dtype=torch.int64, device=outputs.device)
         if ask.numbers is not None:
             numbers = ask.numbers.to(outputs.device, torch.int64, non_blocking=outputs.is_cuda)
@@ -72,11 +64,7 @@ class Values(Task):
         return ValueObjective(targets, against)
 
     def target(self, target: int | str) -> int:
-        """Return the number of a value: its index, ``output:INDEX`` or its label; with ``:down``, that of its fall.
-
-        Raises:
-            TargetError: there is no such value, or the label is that of several.
-        """
+        """Return the number of a value: its index, ``output:INDEX`` or its label; with ``:down``, that of its fall."""
         name, direction = str(target).strip(), "up"
         if name not in self.labels and name.rpartition(":")[2] in ("up", "down"):
             name, _, direction = name.rpartition(":")
@@ -86,8 +74,8 @@ class Values(Task):
         digits = name.removeprefix("output:")
         if not places and not (digits.isascii() and digits.isdecimal() and len(digits) < 10):
             names = [f"output:{place}" for place in range(len(self.labels))]
-            hint = near_matches(name, [*self.labels, *names]) or "Give output:INDEX, with :down for what lowers the "
-            "value."
+            hint = near_matches(name, [*self.labels, *names])
+            hint = hint or "Give output:INDEX, with :down for what lowers the value."
             raise TargetError(f"The model has no value {name!r}. {hint}")
         place = places[0] if places else int(digits)
         if place >= len(self.labels):

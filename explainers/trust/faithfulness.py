@@ -6,7 +6,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Attribution
@@ -19,7 +19,7 @@ from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.tasks.pose import pose
 from seewhy.explainers.trust.choices import Fill
-from seewhy.explainers.trust.marking import WHOLE, blurred, mirrored, resized, top_share, turned
+from seewhy.explainers.trust.marking import blurred, mirrored, reach_of, resized, top_share, turned
 from seewhy.explainers.trust.strangers import ForeignMaps, Strangers
 from seewhy.explainers.trust.trial import Trial
 
@@ -144,7 +144,8 @@ def scores_of(
         are_probabilities: (N,) bool; if one is false, hidden pictures are scored too.
         foreign: maps of other pictures to try.
     """
-    groups = [*(_copies(part, trial.full) for part in marks), _nothing(are_probabilities, marks[0])]
+    nothing = torch.zeros_like(marks[0])[None][: int(not are_probabilities.all())]
+    groups = [*(_copies(part, trial.full) for part in marks), nothing]
     groups.append(groups[-1][:0] if foreign is None else torch.stack([foreign.marks, ~foreign.marks]))
     scores = _masked(question, score, torch.cat(groups), trial.fill)
     *parts, hidden, pair = torch.split(scores, [len(group) for group in groups])
@@ -183,10 +184,8 @@ def filled(images: Tensor, fill: Fill) -> Tensor:
 
 def marked(question: Question, maps: Tensor, layers: tuple[str, ...], area: float) -> Tensor:
     """Return (N, H, W) bool: the pixels of the model's input that maps (N, h, w) of layers mark."""
-    model, size = question.model, (maps.shape[1], maps.shape[2])
-    reach = WHOLE if isinstance(model, nn.Module) else model.survey.reach(layers, size)
     height, width = question.images.shape[2:]
-    return top_share(resized(maps, (height, width), reach), area)
+    return top_share(resized(maps, (height, width), reach_of(question.model, layers, maps)), area)
 
 
 def are_blank(maps: Tensor) -> Tensor:
@@ -199,11 +198,6 @@ def _copies(marks: Tensor, full: bool) -> Tensor:
     """Return the visible pixels (V, N, H, W) of masked copies: keep and drop, and with `full` those of copies."""
     maps = [marks, turned(marks), mirrored(marks)] if full else [marks]
     return torch.stack([copy for part in maps for copy in (part, ~part)])
-
-
-def _nothing(are_probabilities: Tensor, marks: Tensor) -> Tensor:
-    """Return masks (1, N, H, W) that show no pixel; no masks (0, N, H, W) if all scores are probabilities."""
-    return torch.zeros_like(marks)[None][: int(not are_probabilities.all())]
 
 
 def _gap(

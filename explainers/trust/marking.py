@@ -1,9 +1,10 @@
 """The pixels that a map marks, and blurred pictures that replace them."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.question import widened
 from seewhy.explainers.methods import baselines
 
@@ -12,6 +13,11 @@ SIGMA = 11 / 224
 
 WHOLE = (0.0, 0.0, 1.0, 1.0)
 """The reach of a map whose cells cover the whole input of the model."""
+
+
+def reach_of(model: AnyModel, layers: tuple[str, ...], maps: Tensor) -> tuple[float, float, float, float]:
+    """Return the reach of the cells of maps (N, h, w) of layers, see `Geometry`; a bare module's is the whole input."""
+    return WHOLE if isinstance(model, nn.Module) else model.survey.reach(layers, (maps.shape[1], maps.shape[2]))
 
 
 def resized(maps: Tensor, size: tuple[int, int], reach: tuple[float, float, float, float] = WHOLE) -> Tensor:

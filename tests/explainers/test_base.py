@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from seewhy.explainers import GradCAM, Saliency
 from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
 from seewhy.explainers.core.projection import principal_component
-from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import (
     ExplainerError,
     LayerError,
@@ -23,7 +22,7 @@ from seewhy.explainers.methods.cam.shared_pass import explain_jointly
 from seewhy.explainers.methods.catalogue import METHODS, method
 from seewhy.explainers.methods.explainer import AUGMENTATIONS
 from seewhy.explainers.tasks.classification import Classification, ClassObjective
-from seewhy.explainers.tasks.pose import pose, predict
+from seewhy.explainers.tasks.pose import named_ask, pose, predict
 from tests import nets
 
 

@@ -11,7 +11,7 @@ from seewhy.explainers import GradCAM, HookSession
 from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.layers import survey_cache as surveys
 from seewhy.explainers.layers.survey_cache import survey_of
-from seewhy.explainers.methods.cam.refine import RefineCAM
+from seewhy.explainers.methods.cam.gradcam_plus_plus import RefineCAM
 from seewhy.explainers.methods.gradient.decomposition import FullGradients, Term
 from seewhy.explainers.methods.gradient.fullgrad import FullGrad
 from seewhy.explainers.process_wide import exclusive

@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
@@ -14,9 +13,9 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import ModelOutputError
 from seewhy.explainers.execution.chunks import chunk_size, chunks
 from seewhy.explainers.execution.replay import Replay, UnreplayableError
-from seewhy.explainers.methods.cam.forward import ForwardCAM, LayerMap
+from seewhy.explainers.methods.cam.base import ForwardCAM
 from seewhy.explainers.methods.cam.layer_tensors import LayerTensors
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.perturbation.base import certain_change
 
 _LEAST = 1e-6
@@ -74,17 +73,9 @@ def outputs_with(
     "ablationcam",
     family="cam",
     summary="Feature maps of a layer, weighted by the decrease of the score without each of them.",
-    paper=Paper(
-        "Desai, Ramaswamy",
-        "Ablation-CAM: Visual Explanations for Deep Convolutional Network via Gradient-free Localization",
-        2020,
-        "https://openaccess.thecvf.com/content_WACV_2020/papers/Desai_Ablation-CAM_Visual_Explanations_for_Deep_"
-        "Convolutional_Network_via_Gradient-free_Localization_WACV_2020_paper.pdf",
-    ),
     forwards="1 + channels",
     backwards="0",
 )
-@dataclass(frozen=True, kw_only=True)
 class AblationCAM(ForwardCAM):
     r"""Ablation-CAM: feature maps weighted by the fall of the score when each of them is set to zero.
 
@@ -101,7 +92,7 @@ class AblationCAM(ForwardCAM):
 
     runs_whole: ClassVar[bool] = False
 
-    def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> LayerMap:
+    def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> tuple[Tensor, Tensor | None]:
         """Ablate each channel of each picture."""
         activations = tensors.activations[path]
         falls = torch.zeros(activations.shape[:2], device=activations.device)
@@ -123,23 +114,16 @@ class AblationCAM(ForwardCAM):
         falls = falls * (change > 0)[:, None]
         scores = tensors.objective.scores(tensors.outputs).abs().maximum(_LEAST * largest)
         weights = falls / torch.where(scores > 0, scores, torch.ones_like(scores))[:, None]
-        return LayerMap(self.project(activations * weights[:, :, None, None]), change)
+        return self.project(activations * weights[:, :, None, None]), change
 
 
 @method(
     "recipro-cam",
     family="cam",
     summary="Probability of the class when a layer's output keeps one position at a time.",
-    paper=Paper(
-        "Byun, Lee",
-        "Recipro-CAM: Fast gradient-free visual explanations for convolutional neural networks",
-        2022,
-        "https://arxiv.org/abs/2209.14074",
-    ),
     forwards="1 + positions",
     backwards="0",
 )
-@dataclass(frozen=True, kw_only=True)
 class ReciproCAM(ForwardCAM):
     r"""Recipro-CAM: the probability of the class when the feature maps keep one position at a time.
 
@@ -161,7 +145,7 @@ class ReciproCAM(ForwardCAM):
         bool, Field(description="Spread the features of the position over its neighbours with a 3x3 Gaussian.")
     ] = True
 
-    def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> LayerMap:
+    def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> tuple[Tensor, Tensor | None]:
         """Keep each position of each picture."""
         activations = tensors.activations[path]
         _, _, height, width = activations.shape
@@ -182,4 +166,4 @@ class ReciproCAM(ForwardCAM):
             peaks.append(objective.alone.scores(shares).amax())
         rises = torch.stack(maps)
         change = certain_change(rises.abs().amax(dim=(1, 2, 3)), torch.stack(peaks), question.images.dtype)
-        return LayerMap(self.project(rises * (change > 0)[:, None, None, None]), change)
+        return self.project(rises * (change > 0)[:, None, None, None]), change

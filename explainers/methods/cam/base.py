@@ -1,7 +1,8 @@
-"""The bases of class activation maps: choice of layers, weights of feature maps, fusion of maps."""
+"""The bases of class activation maps: choice of layers, weights of feature maps, many passes, fusion of maps."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
 from typing import Annotated, ClassVar, TypeVar
 
 import torch
@@ -115,8 +116,12 @@ class CAM(LayerExplainer):
 
     def combine(self, tensors: LayerTensors) -> Attribution:
         """Return the attribution made of the layers' activations and gradients."""
-        maps = [self.map_of(*pair) for pair in tensors.pairs()]
-        return self.answer(fuse(maps), tensors.objective, tensors.outputs, tensors.paths)
+        maps = self.fused([self.map_of(*pair) for pair in tensors.pairs()])
+        return self.answer(maps, tensors.objective, tensors.outputs, tensors.paths)
+
+    def fused(self, maps: list[Tensor]) -> Tensor:
+        """Return one map (N, h, w) of those of all layers; see `fuse`."""
+        return fuse(maps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,23 +163,58 @@ class WeightedCAM(CAM):
         return weights
 
 
+@dataclass(frozen=True, kw_only=True)
+class ForwardCAM(LayerExplainer):
+    """Base of CAMs that run the model again for each channel or position of a layer.
+
+    The first pass gives the feature maps of all layers. Each layer then has its own passes and map.
+    """
+
+    @abstractmethod
+    def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> tuple[Tensor, Tensor | None]:
+        """Return the maps (N, h, w) of one layer, projected, and the change (N,) that an `Attribution` has, or None.
+
+        Run the whole model in inference mode, but replays under ``torch.no_grad()``: a replay reads version counters to
+        notice in-place changes, and tensors of inference mode have none.
+        """
+
+    def attribute(self, question: Question) -> Attribution:
+        """Run the model once for the feature maps, and then for each layer."""
+        tensors = collect(question, self.layers_of(question), None)
+        paths = tensors.paths
+        # The map of one of several layers does not look like the fused one.
+        progress = question.progress if len(paths) == 1 else question.progress.unseen
+        layers = []
+        for number, path in enumerate(paths):
+            part = replace(question, progress=progress.part(number, len(paths)))
+            layers.append(self.layer_map(part, tensors, path))
+        answer = self.answer(fuse([maps for maps, _ in layers]), tensors.objective, tensors.outputs, paths)
+        changes = [change for _, change in layers if change is not None]
+        return replace(answer, change=torch.stack(changes).amax(dim=0)) if changes else answer
+
+
 def fuse(maps: list[Tensor]) -> Tensor:
     """Fuse the maps of several layers, each (N, h, w), on the finest grid; a single map stays as it is."""
-    if len(maps) == 1:
-        return maps[0]
-    total = torch.zeros(())
-    for values in aligned(maps):
-        total = values + total.to(values.device)
-    return total / len(maps)
+    return maps[0] if len(maps) == 1 else aligned(maps, torch.add) / len(maps)
 
 
-def aligned(maps: list[Tensor]) -> Iterator[Tensor]:
-    """Yield the maps of several layers, each divided by its largest magnitude, on the finest of their grids."""
+def aligned(maps: list[Tensor], combine: Callable[[Tensor, Tensor], Tensor], scaled: bool = True) -> Tensor:
+    """Return the maps of several layers, combined pair by pair on the finest of their grids.
+
+    Args:
+        maps: each (N, h, w).
+        combine: adds or multiplies two of them.
+        scaled: whether each is divided by its largest magnitude first.
+    """
     finest = max(maps, key=lambda values: values.shape[1] * values.shape[2]).shape[1:]
+    total = None
     for values in maps:
-        largest = values.abs().amax(dim=(1, 2), keepdim=True)
-        unit = values / torch.where(largest > 0, largest, torch.ones_like(largest))
-        yield functional.interpolate(unit[:, None], size=finest, mode="bilinear", align_corners=False)[:, 0]
+        if scaled:
+            largest = values.abs().amax(dim=(1, 2), keepdim=True)
+            values = values / torch.where(largest > 0, largest, 1.0)
+        fine = functional.interpolate(values[:, None], size=finest, mode="bilinear", align_corners=False)[:, 0]
+        total = fine if total is None else combine(total.to(fine.device), fine)
+    return maps[0] if total is None else total
 
 
 def stage_ends(layers: Iterable[Layer], stage: Callable[[Layer], Stage]) -> dict[Stage, str]:

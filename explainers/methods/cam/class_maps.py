@@ -71,7 +71,9 @@ class ClassMaps:
         values, constants, competing = self._centred()
         rows = torch.arange(len(values), device=values.device)
         logits = values + constants[:, :, None, None]
-        elsewhere = (1 - _correlation(logits, logits[rows, self.targets])).clamp_max(1).square()
+        units = _standardised(logits)
+        correlations = (units * units[rows, self.targets, None]).sum(dim=(2, 3))  # Pearson's; 0 for constant maps
+        elsewhere = (1 - correlations).clamp_max(1).square()
         elsewhere[rows, self.targets] = 1
         total = ((elsewhere * competing).log()[:, :, None, None] + logits).logsumexp(dim=1)
         return Contest(values[rows, self.targets], (logits[rows, self.targets] - total).exp())
@@ -87,12 +89,6 @@ class ClassMaps:
         shares = competing / competing.sum(dim=1, keepdim=True)
         values = values - torch.einsum("nj,njhw->nhw", shares, values)[:, None]
         return values, constants - (shares * constants).sum(dim=1, keepdim=True), competing
-
-
-def _correlation(values: Tensor, target: Tensor) -> Tensor:
-    """Return Pearson's correlation (N, J) over positions of maps (N, J, h, w) and (N, h, w); 0 for constant maps."""
-    first, second = _standardised(values), _standardised(target[:, None])
-    return (first * second).sum(dim=(2, 3))
 
 
 def _standardised(maps: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from seewhy.explainers.core.projection import first_component, gap_of, keep_sign
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.methods.cam.base import CAM, fuse
 from seewhy.explainers.methods.cam.layer_tensors import LayerTensors
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 
 MAX_POSITIONS = 1024
 """Most positions of a layer whose kernel matrix is decomposed; 32 by 32."""
@@ -28,13 +28,6 @@ LEAST_CERTAINTY = 1e-3
 TINY = 1e-300
 
 Kernel = Literal["linear", "rbf", "sigmoid"]
-
-_EIGEN = Paper(
-    "Muhammad, Yeasin",
-    "Eigen-CAM: Class Activation Map using Principal Components",
-    2020,
-    "https://arxiv.org/abs/2008.00299",
-)
 
 
 class Components(NamedTuple):
@@ -113,11 +106,9 @@ class ComponentCAM(CAM):
     "eigencam",
     family="cam",
     summary="First principal component of a layer's features; the same for every class.",
-    paper=_EIGEN,
     backwards="0",
     discriminates=False,
 )
-@dataclass(frozen=True, kw_only=True)
 class EigenCAM(ComponentCAM):
     r"""Eigen-CAM: the features of each position, projected onto their first principal component.
 
@@ -141,9 +132,7 @@ class EigenCAM(ComponentCAM):
     "eigengradcam",
     family="cam",
     summary="First principal component of feature times gradient.",
-    paper=_EIGEN,
 )
-@dataclass(frozen=True, kw_only=True)
 class EigenGradCAM(ComponentCAM):
     r"""Eigen-Grad-CAM: Eigen-CAM of the features times their gradients, which makes it depend on the class.
 
@@ -165,16 +154,9 @@ class EigenGradCAM(ComponentCAM):
     "kpcacam",
     family="cam",
     summary="First kernel principal component of a layer's features; the same for every class.",
-    paper=Paper(
-        "Karmani, Sivakaran, Prasad, Ali, Yang, Tang",
-        "KPCA-CAM: Visual Explainability of Deep Computer Vision Models using Kernel PCA",
-        2024,
-        "https://arxiv.org/abs/2410.00267",
-    ),
     backwards="0",
     discriminates=False,
 )
-@dataclass(frozen=True, kw_only=True)
 class KPCACAM(ComponentCAM):
     r"""KPCA-CAM: Eigen-CAM with a kernel between positions, for components that are not linear.
 
@@ -195,11 +177,7 @@ class KPCACAM(ComponentCAM):
     uses_gradients: ClassVar[bool] = False
 
     def components(self, activations: Tensor, gradients: Tensor) -> Components:
-        """Return the first kernel principal component.
-
-        Raises:
-            LayerError: a layer of too many positions.
-        """
+        """Return the first kernel principal component."""
         count, _, rows, columns = activations.shape
         if rows * columns > MAX_POSITIONS:
             raise LayerError(

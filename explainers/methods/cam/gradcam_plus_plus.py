@@ -1,18 +1,17 @@
-"""Grad-CAM++ and Smooth Grad-CAM++: weights from gradients of the first to the third order."""
+"""Grad-CAM++; its smooth form, with gradients of the first to the third order; RefineCAM, its product over stages."""
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.methods.cam.base import WeightedCAM
-from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.cam.base import WeightedCAM, aligned, stage_ends
+from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect, survey_for
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Noise, Seed
 from seewhy.explainers.methods.quotients import quotient
 
@@ -21,14 +20,7 @@ from seewhy.explainers.methods.quotients import quotient
     "gradcam++",
     family="cam",
     summary="Feature maps weighted by their positive gradients, with equal weight for each instance of the class.",
-    paper=Paper(
-        "Chattopadhyay, Sarkar, Howlader, Balasubramanian",
-        "Grad-CAM++: Improved Visual Explanations for Deep Convolutional Networks",
-        2018,
-        "https://arxiv.org/abs/1710.11063",
-    ),
 )
-@dataclass(frozen=True, kw_only=True)
 class GradCAMPlusPlus(WeightedCAM):
     r"""Grad-CAM++: a weighted average of the positive gradients.
 
@@ -58,17 +50,9 @@ class GradCAMPlusPlus(WeightedCAM):
     "smoothgradcam++",
     family="cam",
     summary="Grad-CAM++ with derivatives averaged over noisy copies of the picture.",
-    paper=Paper(
-        "Omeiza, Speakman, Cintas, Weldermariam",
-        "Smooth Grad-CAM++: An Enhanced Inference Level Visualization Technique for Deep Convolutional Neural "
-        "Network Models",
-        2019,
-        "https://arxiv.org/abs/1908.01224",
-    ),
     forwards="1 + samples",
     backwards="samples",
 )
-@dataclass(frozen=True, kw_only=True)
 class SmoothGradCAMPlusPlus(WeightedCAM):
     r"""Smooth Grad-CAM++: the weights of Grad-CAM++ with derivatives averaged over noisy pictures.
 
@@ -136,3 +120,52 @@ def _weights(activations: Tensor, first: Tensor, second: Tensor, third: Tensor) 
     sums, magnitudes = activations.sum(dim=(2, 3), keepdim=True), activations.abs().sum(dim=(2, 3), keepdim=True)
     shares = quotient(second, 2 * second + sums * third, 2 * second + magnitudes * third.abs())
     return (shares * first.clamp_min(0)).sum(dim=(2, 3)).float()
+
+
+STAGES = 4
+"""Most layers that are multiplied if none are named."""
+
+
+@method(
+    "refinecam",
+    family="cam",
+    summary="Product of Grad-CAM++ maps of several stages: as fine as the first, as selective as the last.",
+    forwards="2",
+)
+class RefineCAM(GradCAMPlusPlus):
+    r"""RefineCAM: the product of the maps of several layers.
+
+    .. math:: L^c = \prod_l \mathrm{upsample}\Big(\frac{L^c_l}{\max_{i,j} L^c_{l,ij}}\Big)
+
+    where :math:`L^c_l` is the Grad-CAM++ map of the layer l, resized bilinearly to the finest of the grids. By default,
+    four layers are used: the model's default layer, and the last of the least nested layers on each of the next finer
+    grids. In a ResNet these are ``layer1`` to ``layer4``, as in the authors' example. The authors' code, in
+    pytorch-grad-cam, resizes to the picture and subtracts the smallest value of each map before it divides. A product
+    of signed maps would be meaningless, so ``sign="signed"`` is not available.
+    """
+
+    sign: Annotated[
+        Literal["positive", "absolute"], Field(description="Multiply the evidence for the class, or magnitudes.")
+    ] = "positive"
+
+    def layers_of(self, question: Question) -> tuple[str, ...]:
+        """Return the layers of the option, or else the default layers and the last ones on the next finer grids.
+
+        Raises:
+            LayerError: the model has no default layer.
+        """
+        return self.layers or _stages(question, super().layers_of(question))
+
+    def fused(self, maps: list[Tensor]) -> Tensor:
+        """Return the product."""
+        return aligned(maps, torch.mul)
+
+
+def _stages(question: Question, default: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the default layers, and before them the last of the least nested layers on each finer grid."""
+    layers = [layer for layer in survey_for(question).layers if layer.cam]
+    cells = {layer.path: layer.cells for layer in layers}
+    coarsest = min(cells.get(path, 0) for path in default)
+    last = stage_ends((layer for layer in layers if layer.cells > coarsest), lambda layer: layer.cells)
+    finer = [last[grid] for grid in sorted(last)[: max(0, STAGES - len(default))]]
+    return *reversed(finer), *default

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LAYER_LIST, LayerError, never_runs
@@ -162,9 +161,13 @@ def _tensors(
     """
     images, count = question.distinct_images, len(question.images)
     tensors = LayerTensors(objective, outputs, {}, {}, {})
+    surveyed = () if isinstance(question.model, nn.Module) else question.model.survey.layers
+    # Layers whose outputs hold no feature maps by the survey, such as attention of a picture's size.
+    shapes = {layer.path: layer.output_shape for layer in surveyed if layer.calls == 1 and not layer.cam}
     for path in paths:
         try:
-            check_usable(question.model, path)
+            if path in shapes:
+                raise LayerError(_NO_GRID.format(path=path, what=f"is {shapes[path]}"))
             view = view_of(replace(question, images=images), path, layer_outputs[path])
             parts = [gradient[path][0] for gradient in gradients]
             if any(part is None for part in parts):
@@ -182,17 +185,6 @@ def _tensors(
     if not tensors.activations:
         raise LayerError(f"No layer that {', '.join(layers)} matches suits a CAM; see {LAYER_LIST}.")
     return tensors
-
-
-def check_usable(model: AnyModel, path: str) -> None:
-    """Refuse a layer whose output holds no feature maps by the model's survey, such as attention of a picture's size.
-
-    Raises:
-        LayerError: the output holds none.
-    """
-    for layer in () if isinstance(model, nn.Module) else model.survey.layers:
-        if layer.path == path and layer.calls == 1 and not layer.cam:
-            raise LayerError(_NO_GRID.format(path=path, what=f"is {layer.output_shape}"))
 
 
 def view_of(question: Question, path: str, outputs: list[Any]) -> FeatureMaps:

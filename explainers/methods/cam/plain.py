@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
@@ -14,7 +13,7 @@ from seewhy.explainers.errors import LayerError, UnsuitableModelError
 from seewhy.explainers.methods.cam.base import CAM, WeightedCAM
 from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect
 from seewhy.explainers.methods.cam.linear_head import linear_head
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Seed
 
 
@@ -22,15 +21,8 @@ from seewhy.explainers.methods.explainer import Seed
     "cam",
     family="cam",
     summary="Feature maps weighted by the linear head; for models with global average pooling before the head.",
-    paper=Paper(
-        "Zhou, Khosla, Lapedriza, Oliva, Torralba",
-        "Learning Deep Features for Discriminative Localization",
-        2016,
-        "https://arxiv.org/abs/1512.04150",
-    ),
     backwards="0",
 )
-@dataclass(frozen=True, kw_only=True)
 class ClassActivationMap(WeightedCAM):
     r"""Class activation mapping: feature maps weighted by the weights of the linear layer after global pooling.
 
@@ -43,11 +35,7 @@ class ClassActivationMap(WeightedCAM):
     uses_gradients: ClassVar[bool] = False
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass, and a look at the head.
-
-        Raises:
-            UnsuitableModelError: the logits are no linear function of the layer's averages.
-        """
+        """One forward pass, and a look at the head."""
         tensors = collect(question, self.layers_of(question), None)
         weights = {path: head_weights(question, path, tensors) for path in tensors.paths}
         return self.combine(replace(tensors, gradients=weights))
@@ -66,7 +54,10 @@ def head_weights(question: Question, path: str, tensors: LayerTensors) -> Tensor
     features, outputs = tensors.activations[path], tensors.outputs
     head = linear_head(question, features, outputs)
     if head is not None and head.exact:
-        return _score_weights(head.weight, tensors)
+        # The score is linear in the logits: applied to the C columns of weights, it gives those of the score itself.
+        columns = features.shape[1]
+        rows = torch.arange(len(outputs), device=outputs.device)
+        return torch.stack([tensors.objective.rows(row.expand(columns)).scores(head.weight.T) for row in rows])
     why = (
         f"the model has no linear layer that takes {features.shape[1]} features and gives {outputs.shape[1]} logits"
         if head is None
@@ -79,28 +70,14 @@ def head_weights(question: Question, path: str, tensors: LayerTensors) -> Tensor
     )
 
 
-def _score_weights(matrix: Tensor, tensors: LayerTensors) -> Tensor:
-    """Return the weights (N, C) of each picture's score, given the weights (K, C) of the logits."""
-    # The score is linear in the logits: applied to the C columns of weights, it gives those of the score itself.
-    rows = torch.arange(len(tensors.outputs), device=matrix.device)
-    return torch.stack([tensors.objective.rows(row.expand(matrix.shape[1])).scores(matrix.T) for row in rows])
-
-
 @method(
     "fem",
     family="cam",
     summary="Positions where the features of each map stand out; the same for every class.",
-    paper=Paper(
-        "Fuad, Martin, Giot, Bourqui, Benois-Pineau, Zemmari",
-        "Features Understanding in 3D CNNs for Actions Recognition in Video",
-        2020,
-        "https://doi.org/10.1109/IPTA50016.2020.9286629",
-    ),
     backwards="0",
     discriminates=False,
     rounding="whether a value close to the threshold stands out",
 )
-@dataclass(frozen=True, kw_only=True)
 class FEM(CAM):
     r"""Feature explanation method: positions where a feature stands out (the k-sigma rule), weighted by its mean.
 
@@ -118,11 +95,7 @@ class FEM(CAM):
     uses_gradients: ClassVar[bool] = False
 
     def contributions(self, activations: Tensor, gradients: Tensor) -> Tensor:
-        """Return the means where the features stand out, and 0 elsewhere.
-
-        Raises:
-            LayerError: the layer has too few positions for any to stand out.
-        """
+        """Return the means where the features stand out, and 0 elsewhere."""
         positions = activations[0, 0].numel()
         # A single value among zeros exceeds the mean of all by the most standard deviations that there can be.
         largest = (positions - 1) ** 0.5
@@ -142,16 +115,9 @@ class FEM(CAM):
     "random",
     family="control",
     summary="Feature maps with random weights: a control that any method should beat.",
-    paper=Paper(
-        "Adebayo, Gilmer, Muelly, Goodfellow, Hardt, Kim",
-        "Sanity Checks for Saliency Maps",
-        2018,
-        "https://arxiv.org/abs/1810.03292",
-    ),
     backwards="0",
     discriminates=False,
 )
-@dataclass(frozen=True, kw_only=True)
 class RandomCAM(WeightedCAM):
     r"""Random weights: what the feature maps alone look like, without any explanation.
 

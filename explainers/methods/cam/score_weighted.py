@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from seewhy.explainers.core.attribution import Attribution
@@ -17,21 +16,14 @@ from seewhy.explainers.hooks.attention import DefinedAttention
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.methods.cam.gradcam import GradCAM
 from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 
 
 @method(
     "finercam",
     family="cam",
     summary="Grad-CAM of the lead over the nearest classes: the details that distinguish a class.",
-    paper=Paper(
-        "Zhang, Gu, Chowdhury, Mai, Carlyn, Berger-Wolf, Su, Chao",
-        "Finer-CAM: Spotting the Difference Reveals Finer Details for Visual Explanation",
-        2025,
-        "https://arxiv.org/abs/2501.11309",
-    ),
 )
-@dataclass(frozen=True, kw_only=True)
 class FinerCAM(GradCAM):
     r"""Finer-CAM: Grad-CAM of the difference between the target's logit and those of similar classes.
 
@@ -51,11 +43,7 @@ class FinerCAM(GradCAM):
     ] = 0.6
 
     def scores(self, objective: Objective, outputs: Tensor) -> Tensor:
-        """Return the target's logit less a share of the mean logit of D.
-
-        Raises:
-            TargetError: there is nothing to compare the target with.
-        """
+        """Return the target's logit less a share of the mean logit of D."""
         means = objective.nearest(outputs, self.references)
         if objective.against is not None:
             means = torch.where(objective.is_contrasted, objective.contrast.scores(outputs), means)
@@ -71,11 +59,9 @@ class FinerCAM(GradCAM):
     "shapleycam",
     family="cam",
     summary="Grad-CAM with a second-order correction that approximates Shapley values of the features.",
-    paper=Paper("Cai", "CAMs as Shapley Value-based Explainers", 2025, "https://arxiv.org/abs/2501.06261"),
     forwards="2",
     backwards="3",
 )
-@dataclass(frozen=True, kw_only=True)
 class ShapleyCAM(GradCAM):
     r"""ShapleyCAM: feature maps weighted by gradients less half a Hessian-vector product.
 
@@ -106,11 +92,7 @@ class ShapleyCAM(GradCAM):
         return "shapleycam", self.utility
 
     def attribute(self, question: Question) -> Attribution:
-        """One pass for the gradients, and a second one with a backward pass through the backward pass.
-
-        Raises:
-            LayerError: a layer that cannot carry a CAM.
-        """
+        """One pass for the gradients, and a second one with a backward pass through the backward pass."""
         tensors = collect(question, self.layers_of(question), self.scores)
         return self.combine(replace(tensors, gradients=self._corrected(question, tensors)))
 

@@ -6,14 +6,13 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.methods.cam.forward import ForwardCAM, LayerMap
+from seewhy.explainers.methods.cam.base import ForwardCAM
 from seewhy.explainers.methods.cam.layer_tensors import LayerTensors
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Seed
 
 Variant = Callable[[Tensor], Tensor]
@@ -24,16 +23,9 @@ Variant = Callable[[Tensor], Tensor]
     "scorecam",
     family="cam",
     summary="Feature maps of a layer, weighted by the score of the picture masked with each of them.",
-    paper=Paper(
-        "Wang, Wang, Du, Yang, Zhang, Ding, Mardziel, Hu",
-        "Score-CAM: Score-Weighted Visual Explanations for Convolutional Neural Networks",
-        2020,
-        "https://arxiv.org/abs/1910.01279",
-    ),
     forwards="1 + channels",
     backwards="0",
 )
-@dataclass(frozen=True, kw_only=True)
 class ScoreCAM(ForwardCAM):
     r"""Score-CAM: feature maps weighted by the score of the picture masked with each of them.
 
@@ -65,7 +57,7 @@ class ScoreCAM(ForwardCAM):
         """Yield, for each round, the function that changes its masks (R, 1, *size)."""
         yield lambda masks: masks
 
-    def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> LayerMap:
+    def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> tuple[Tensor, Tensor | None]:
         """Run the picture with each feature map as its mask."""
         activations, images = tensors.activations[path], question.images
         size = (images.shape[2], images.shape[3])
@@ -88,23 +80,16 @@ class ScoreCAM(ForwardCAM):
                 scores[rows] += tensors.objective.rows(picture).scores(outputs)
                 rounds[rows] += 1
                 question.progress.show(maps)
-        return LayerMap(maps())
+        return maps(), None
 
 
 @method(
     "sscam",
     family="cam",
     summary="Score-CAM with the score averaged over noise on the masks.",
-    paper=Paper(
-        "Wang, Naidu, Michael, Kundu",
-        "SS-CAM: Smoothed Score-CAM for Sharper Visual Feature Localization",
-        2020,
-        "https://arxiv.org/abs/2006.14255",
-    ),
     forwards="1 + channels * samples",
     backwards="0",
 )
-@dataclass(frozen=True, kw_only=True)
 class SSCAM(ScoreCAM):
     r"""SS-CAM: Score-CAM with each channel's score averaged over Gaussian noise on its mask.
 
@@ -139,16 +124,9 @@ class SSCAM(ScoreCAM):
     "iscam",
     family="cam",
     summary="Score-CAM with the score averaged over brightening of the masked picture.",
-    paper=Paper(
-        "Naidu, Ghosh, Maurya, Nayak K, Kundu",
-        "IS-CAM: Integrated Score-CAM for axiomatic-based explanations",
-        2020,
-        "https://arxiv.org/abs/2010.03023",
-    ),
     forwards="1 + channels * (samples - 1)",
     backwards="0",
 )
-@dataclass(frozen=True, kw_only=True)
 class ISCAM(ScoreCAM):
     r"""IS-CAM: Score-CAM with each channel's score summed over a growing multiple of the masked picture.
 

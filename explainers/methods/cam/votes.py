@@ -1,25 +1,24 @@
 """Votes: class maps in which each position counts by what it votes for; and the same in detail."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from seewhy.explainers.core.attribution import Attribution, Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import keep_sign
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.hooks.selection import module_paths
+from seewhy.explainers.hooks.selection import is_within, module_paths
 from seewhy.explainers.layers.survey import Layer, Survey
 from seewhy.explainers.methods.cam.base import LayerExplainer, aligned, fuse, stage_ends
 from seewhy.explainers.methods.cam.class_maps import Contest, class_maps
 from seewhy.explainers.methods.cam.gradcam import GradCAM
 from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect, survey_for
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 
 STRIDES = (16, 8)
 """Pixels from one position to the next, of the grids that add detail."""
@@ -38,15 +37,8 @@ _UNAVAILABLE = Diagnostic(
     "votes",
     family="cam",
     summary="Class maps by the head's weights, with positions weighted by their votes among all classes.",
-    paper=Paper(
-        "Gupta, Arora",
-        "A Simple Saliency Method That Passes the Sanity Checks",
-        2019,
-        "https://arxiv.org/abs/1905.12152",
-    ),
     backwards="0",
 )
-@dataclass(frozen=True, kw_only=True)
 class Votes(LayerExplainer):
     r"""Votes: the class map of the target, with each position weighted by the target's share of its vote.
 
@@ -103,14 +95,7 @@ class Votes(LayerExplainer):
     "votes-detail",
     family="cam",
     summary="Votes times the evidence on two finer grids: as selective as the last layer, finer than it.",
-    paper=Paper(
-        "Jiang, Zhang, Hou, Cheng, Wei",
-        "LayerCAM: Exploring Hierarchical Class Activation Maps for Localization",
-        2021,
-        "https://doi.org/10.1109/TIP.2021.3089943",
-    ),
 )
-@dataclass(frozen=True, kw_only=True)
 class VotesDetail(Votes):
     r"""Votes × detail: the geometric mean of the votes and the evidence for them on two finer grids.
 
@@ -159,16 +144,9 @@ class VotesDetail(Votes):
             return _without_votes(gradcam.combine(tensors.only(ends.values())))
         votes = fuse([contest.votes(self.sign) for contest in contests.values()])
         evidence = [keep_sign(tensors.activations[path] * tensors.gradients[path], self.sign) for path in details]
-        maps = _geometric_mean([votes, *(values.sum(dim=1) for values in evidence)])
-        return self.answer(maps, tensors.objective, tensors.outputs, tensors.paths)
-
-
-def _geometric_mean(maps: Sequence[Tensor]) -> Tensor:
-    """Return the geometric mean (N, h, w) of maps, each divided by its maximum, on the finest of their grids."""
-    product = torch.ones(())
-    for values in aligned(list(maps)):
-        product = values * product.to(values.device)
-    return product ** (1 / len(maps))
+        maps = [votes, *(values.sum(dim=1) for values in evidence)]
+        mean = aligned(maps, torch.mul) ** (1 / len(maps))
+        return self.answer(mean, tensors.objective, tensors.outputs, tensors.paths)
 
 
 def _without_votes(attribution: Attribution) -> Attribution:
@@ -188,26 +166,21 @@ def _lead(objective: Objective, outputs: Tensor) -> Tensor:
 def detail_layers(survey: Survey, paths: tuple[str, ...]) -> tuple[str, ...]:
     """Return the layers that add detail: the ends of the stages of `STRIDES` up to some layers, or else these."""
     own = [layer for layer in survey.layers if layer.path in paths]
-    places = [place for place, layer in enumerate(survey.layers) if any(_is_within(layer.path, path) for path in paths)]
+    places = [place for place, layer in enumerate(survey.layers) if any(is_within(layer.path, path) for path in paths)]
     before = [
         layer
         for layer in survey.layers[: max(places, default=0)]
-        if layer.cam and not any(_is_within(path, layer.path) for path in paths)
+        if layer.cam and not any(is_within(path, layer.path) for path in paths)
     ]
     ends = stage_ends(before, _stride) | {_stride(layer): layer.path for layer in own}
     return tuple(ends[stride] for stride in STRIDES if stride in ends) or paths
-
-
-def _is_within(path: str, container: str) -> bool:
-    """Whether a module is another one, or a part of it."""
-    return not container or f"{path}.".startswith(f"{container}.")
 
 
 def _last_part(module: nn.Module, path: str, others: tuple[str, ...]) -> str:
     """Return the path of the last part of a sequence of modules that does not hold others; they return the same."""
     part = module.get_submodule(path)
     while (
-        type(part) is nn.Sequential and len(part) and any(_is_within(other, path) and other != path for other in others)
+        type(part) is nn.Sequential and len(part) and any(is_within(other, path) and other != path for other in others)
     ):
         name = [name for name, _ in part.named_children()][-1]
         part, path = part[-1], f"{path}.{name}".lstrip(".")

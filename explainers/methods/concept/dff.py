@@ -1,34 +1,180 @@
-"""Deep feature factorisation: the region that speaks most for the class."""
+"""Deep feature factorisation: a layer's activations as regions times concepts, and the region that speaks most."""
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated
 
+import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
 
-from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.attribution import Attribution, Regions
+from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
+from seewhy.explainers.errors import LayerError
+from seewhy.explainers.hooks.session import HookSession
+from seewhy.explainers.layers.feature_maps import FeatureMaps
 from seewhy.explainers.methods.cam.base import LayerExplainer
-from seewhy.explainers.methods.catalogue import Paper, method
-from seewhy.explainers.methods.concept.factors import MOST, factorize, regions_of
+from seewhy.explainers.methods.cam.layer_tensors import collect
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Seed
+
+MOST = 64
+"""Most regions of a factorisation."""
+
+TINY = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """The activations of a layer as a sum of regions times concepts.
+
+    Attributes:
+        objective: the explained scores.
+        outputs: (N, ...) float32.
+        layer: its path.
+        view: how its output holds its activations.
+        regions: (N, k, h, w) float32, not negative: how strong each concept is at each position.
+        concepts: (N, k, C) float32, not negative, of length 1.
+    """
+
+    objective: Objective
+    outputs: Tensor
+    layer: str
+    view: FeatureMaps
+    regions: Tensor
+    concepts: Tensor
+
+    @property
+    def everywhere(self) -> Tensor:
+        """(N, k, h, w): regions that fill the layer, each with the mean strength that its concept has in its region."""
+        sums, squares = (self.regions.pow(power).sum(dim=(2, 3), keepdim=True) for power in (1, 2))
+        return (squares / sums.clamp_min(TINY)).expand_as(self.regions)
+
+
+def factorize(question: Question, layers: Sequence[str], count: int, iterations: int, seed: int) -> Factors:
+    """Factorise the activations of a layer, each picture by itself; see `nonnegative_factors`.
+
+    Raises:
+        LayerError: several layers, or one that cannot carry a CAM, or whose activations are mostly negative.
+    """
+    tensors = collect(question, tuple(layers), None)
+    if len(tensors.paths) != 1:
+        raise LayerError(f"{', '.join(tensors.paths)} are several layers; choose one to factorise.")
+    ((path, activations),) = tensors.activations.items()
+    positive = activations.clamp_min(0)
+    if bool((positive.square().sum(dim=(1, 2, 3)) < (activations - positive).square().sum(dim=(1, 2, 3))).any()):
+        raise LayerError(
+            f"The activations of layer {path!r} are mostly negative, and a non-negative factorisation would lose "
+            "them; choose a layer after a rectifier (ReLU)."
+        )
+    height, width = activations.shape[2:]
+    total = len(activations) * (2 * count + 1)  # the runs of `regions_of`
+    strengths, concepts = nonnegative_factors(
+        positive.flatten(2).mT, count, iterations, seed, lambda: question.progress.at(0, total)
+    )
+    lengths = concepts.norm(dim=2).clamp_min(TINY)
+    regions = (strengths * lengths[:, None]).mT.reshape(len(activations), count, height, width)
+    concepts = (concepts / lengths[:, :, None]).float()
+    return Factors(tensors.objective, tensors.outputs, path, tensors.views[path], regions.float(), concepts)
+
+
+def nonnegative_factors(
+    values: Tensor, count: int, iterations: int, seed: int, report: Callable[[], None] = lambda: None
+) -> tuple[Tensor, Tensor]:
+    """Factorise non-negative matrices into non-negative factors, by hierarchical alternating least squares.
+
+    Each column of the left factor and each row of the right one is set, in turn, to the values that make the squared
+    error smallest. All matrices start from the same random factors, scaled to each matrix.
+
+    Args:
+        values: (N, P, C), not negative.
+        count: rank of the factors.
+        iterations: how often each column and row is set.
+        seed: of the random factors.
+        report: called before each iteration; an exception ends the work.
+
+    Returns:
+        (N, P, count) and (N, count, C), float64.
+    """
+    values = values.double()
+    generator = torch.Generator().manual_seed(seed)
+    scale = (values.mean(dim=(1, 2), keepdim=True) / count).sqrt()
+    left, right = (
+        torch.rand(shape, generator=generator, dtype=torch.float64).to(values.device) * scale
+        for shape in ((values.shape[1], count), (count, values.shape[2]))
+    )
+    for _ in range(iterations):
+        report()
+        right = _least_squares(left.mT @ left, left.mT @ values, right)
+        left = _least_squares(right @ right.mT, right @ values.mT, left.mT).mT
+    return left, right
+
+
+def _least_squares(gram: Tensor, sides: Tensor, rows: Tensor) -> Tensor:
+    """Return rows (N, k, M) after each was improved once, given the products (N, k, k) and (N, k, M)."""
+    rows = rows.clone()
+    for number in range(rows.shape[1]):
+        change = sides[:, number] - (gram[:, number, None] @ rows)[:, 0]
+        rows[:, number] = (rows[:, number] + change / gram[:, number, number, None].clamp_min(TINY)).clamp_min(0)
+    return rows
+
+
+def regions_of(question: Question, parts: Factors) -> Regions:
+    """Return the regions of the parts, with their gains and logits, the largest gain first."""
+    count, rank = parts.regions.shape[:2]
+    empty = torch.zeros_like(parts.regions[:, :1])
+    # One run of the model for each row: an empty layer, each region alone, and each concept all over the layer.
+    regions = torch.cat([empty, parts.regions, parts.everywhere], dim=1)
+    concepts = torch.cat([parts.concepts[:, :1], parts.concepts, parts.concepts], dim=1)
+    outputs = continued(question, parts.layer, parts.view, regions, concepts)
+    scores = torch.stack([parts.objective.scores(rows) for rows in outputs.unbind(1)], dim=1)
+    gains = scores[:, 1 : rank + 1] - scores[:, :1]
+    order = gains.argsort(dim=1, descending=True, stable=True)
+    rows = torch.arange(count, device=order.device)[:, None]
+    return Regions(parts.regions[rows, order], gains[rows, order], outputs[:, rank + 1 :][rows, order])
+
+
+def continued(question: Question, layer: str, view: FeatureMaps, regions: Tensor, concepts: Tensor) -> Tensor:
+    """Return the outputs of the model when the layer's output is one concept in one region.
+
+    Args:
+        question: its pictures run through the model up to the layer.
+        layer: path of a layer that runs once.
+        view: how its output holds feature maps.
+        regions: (N, R, h, w), how strong the concept is at each position.
+        concepts: (N, R, C).
+
+    Returns:
+        Outputs (N, R, ...) float32.
+    """
+    images = question.images
+    count, runs = regions.shape[:2]
+    regions, concepts = regions.flatten(0, 1), concepts.flatten(0, 1)
+    owners = torch.arange(count, device=images.device).repeat_interleave(runs)
+    host = question.host((layer,))
+    outputs = []
+    for part in question.chunks(len(owners)):
+        copies, features = images[owners[part]], torch.einsum("rhw,rc->rchw", regions[part], concepts[part])
+
+        def replace_output(_module: nn.Module, _args: object, output: Tensor, features: Tensor = features) -> Tensor:
+            return view.put(output, features.to(output.dtype)).contiguous()
+
+        with torch.no_grad(), HookSession(host.module) as hooks:
+            hooks.after_forward(replace_output, layer)
+            outputs.append(question.outputs(host.run(copies)).float())
+    joined = torch.cat(outputs)
+    return joined.reshape(count, runs, *joined.shape[1:])
 
 
 @method(
     "dff",
     family="concept",
     summary="The region with the most evidence for the class, out of regions with similar features in a layer.",
-    paper=Paper(
-        "Collins, Achanta, Süsstrunk",
-        "Deep Feature Factorization For Concept Discovery",
-        2018,
-        "https://arxiv.org/abs/1806.10206",
-    ),
     forwards="2 + 2 * concepts",
     backwards="0",
 )
-@dataclass(frozen=True, kw_only=True)
 class DFF(LayerExplainer):
     r"""Deep feature factorisation: a layer's activations as a sum of regions times concepts.
 
@@ -53,11 +199,7 @@ class DFF(LayerExplainer):
     seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass, one with nothing in the layer, and two for each region.
-
-        Raises:
-            LayerError: several layers, or one that cannot carry a CAM, or whose activations are mostly negative.
-        """
+        """One forward pass, one with nothing in the layer, and two for each region."""
         parts = factorize(question, self.layers_of(question), self.concepts, self.iterations, self.seed)
         regions = regions_of(question, parts)
         answer = self.answer(self.project(regions.maps[:, :1]), parts.objective, parts.outputs, (parts.layer,))

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,7 +16,7 @@ from seewhy.explainers.core.projection import Sign, principal_component
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps, grid_axes
 from seewhy.explainers.layers.survey_cache import surveyed_maps
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.gradient.decomposition import FullGradients, full_gradients, units_of
 
@@ -26,17 +25,10 @@ from seewhy.explainers.methods.gradient.decomposition import FullGradients, full
     "fullgrad",
     family="gradient",
     summary="Input times gradient and bias times gradient of every layer, which add up to the score.",
-    paper=Paper(
-        "Srinivas, Fleuret",
-        "Full-Gradient Representation for Neural Network Visualization",
-        2019,
-        "https://arxiv.org/abs/1905.00780",
-    ),
     forwards="2",
     backwards="3",
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class FullGrad(Explainer):
     r"""FullGrad: the contributions of the picture and of every bias to the score, added up.
 
@@ -72,24 +64,16 @@ class FullGrad(Explainer):
     ] = "absolute"
 
     def attribute(self, question: Question) -> Attribution:
-        """One pass forward and back, and passes of their own for modules with an implicit bias.
-
-        Raises:
-            LayerError: a module that cannot be decomposed.
-            UnsuitableModelError: the terms do not add up to the score.
-        """
+        """One pass forward and back, and passes of their own for modules with an implicit bias."""
         # A bias is a small difference of large values, which would vanish in the half precision of autocast.
         device = question.images.device.type
-        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-            return self._attribution(question)
-
-    def _attribution(self, question: Question) -> Attribution:
         maps, parts = [], []
-        units, surveyed = units_of(question), surveyed_maps(question.model)
-        # Of each module the inputs, the gradients and the terms are in memory at once.
-        for rows in question.chunks(len(question.images), backward=True, copies=2):
-            parts.append(full_gradients(question.part(rows), units))
-            maps.append(self._map(parts[-1], (question.images.shape[2], question.images.shape[3]), surveyed))
+        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+            units, surveyed = units_of(question), surveyed_maps(question.model)
+            # Of each module the inputs, the gradients and the terms are in memory at once.
+            for rows in question.chunks(len(question.images), backward=True, copies=2):
+                parts.append(full_gradients(question.part(rows), units))
+                maps.append(self._map(parts[-1], (question.images.shape[2], question.images.shape[3]), surveyed))
         objective = Objective.joined([part.objective for part in parts])
         return self.answer(torch.cat(maps), objective, torch.cat([part.outputs for part in parts]))
 
@@ -110,7 +94,10 @@ class FullGrad(Explainer):
             coarse = principal_component(values) if self.smooth == "eigen" else values.sum(dim=1)
             fine = functional.interpolate(coarse[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
             if self.sign != "absolute":
-                fine = _summing(fine * (coarse[0].numel() / fine[0].numel()), coarse)
+                fine = fine * (coarse[0].numel() / fine[0].numel())
+                # Resizing changed the sum a little: evenly shifted, the map has that of the coarse one.
+                sums, fine_sums = (maps.double().sum(dim=(1, 2), keepdim=True) for maps in (coarse, fine))
+                fine = fine + ((sums - fine_sums) / fine[0].numel()).to(fine.dtype)
             total = fine + total.to(fine.device)
         return total.clamp_min(0) if self.sign != "signed" else total
 
@@ -128,12 +115,6 @@ def _likely_view(shape: tuple[int, ...], size: tuple[int, int]) -> FeatureMaps |
         return abs(log(shape[axes[1]] * size[1] / (shape[axes[2]] * size[0])))
 
     return GridMaps(min((1, 2, 3), (3, 1, 2), key=stretch))
-
-
-def _summing(fine: Tensor, coarse: Tensor) -> Tensor:
-    """Return the resized maps (N, H, W), shifted so that each has the sum of its coarse map (N, h, w)."""
-    difference = coarse.double().sum(dim=(1, 2), keepdim=True) - fine.double().sum(dim=(1, 2), keepdim=True)
-    return fine + (difference / fine[0].numel()).to(fine.dtype)
 
 
 def _stretched(values: Tensor, least: Tensor | float) -> Tensor:

@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
@@ -14,7 +13,7 @@ from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.methods.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer, Seed, SignedOption
 from seewhy.explainers.methods.gradient.base import KINKS, Sample, maps_of_sums
 
@@ -35,18 +34,11 @@ def points_of_lines(images: Tensor, baselines: Tensor, steps: int) -> Iterator[S
     "integrated-gradients",
     family="gradient",
     summary="Gradients along the line from a baseline to the picture, times the difference of the two.",
-    paper=Paper(
-        "Sundararajan, Taly, Yan",
-        "Axiomatic Attribution for Deep Networks",
-        2017,
-        "https://arxiv.org/abs/1703.01365",
-    ),
     forwards="1 + steps",
     backwards="steps",
     fine=True,
     rounding=KINKS,
 )
-@dataclass(frozen=True, kw_only=True)
 class IntegratedGradients(Explainer):
     r"""Integrated gradients: the contribution of each pixel to the score on the path from a baseline to the picture.
 
@@ -99,18 +91,11 @@ class IntegratedGradients(Explainer):
     "expected-gradients",
     family="gradient",
     summary="Gradients at random points between the picture and random baselines, times the difference of the two.",
-    paper=Paper(
-        "Erion, Janizek, Sturmfels, Lundberg, Lee",
-        "Improving performance of deep learning models with axiomatic attribution priors and expected gradients",
-        2019,
-        "https://arxiv.org/abs/1906.10670",
-    ),
     forwards="1 + samples",
     backwards="samples",
     fine=True,
     rounding=KINKS,
 )
-@dataclass(frozen=True, kw_only=True)
 class ExpectedGradients(Explainer):
     r"""Expected gradients: integrated gradients, averaged over random baselines.
 

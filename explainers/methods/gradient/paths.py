@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
@@ -14,7 +13,7 @@ from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.execution.chunks import chunk_size, chunks
 from seewhy.explainers.methods.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer, SignedOption
 from seewhy.explainers.methods.gradient.base import KINKS, Sample, input_gradients, maps_of_sums
 
@@ -23,18 +22,11 @@ from seewhy.explainers.methods.gradient.base import KINKS, Sample, input_gradien
     "blur-ig",
     family="gradient",
     summary="Gradients along the path from the blurred to the sharp picture, times the change in each step.",
-    paper=Paper(
-        "Xu, Venugopalan, Sundararajan",
-        "Attribution in Scale and Space",
-        2020,
-        "https://arxiv.org/abs/2004.03383",
-    ),
     forwards="1 + steps",
     backwards="steps",
     fine=True,
     rounding=KINKS,
 )
-@dataclass(frozen=True, kw_only=True)
 class BlurIG(Explainer):
     r"""Blur integrated gradients: the contribution of each pixel to the score as the picture is sharpened.
 
@@ -81,18 +73,11 @@ class BlurIG(Explainer):
     "guided-ig",
     family="gradient",
     summary="Integrated gradients along a path that first changes the pixels to which the score is least sensitive.",
-    paper=Paper(
-        "Kapishnikov, Venugopalan, Avci, Wedin, Terry, Bolukbasi",
-        "Guided Integrated Gradients: an Adaptive Path Method for Removing Noise",
-        2021,
-        "https://arxiv.org/abs/2106.09788",
-    ),
     forwards="2 + steps",
     backwards="1 + steps",
     fine=True,
     rounding="which values the path changes first, and thereby the path and the map",
 )
-@dataclass(frozen=True, kw_only=True)
 class GuidedIG(Explainer):
     r"""Guided integrated gradients: the contribution of each pixel to the score along a path that avoids steep
     gradients.

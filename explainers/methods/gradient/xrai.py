@@ -9,14 +9,13 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.projection import Sign, keep_sign, principal_component
 from seewhy.explainers.core.question import Question, widened
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.gradient.base import maps_of_sums
 from seewhy.explainers.methods.gradient.integrated import points_of_lines
@@ -35,18 +34,11 @@ SMOOTHING, SMALLEST, DILATION, LEAST = 0.8, 150, 5, 50
     "xrai",
     family="gradient",
     summary="Integrated gradients averaged over the regions of a segmentation, the strongest regions first.",
-    paper=Paper(
-        "Kapishnikov, Bolukbasi, Viégas, Terry",
-        "XRAI: Better Attributions Through Regions",
-        2019,
-        "https://arxiv.org/abs/1906.02825",
-    ),
     forwards="1 + 2 * steps",
     backwards="2 * steps",
     fine=True,
     rounding="which of two regions with almost equal density comes first",
 )
-@dataclass(frozen=True, kw_only=True)
 class XRAI(Explainer):
     r"""XRAI: regions of the picture, ranked by the density of their integrated gradients.
 

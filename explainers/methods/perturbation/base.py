@@ -46,12 +46,7 @@ def certain_change(changes: Tensor, values: Tensor, dtype: torch.dtype) -> Tenso
 
 @dataclass(frozen=True, kw_only=True)
 class Masking(Explainer):
-    """Base of methods that run masked copies of a picture.
-
-    Attributes:
-        sign: see `Explainer`.
-        baseline: the values in place of hidden pixels, see `baseline_of`.
-    """
+    """Base of methods that run masked copies of a picture."""
 
     sign: SignOption = "signed"
     baseline: Annotated[PlainBaseline, Field(description=f"Replacement of hidden pixels. {PLAIN}")] = "zero"
@@ -119,11 +114,7 @@ class Masking(Explainer):
 
 @dataclass(frozen=True, kw_only=True)
 class Perturbation(Masking):
-    """Base of methods that compare the scores of masked copies of a picture.
-
-    Attributes:
-        score: the target's logit, or its softmax probability; in either case less that of its contrast.
-    """
+    """Base of methods that compare the scores of masked copies of a picture."""
 
     score: Score = "logit"
 

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
@@ -20,7 +19,7 @@ from seewhy.explainers.errors import OptionError
 from seewhy.explainers.execution import chunks
 from seewhy.explainers.execution.chunks import chunk_size
 from seewhy.explainers.methods.baselines import PLAIN, PlainBaseline, baseline_of
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.gradient.base import input_gradients
 from seewhy.explainers.methods.perturbation.base import Perturbation, cells_of, masked
 
@@ -44,17 +43,10 @@ BYTES = 24
     "extremal-perturbation",
     family="perturbation",
     summary="The smooth mask of a fixed area that keeps the score highest.",
-    paper=Paper(
-        "Fong, Patrick, Vedaldi",
-        "Understanding Deep Networks via Extremal Perturbations and Smooth Masks",
-        2019,
-        "https://arxiv.org/abs/1910.08485",
-    ),
     forwards="3 + steps",
     backwards="1 + steps",
     rounding="which of several equally good parts the optimiser finds",
 )
-@dataclass(frozen=True, kw_only=True)
 class ExtremalPerturbation(Perturbation):
     r"""Extremal perturbation: the part of the picture, of a given area, that keeps the score highest.
 
@@ -89,11 +81,7 @@ class ExtremalPerturbation(Perturbation):
     ] = 0.08
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass of the pictures, one of their baselines, and a forward and a backward pass per step.
-
-        Raises:
-            OptionError: the Gaussian is too wide for so many cells.
-        """
+        """One forward pass of the pictures, one of their baselines, and a forward and a backward pass per step."""
         images = question.images
         values = self._values(images)
         baseline = baseline_of(images, self.baseline, question.model).to(images.dtype)

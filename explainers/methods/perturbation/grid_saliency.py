@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
@@ -16,7 +15,7 @@ from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.execution.chunks import chunk_size
 from seewhy.explainers.methods.baselines import PLAIN, PlainBaseline, baseline_of
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.gradient.base import input_gradients
 from seewhy.explainers.methods.perturbation.base import cells_of, masked
@@ -38,17 +37,10 @@ _NO_CONTEXT = Diagnostic(
     "grid-saliency",
     family="perturbation",
     summary="The smallest context that keeps a class in its region.",
-    paper=Paper(
-        "Hoyer, Munoz, Katiyar, Khoreva, Fischer",
-        "Grid Saliency for Context Explanations of Semantic Segmentation",
-        2019,
-        "https://arxiv.org/abs/1907.13054",
-    ),
     forwards="1 + steps",
     backwards="steps",
     rounding="which of several equally good parts of the context is kept",
 )
-@dataclass(frozen=True, kw_only=True)
 class GridSaliency(Explainer):
     r"""Grid saliency: the context around a region that a segmenter needs to predict the class in it.
 
@@ -88,11 +80,7 @@ class GridSaliency(Explainer):
     ] = 8
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass of the pictures, and a forward and a backward pass per step.
-
-        Raises:
-            TargetError: the target is no region.
-        """
+        """One forward pass of the pictures, and a forward and a backward pass per step."""
         images = question.images
         objective, outputs = question.plain()
         visible = functional.interpolate(objective.region[:, None].float(), size=images.shape[2:], mode="nearest") > 0

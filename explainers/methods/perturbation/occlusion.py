@@ -4,14 +4,13 @@ from typing import Annotated
 
 import torch
 from pydantic import Field, ValidationInfo, field_validator
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.perturbation.base import Perturbation
 
 
@@ -19,17 +18,10 @@ from seewhy.explainers.methods.perturbation.base import Perturbation
     "occlusion",
     family="perturbation",
     summary="Decrease of the score when a patch hides a part of the picture.",
-    paper=Paper(
-        "Zeiler, Fergus",
-        "Visualizing and Understanding Convolutional Networks",
-        2013,
-        "https://arxiv.org/abs/1311.2901",
-    ),
     forwards="1 + positions",
     backwards="0",
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class Occlusion(Perturbation):
     r"""Occlusion: the decrease of the score, averaged over all positions of a sliding patch that hide a pixel.
 
@@ -65,11 +57,7 @@ class Occlusion(Perturbation):
         return {"positions": rows * columns}
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass, and one per position of the patch.
-
-        Raises:
-            OptionError: the patch is larger than the picture.
-        """
+        """One forward pass, and one per position of the patch."""
         images = question.images
         height, width = images.shape[2:]
         if self.patch > min(height, width):

@@ -1,8 +1,8 @@
-"""The base of RISE and D-RISE: random masks, weighted by the scores of the masked pictures."""
+"""RISE and D-RISE: random masks, weighted by the scores of the masked pictures."""
 
 from dataclasses import dataclass as plain
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -10,11 +10,13 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.attribution import Attribution, Diagnostic
+from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Seed, SignOption
-from seewhy.explainers.methods.perturbation.base import Masking, spread
+from seewhy.explainers.methods.perturbation.base import Masking, Score, scored, spread
 
 MOST_CELLS = 20_000_000
 """Largest number of cells of all masks together."""
@@ -90,14 +92,7 @@ class Moments:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomMasks(Masking):
-    """Base of methods that draw random masks.
-
-    Attributes:
-        samples: number of masks.
-        probability: of each cell to be shown.
-        cells: of a mask on each side.
-        seed: of the masks.
-    """
+    """Base of methods that draw random masks."""
 
     sign: SignOption = "positive"
     samples: Annotated[int, Field(ge=1, le=20_000, description="Number of masks.")] = 1000
@@ -108,11 +103,7 @@ class RandomMasks(Masking):
     seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass, and one per mask.
-
-        Raises:
-            OptionError: more than `MOST_CELLS` cells, or so few masks that some pixel is in none.
-        """
+        """One forward pass, and one per mask."""
         images = question.images
         if (total := self.samples * self.cells**2) > MOST_CELLS:
             raise OptionError(
@@ -149,3 +140,80 @@ class RandomMasks(Masking):
     def finished(self, attribution: Attribution, moments: Moments) -> Attribution:
         """Return the attribution, with what else the masks tell."""
         return attribution
+
+
+@method(
+    "rise",
+    family="perturbation",
+    summary="Average of random masks, weighted by the score of the masked picture minus the mean score.",
+    forwards="1 + samples",
+    backwards="0",
+    fine=True,
+)
+class RISE(RandomMasks):
+    r"""RISE: the increase of the expected score of a randomly masked picture when a pixel is shown.
+
+    .. math:: S(\lambda) = \mathbb{E}\big[ f(I \odot M) \mid M(\lambda) = 1 \big] - \mathbb{E}\big[ f(I \odot M) \big]
+              \approx \frac{\sum_i f_i\, M_i(\lambda)}{\sum_i M_i(\lambda)} - \frac{1}{N} \sum_i f_i,
+              \qquad f_i = f(I \odot M_i)
+
+    Section 3: f is the softmax probability. A mask is a grid of cells x cells, each shown with `probability`. The grid
+    is enlarged bilinearly to one cell more than the picture along each side, and cropped at a random position. The size
+    of a cell is rounded up, so the enlarged grid covers the picture at any position.
+
+    Deviations: the paper divides by the number of masks times :math:`\mathbb{E}[M(\lambda)]`; here the sum of the masks
+    is used. The mean score is subtracted, which preserves the order of the pixels; zero means that a pixel makes no
+    difference. If the scores differ only by rounding, the map is zero.
+    """
+
+    score: Score = "probability"
+
+    def scores(self, objective: Objective, outputs: Tensor) -> Tensor:
+        """Return the scores (R,) float32 of outputs (R, ...)."""
+        return scored(self.score, objective, outputs)
+
+
+@method(
+    "drise",
+    family="perturbation",
+    summary="Average of random masks, weighted by the similarity of the boxes that a detector still finds; detectors "
+    "only.",
+    forwards="1 + samples",
+    backwards="0",
+    fine=True,
+)
+class DRISE(RandomMasks):
+    r"""D-RISE: the parts of the picture that a detector needs to find a box like the explained one.
+
+    .. math:: S(\lambda) \approx \frac{\sum_i w_i\, M_i(\lambda)}{\sum_i M_i(\lambda)} - \frac{1}{N} \sum_i w_i,
+              \qquad w_i = \max_{d \in f(I \odot M_i)} \mathrm{IoU}(b, b_d)\, \frac{P \cdot P_d}{|P|\, |P_d|}\, O_d
+
+    where b is the explained box and P the scores of its classes; :math:`b_d` and :math:`P_d` are those of a candidate
+    of the masked picture, and :math:`O_d` is its objectness, or 1 if the detector has none. All candidates count,
+    before thresholding and suppression. Masks are those of RISE, and several boxes of a picture share them and the
+    passes. Results report the standard error of the estimate (``monte-carlo-error``).
+
+    Deviations: as in RISE, the sum is divided by that of the masks, and the mean weight is subtracted; the paper uses
+    5000 masks of 16 by 16 cells. Attributes of the box other than its score have no effect.
+    """
+
+    reads_boxes: ClassVar[bool] = True
+
+    cells: Annotated[int, Field(ge=1, le=64, description="Number of cells of a mask on each side.")] = 16
+
+    def scores(self, objective: Objective, outputs: Tensor) -> Tensor:
+        """Return the similarities (R,) float32 of outputs (R, ...)."""
+        return objective.similarity(outputs)
+
+    def finished(self, attribution: Attribution, moments: Moments) -> Attribution:
+        """Return the attribution, with its Monte Carlo error."""
+        largest = moments.means.abs().amax(dim=(1, 2))
+        errors = moments.errors.amax(dim=(1, 2)) / largest.where(largest > 0, 1)
+        return replace(attribution, diagnostics=tuple((self._error(share),) for share in errors.tolist()))
+
+    def _error(self, share: float) -> Diagnostic:
+        return Diagnostic(
+            "monte-carlo-error",
+            f"The map is an estimate from {self.samples} masks: the standard error of its values is at most "
+            f"{share:.0%} of the largest. Four times the samples halve it.",
+        )

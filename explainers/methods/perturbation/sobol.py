@@ -5,7 +5,6 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 from torch.quasirandom import SobolEngine
@@ -14,7 +13,7 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Seed
 from seewhy.explainers.methods.perturbation.base import Perturbation, spread
 
@@ -26,16 +25,9 @@ MOST_PASSES = 1_000_000
     "sobol",
     family="perturbation",
     summary="Share of the score's variance under random masks that involves each cell of the mask.",
-    paper=Paper(
-        "Fel, Cadène, Chalvidal, Cord, Vigouroux, Serre",
-        "Look at the Variance! Efficient Black-box Explanations with Sobol-based Sensitivity Analysis",
-        2021,
-        "https://arxiv.org/abs/2111.04138",
-    ),
     forwards="1 + samples * (cells * cells + 2)",
     backwards="0",
 )
-@dataclass(frozen=True, kw_only=True)
 class Sobol(Perturbation):
     r"""Sobol: the total-order Sobol index of each cell of a mask, by the estimator of Jansen.
 
@@ -62,11 +54,7 @@ class Sobol(Perturbation):
     seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass, and one per mask: cells * cells + 2 for each sample.
-
-        Raises:
-            OptionError: more than `MOST_PASSES` masks.
-        """
+        """One forward pass, and one per mask: cells * cells + 2 for each sample."""
         images = question.images
         count, cells = len(images), self.cells**2
         if (total := self.samples * (cells + 2)) > MOST_PASSES:

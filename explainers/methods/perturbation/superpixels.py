@@ -14,7 +14,7 @@ from torch import Tensor
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Seed
 from seewhy.explainers.methods.perturbation.base import Perturbation, Score, Segmentation, spread, superpixels
 
@@ -79,17 +79,10 @@ class Superpixels(Perturbation):
     "feature-ablation",
     family="perturbation",
     summary="Decrease of the score when a superpixel is hidden.",
-    paper=Paper(
-        "Robnik-Šikonja, Kononenko",
-        "Explaining Classifications For Individual Instances",
-        2008,
-        "https://doi.org/10.1109/TKDE.2007.190734",
-    ),
     forwards="1 + segments",
     backwards="0",
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class FeatureAblation(Superpixels):
     r"""Feature ablation: the decrease of the score when one superpixel is hidden.
 
@@ -114,17 +107,10 @@ class FeatureAblation(Superpixels):
     "lime",
     family="perturbation",
     summary="Weights of a linear model of the score, fitted to random sets of hidden superpixels.",
-    paper=Paper(
-        "Ribeiro, Singh, Guestrin",
-        '"Why Should I Trust You?": Explaining the Predictions of Any Classifier',
-        2016,
-        "https://arxiv.org/abs/1602.04938",
-    ),
     forwards="1 + samples",
     backwards="0",
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class LIME(Superpixels):
     r"""LIME: the weights of a linear model of the score near the picture, by weighted ridge regression.
 
@@ -168,17 +154,10 @@ class LIME(Superpixels):
     "kernel-shap",
     family="perturbation",
     summary="Shapley values of superpixels, by weighted least squares over sets of hidden superpixels.",
-    paper=Paper(
-        "Lundberg, Lee",
-        "A Unified Approach to Interpreting Model Predictions",
-        2017,
-        "https://arxiv.org/abs/1705.07874",
-    ),
     forwards="2 + samples",
     backwards="0",
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class KernelSHAP(Superpixels):
     r"""Kernel SHAP: Shapley values of superpixels, by least squares under the Shapley kernel.
 
@@ -196,11 +175,7 @@ class KernelSHAP(Superpixels):
     seed: Seed = 0
 
     def coalitions(self, regions: int) -> Tensor:
-        """Return the empty set, and then all others but the full one, or a draw of them by their kernel weight.
-
-        Raises:
-            OptionError: too few samples for so many superpixels.
-        """
+        """Return the empty set, and then all others but the full one, or a draw of them by their kernel weight."""
         if regions < 40 and 2**regions - 2 <= self.samples:
             return torch.tensor(list(product((0, 1), repeat=regions))[: max(1, 2**regions - 1)], dtype=torch.float64)
         generator = torch.Generator().manual_seed(self.seed)

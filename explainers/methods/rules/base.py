@@ -10,20 +10,26 @@ sees (a custom `autograd.Function`, compiled or scripted code): a map is never s
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import ModelOutputError, UnsupportedOperationError
 from seewhy.explainers.hooks.attention import DefinedAttention
 from seewhy.explainers.hooks.gradient_tap import is_tap
 from seewhy.explainers.hooks.selection import opaque_parts
+
+RelevanceSign = Annotated[
+    Sign, Field(description="Relevance for and against the class, for it only, or its magnitude.")
+]
 
 Backward = Callable[[Tensor], tuple[Tensor | None, ...]]
 """The backward pass of one operation: takes the relevance of its output, and returns that of each of its inputs."""

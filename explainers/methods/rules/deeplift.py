@@ -4,7 +4,6 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
@@ -16,7 +15,7 @@ from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.errors import UnsupportedOperationError
 from seewhy.explainers.execution.chunks import chunk_size, chunks
 from seewhy.explainers.methods.baselines import PLAIN, PlainBaseline, baseline_of
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.rules.attention import ELEMENTWISE
 from seewhy.explainers.methods.rules.base import (
@@ -126,17 +125,10 @@ _RULES = Rules(
     "deeplift",
     family="rule",
     summary="The difference to a baseline's score, distributed by the difference of each activation to the baseline's.",
-    paper=Paper(
-        "Shrikumar, Greenside, Kundaje",
-        "Learning Important Features Through Propagating Activation Differences",
-        2017,
-        "https://arxiv.org/abs/1704.02685",
-    ),
     forwards="2",
     backwards="2",
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class DeepLIFT(Explainer):
     r"""DeepLIFT with the rescale rule: a gradient with the slopes of secants between baseline and picture.
 

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.ask import Ask
@@ -15,7 +14,7 @@ from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.cam.base import LayerExplainer, fuse
 from seewhy.explainers.methods.cam.layer_tensors import collect
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.rules.base import Rewriting, propagate
 from seewhy.explainers.methods.rules.linear import excitation_rule, own_sign_rule
 from seewhy.explainers.methods.rules.relevance import Composite, relevance_rules
@@ -28,15 +27,8 @@ _COMPOSITE = Composite(first=_OWN_SIGN, conv=_OWN_SIGN, dense=excitation_rule, s
     "excitation-backprop",
     family="rule",
     summary="Probability that a winner-take-all walk from the class along exciting connections visits each place.",
-    paper=Paper(
-        "Zhang, Lin, Brandt, Shen, Sclaroff",
-        "Top-down Neural Attention by Excitation Backprop",
-        2016,
-        "https://arxiv.org/abs/1608.00507",
-    ),
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class ExcitationBackprop(LayerExplainer):
     r"""Excitation backpropagation: marginal winning probabilities, from the class down to a layer or the picture.
 

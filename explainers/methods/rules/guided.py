@@ -12,9 +12,8 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.cam.base import LayerExplainer
-from seewhy.explainers.methods.cam.gradcam import PAPER as GRADCAM_PAPER
 from seewhy.explainers.methods.cam.gradcam import GradCAM
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.rules.base import (
     Operation,
@@ -82,16 +81,9 @@ class RectifiedGradient(Explainer):
     "guided-backprop",
     family="rule",
     summary="Gradient that passes ReLUs only where both the gradient and the ReLU's input are positive.",
-    paper=Paper(
-        "Springenberg, Dosovitskiy, Brox, Riedmiller",
-        "Striving for Simplicity: The All Convolutional Net",
-        2014,
-        "https://arxiv.org/abs/1412.6806",
-    ),
     fine=True,
     discriminates=False,
 )
-@dataclass(frozen=True, kw_only=True)
 class GuidedBackprop(RectifiedGradient):
     r"""Guided backpropagation: the gradient, with its negative parts dropped at each ReLU.
 
@@ -110,16 +102,9 @@ class GuidedBackprop(RectifiedGradient):
     "deconvnet",
     family="rule",
     summary="Gradient that passes ReLUs only where the gradient is positive, regardless of the ReLU's input.",
-    paper=Paper(
-        "Zeiler, Fergus",
-        "Visualizing and Understanding Convolutional Networks",
-        2013,
-        "https://arxiv.org/abs/1311.2901",
-    ),
     fine=True,
     discriminates=False,
 )
-@dataclass(frozen=True, kw_only=True)
 class Deconvnet(RectifiedGradient):
     r"""Deconvnet: features are projected back through transposed filters, with rectification.
 
@@ -138,12 +123,10 @@ class Deconvnet(RectifiedGradient):
     "guided-gradcam",
     family="rule",
     summary="Guided backpropagation, multiplied by Grad-CAM on the picture's grid.",
-    paper=GRADCAM_PAPER,
     forwards="2",
     backwards="2",
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class GuidedGradCAM(LayerExplainer):
     r"""Guided Grad-CAM: guided backpropagation, weighted by Grad-CAM.
 

@@ -5,14 +5,12 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
-from seewhy.explainers.methods.rules.base import propagate
+from seewhy.explainers.methods.rules.base import RelevanceSign, propagate
 from seewhy.explainers.methods.rules.linear import (
     alpha_beta_rule,
     box_rule,
@@ -40,15 +38,8 @@ CompositeName = Literal[
     "lrp",
     family="rule",
     summary="The logit, distributed layer by layer in proportion to contributions, down to the pixels.",
-    paper=Paper(
-        "Bach, Binder, Montavon, Klauschen, Müller, Samek",
-        "On Pixel-Wise Explanations for Non-Linear Classifier Decisions by Layer-Wise Relevance Propagation",
-        2015,
-        "https://doi.org/10.1371/journal.pone.0130140",
-    ),
     fine=True,
 )
-@dataclass(frozen=True, kw_only=True)
 class LRP(Explainer):
     r"""Layer-wise relevance propagation: the relevance of each output is distributed over its inputs by contribution.
 
@@ -88,9 +79,7 @@ class LRP(Explainer):
     gamma: Annotated[
         float, Field(ge=0, le=1000, description="Additional weight of contributions with the sign of the output.")
     ] = 0.25
-    sign: Annotated[Sign, Field(description="Relevance for and against the class, for it only, or its magnitude.")] = (
-        "signed"
-    )
+    sign: RelevanceSign = "signed"
 
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""

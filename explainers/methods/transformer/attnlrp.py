@@ -5,16 +5,14 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.rules.attention import attention_rules
-from seewhy.explainers.methods.rules.base import propagate
-from seewhy.explainers.methods.rules.linear import Rule, epsilon_rule, gamma_rule
+from seewhy.explainers.methods.rules.base import RelevanceSign, propagate
+from seewhy.explainers.methods.rules.linear import epsilon_rule, gamma_rule
 from seewhy.explainers.methods.rules.relevance import Composite
 
 
@@ -22,16 +20,9 @@ from seewhy.explainers.methods.rules.relevance import Composite
     "attnlrp",
     family="transformer",
     summary="The logit, distributed layer by layer through attention, normalisation and any activation, to the pixels.",
-    paper=Paper(
-        "Achtibat, Hatefi, Dreyer, Jain, Wiegand, Lapuschkin, Samek",
-        "AttnLRP: Attention-Aware Layer-Wise Relevance Propagation for Transformers",
-        2024,
-        "https://arxiv.org/abs/2402.05602",
-    ),
     fine=True,
     rounding="how relevance is divided among contributions that almost cancel, as in untrained networks",
 )
-@dataclass(frozen=True, kw_only=True)
 class AttnLRP(Explainer):
     r"""AttnLRP: relevance through attention, with special rules for its softmax and products.
 
@@ -68,18 +59,14 @@ class AttnLRP(Explainer):
     ] = 0.05
     conv_gamma: Annotated[float, Field(ge=0, le=1000, description="The same for convolutions.")] = 0.25
     epsilon: Annotated[float, Field(gt=0, le=1, description="Added to the denominators of the rules.")] = 1e-6
-    sign: Annotated[Sign, Field(description="Relevance for and against the class, for it only, or its magnitude.")] = (
-        "signed"
-    )
+    sign: RelevanceSign = "signed"
 
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""
         epsilon = partial(epsilon_rule, epsilon=self.epsilon)
-        conv, dense = (self._rule(gamma) for gamma in (self.conv_gamma, self.gamma))
+        conv, dense = (
+            partial(gamma_rule, gamma=gamma) if gamma else epsilon for gamma in (self.conv_gamma, self.gamma)
+        )
         rules = attention_rules("attnlrp", Composite(conv, conv, dense, epsilon), self.epsilon)
         relevance, objective, outputs = propagate(question, question.images, rules, torch.mul)
         return self.answer(self.project(relevance), objective, outputs)
-
-    def _rule(self, gamma: float) -> Rule:
-        """Return the rule of a kind of layers."""
-        return partial(gamma_rule, gamma=gamma) if gamma else partial(epsilon_rule, epsilon=self.epsilon)

@@ -1,4 +1,9 @@
-"""DAVE: the effective transformation of a transformer, averaged over views of the picture."""
+"""DAVE: the effective transformation of a transformer, averaged over views of the picture.
+
+A transformer is a chain of linear maps whose entries depend on the picture: attention mixes values by probabilities, an
+activation multiplies each of its inputs by a gate, a normalisation divides by a deviation. The gradient of the chain
+with all of these held constant is the map that the network applies to this very picture.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -7,7 +12,6 @@ from typing import Annotated, NamedTuple
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
@@ -15,10 +19,19 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.methods.baselines import blurred
-from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer, Seed
-from seewhy.explainers.methods.rules.base import propagate
-from seewhy.explainers.methods.rules.effective import effective_rules
+from seewhy.explainers.methods.rules.attention import linear_part
+from seewhy.explainers.methods.rules.base import (
+    Operation,
+    Rules,
+    is_linear,
+    only_first_depends,
+    propagate,
+    replaced,
+    slope_of,
+)
+from seewhy.explainers.methods.rules.relevance import WINNERS
 
 OUTLYING = 2.5
 """Deviations from the median beyond which a sample does not count."""
@@ -29,7 +42,59 @@ _NORMAL = 1.4826
 _ROWS = 32
 """Rows of pictures whose samples are averaged at a time."""
 
-_RULES = effective_rules("dave")
+_GATED = ("gelu", "silu", "mish", "hardswish", "elu", "selu", "celu", "tanh", "relu", "relu6", "leaky_relu")
+"""Functions that are zero at zero: each is its input times a gate."""
+
+_BOUNDED = ("hardtanh", "clamp", "clamp_min", "threshold")
+"""Functions that are zero at zero where their bounds allow it."""
+
+
+def _bounded(operation: Operation) -> Tensor | None:
+    try:
+        is_gated = bool(operation(torch.zeros(1)) == 0)
+    except RuntimeError:  # bounds that are tensors on another device
+        return None
+    return _gated(operation) if is_gated else None
+
+
+def _gated(operation: Operation) -> Tensor | None:
+    """An activation f(x): the gradient is times f(x) / x, at 0 times the limit of that, the slope."""
+    if not only_first_depends(operation):
+        return None
+    values, function = operation.args[0].detach().clone(), operation.apart()
+
+    def backward(gradient: Tensor) -> tuple[Tensor]:
+        gates = torch.where(values == 0, slope_of(function, values.new_zeros(1)), function(values) / values)
+        return (gradient * gates,)
+
+    return replaced(operation(values), backward, operation.args[0])
+
+
+def _normalised(operation: Operation) -> Tensor | None:
+    """A normalisation: the gradient of its linear part, which centres and scales."""
+    apply = linear_part(operation)
+    if apply is None:
+        return None
+    values = operation.args[0]
+    shape = values.shape
+
+    def backward(gradient: Tensor) -> tuple[Tensor]:
+        with torch.enable_grad():
+            leaf = torch.zeros(shape, device=gradient.device, requires_grad=True)
+            (slopes,) = torch.autograd.grad(apply(leaf), leaf, gradient.float())
+        return (slopes,)
+
+    return replaced(operation(values.detach()), backward, values)
+
+
+_RULES = Rules(
+    "dave",
+    dict.fromkeys(_GATED, _gated)
+    | dict.fromkeys(_BOUNDED, _bounded)
+    | dict.fromkeys(("layer_norm", "group_norm"), _normalised),
+    lambda kind, node: kind in WINNERS or is_linear(kind, node),  # a gate picks the largest of several values too
+    constants=frozenset({"softmax", "sigmoid"}),
+)
 
 
 class View(NamedTuple):
@@ -52,18 +117,11 @@ class View(NamedTuple):
     "dave",
     family="transformer",
     summary="The linear map that a transformer applies to the picture, averaged over shifted and noisy views of it.",
-    paper=Paper(
-        "Wróbel, Gairola, Tabor, Schiele, Zieliński, Rymarczyk",
-        "DAVE: Distribution-aware Attribution via ViT Gradient Decomposition",
-        2026,
-        "https://arxiv.org/abs/2602.06613",
-    ),
     forwards="1 + samples",
     backwards="samples",
     fine=True,
     rounding="which samples are too far from the median and are omitted",
 )
-@dataclass(frozen=True, kw_only=True)
 class DAVE(Explainer):
     r"""DAVE: the effective transformation of a transformer, averaged over views of the picture, times the picture.
 

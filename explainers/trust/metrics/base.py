@@ -5,18 +5,19 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass as plain
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.attribution import require_finite
 from seewhy.explainers.core.objective import Objective
-from seewhy.explainers.core.question import Question, widened
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.baselines import baseline_of
-from seewhy.explainers.methods.explainer import Explainer, known_arguments
+from seewhy.explainers.methods.explainer import Explainer, Parameters
 from seewhy.explainers.trust.marking import WHOLE, blurred, resized
 
 Seed = Annotated[
@@ -95,12 +96,13 @@ class Subject:
 
     def filled(self, fill: Fill) -> Tensor:
         """Return the replacement of hidden pixels, (N, C, H, W) in the pictures' dtype; errors as `baseline_of`."""
-        return self.once(("filled", fill), lambda: self._filled(fill))
 
-    def _filled(self, fill: Fill) -> Tensor:
-        images = widened(self.images)
-        hidden = blurred(images) if fill == "blur" else baseline_of(images, fill, self.question.model)
-        return hidden.to(self.images.dtype)
+        def hidden() -> Tensor:
+            if fill == "blur":
+                return blurred(self.images)
+            return baseline_of(self.images, fill, self.question.model).to(self.images.dtype)
+
+        return self.once(("filled", fill), hidden)
 
     def once(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
         """Return the cached result of a function by key; the function must not read the maps."""
@@ -127,32 +129,28 @@ class Subject:
             scores.append(score(objective.rows(pictures), outputs))
         return torch.cat(scores).view(-1, count)
 
-    def explained(self, images: Tensor) -> Tensor:
-        """Return the method's maps (N, h, w) of other pictures (N, C, H, W), of the same targets."""
-        question = replace(self.question, images=images.to(self.images.dtype), progress=self.question.progress.unseen)
+    def explained(self, images: Tensor, ask: Ask | None = None) -> Tensor:
+        """Return the method's maps (N, h, w) of other pictures (N, C, H, W), of the same targets or those of `ask`."""
+        question = replace(self.question, images=images.to(self.images.dtype), ask=ask or self.question.ask)
+        question = replace(question, progress=question.progress.unseen)
         maps = self.explainer.attribution(question).maps
         require_finite(maps)
         return maps
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric(ABC):
+class Metric(Parameters, ABC):
     """Base of all metrics. A metric is its parameters, checked on creation.
 
     With `shares_forwards`, its forward passes do not depend on the map, and are shared by all methods.
 
-    An unknown argument raises `UnknownOptionError`, in subclasses too. A uniform map, such as a blank one, ranks its
-    positions in row-major order. Undefined values are NaN, and averages omit them.
+    A uniform map, such as a blank one, ranks its positions in row-major order. Undefined values are NaN, and averages
+    omit them.
     """
 
     needs_truth: ClassVar[bool] = False
     shares_forwards: ClassVar[bool] = False
     over_pictures: ClassVar[bool] = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unknown(cls, arguments: Any) -> Any:
-        return known_arguments(cls, arguments)
 
     @abstractmethod
     def score(self, subject: Subject) -> Tensor:

@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, dataclass_transform, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from seewhy.explainers.core.costs import evaluate
 from seewhy.explainers.errors import OptionError, near_matches, plain_fault
-from seewhy.explainers.methods.catalogue import Paper, equation_of
+from seewhy.explainers.methods.catalogue import equation_of, parameters
+from seewhy.explainers.papers import PAPERS, Paper
 from seewhy.explainers.trust.metrics.base import Metric
 from seewhy.explainers.unknown_names import unknown_metric
 
@@ -95,18 +96,20 @@ METRICS: Mapping[str, MetricEntry] = MappingProxyType(_metrics)
 """All metrics by name."""
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 def metric(
     name: str,
     *,
     aspect: Aspect,
     summary: str,
-    paper: Paper,
     better: Better,
     columns: tuple[str, ...] = (),
     forwards: str = "0",
     explanations: str = "0",
 ) -> Callable[[Class], Class]:
-    """Return a decorator that enters a metric into the catalogue; the arguments are the attributes of `MetricEntry`.
+    """Return a decorator that makes a class the frozen dataclass of its options, and enters it into the catalogue.
+
+    The arguments are the attributes of `MetricEntry`, but for the paper, which stands in `papers.csv`.
 
     Raises:
         ValueError: the name is taken.
@@ -115,8 +118,9 @@ def metric(
     def enter(kind: Class) -> Class:
         if name in _metrics:
             raise ValueError(f"Two metrics are named {name!r}.")
+        kind = parameters(kind)
         _metrics[name] = MetricEntry(
-            name, aspect, kind, summary, paper, better, columns or (name,), forwards, explanations
+            name, aspect, kind, summary, PAPERS[name], better, columns or (name,), forwards, explanations
         )
         return kind
 

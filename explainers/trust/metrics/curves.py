@@ -1,6 +1,5 @@
 """Insertion and deletion: the probability while the most important pixels appear or vanish."""
 
-from itertools import pairwise
 from typing import Annotated, ClassVar
 
 import torch
@@ -8,29 +7,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.trust.metrics.base import FillOption, Metric, Subject, probability
 from seewhy.explainers.trust.metrics.catalogue import metric
 
 LEVELS = (0.03, 0.08, 0.15, 0.25, 0.4, 0.6, 0.8)
 
-PAPER = Paper(
-    "Petsiuk, Das, Saenko",
-    "RISE: Randomized Input Sampling for Explanation of Black-box Models",
-    2018,
-    "https://arxiv.org/abs/1806.07421",
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Curve(Metric):
-    """Base of metrics that record the probability while the picture is altered step by step, in the order of the map.
-
-    Attributes:
-        steps: number of equal steps; 0 for seven levels, which are closer together where curves bend.
-        fill: replacement of hidden pixels.
-        relative: whether to divide by the probability of the whole picture.
-    """
+    """Base of metrics that record the probability while the picture is altered stepwise, in the order of the map."""
 
     steps: Annotated[
         int,
@@ -73,11 +58,7 @@ class Curve(Metric):
     def score(self, subject: Subject) -> Tensor:
         """Return the mean height (N,) of each curve; NaN if it is relative to a probability that is not positive."""
         heights, levels = self.curve(subject), self.levels
-        area = sum(
-            (stop - start) * (heights[:, number] + heights[:, number + 1]) / 2
-            for number, (start, stop) in enumerate(pairwise(levels))
-        )
-        mean = torch.as_tensor(area) / (levels[-1] - levels[0])
+        mean = torch.trapezoid(heights, heights.new_tensor(levels)) / (levels[-1] - levels[0])
         whole = subject.probabilities
         return torch.where(whole > 0, mean / whole, torch.nan) if self.relative else mean
 
@@ -86,11 +67,9 @@ class Curve(Metric):
     "insertion",
     aspect="faithfulness",
     summary="Mean probability while the most important pixels are revealed in a blurred picture.",
-    paper=PAPER,
     better="higher",
     forwards="levels",
 )
-@dataclass(frozen=True, kw_only=True)
 class Insertion(Curve):
     r"""Insertion: the mean probability while pixels are revealed, the most important first.
 
@@ -107,11 +86,9 @@ class Insertion(Curve):
     "deletion",
     aspect="faithfulness",
     summary="Mean probability while the most important pixels are blurred away.",
-    paper=PAPER,
     better="lower",
     forwards="levels",
 )
-@dataclass(frozen=True, kw_only=True)
 class Deletion(Curve):
     r"""Deletion: the mean probability while pixels are hidden, the most important first.
 

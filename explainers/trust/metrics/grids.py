@@ -14,24 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from seewhy.explainers.core.ask import Ask
-from seewhy.explainers.core.attribution import require_finite
 from seewhy.explainers.core.question import widened
 from seewhy.explainers.errors import LayerError, OptionError, TargetError
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.methods.cam.base import LayerExplainer
-from seewhy.explainers.methods.catalogue import Paper
-from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.trust.marking import resized, top_share
 from seewhy.explainers.trust.metrics.base import Metric, Seed, Subject, shares
 from seewhy.explainers.trust.metrics.catalogue import metric
-
-PAPER = Paper(
-    "Rao, Böhle, Schiele",
-    "Towards Better Understanding Attribution Methods",
-    2022,
-    "https://arxiv.org/abs/2205.10435",
-)
 
 
 @plain(frozen=True, eq=False)
@@ -77,11 +67,6 @@ class Grid(Metric):
     """Base of metrics over mosaics of confidently classified pictures of different classes.
 
     Each such picture is the target of one mosaic; cells and companions are drawn at random.
-
-    Attributes:
-        side: cells along each side.
-        sure: minimum probability of a picture's target.
-        seed: of the mosaics.
     """
 
     side: Annotated[int, Field(ge=2, le=5, description="Cells along each side of a mosaic.")] = 2
@@ -144,12 +129,10 @@ class Grid(Metric):
     "gridpg",
     aspect="localisation",
     summary="Share of the map in the cell of a mosaic that shows the class.",
-    paper=PAPER,
     better="higher",
     columns=("gridpg", "gridpg-top"),
     explanations="mosaics",
 )
-@dataclass(frozen=True, kw_only=True)
 class GridPG(Grid):
     r"""Grid pointing game: the share of a mosaic's map in the cell that shows the class.
 
@@ -159,9 +142,6 @@ class GridPG(Grid):
     (``gridpg-top``) does not change if the map is raised to a power. Chance is one over the number of cells. With
     ``size=native``, each cell has the size of an input, as in the paper; the network must take pictures of any size.
     With ``size=input``, the whole mosaic has the size of an input.
-
-    Attributes:
-        size: of the mosaic.
     """
 
     size: Annotated[
@@ -181,27 +161,17 @@ class GridPG(Grid):
         images = mosaics.join(widened(subject.images))
         if self.size == "input":
             images = functional.interpolate(images, size=subject.images.shape[2:], mode="bilinear", antialias=True)
-        question = replace(
-            subject.question,
-            images=images.to(subject.images.dtype),
-            ask=Ask(mosaics.targets),
-            progress=subject.question.progress.unseen,
-        )
-        maps = subject.explainer.attribution(question).maps
-        require_finite(maps)
-        return maps
+        return subject.explained(images, Ask(mosaics.targets))
 
 
 @metric(
     "difull",
     aspect="localisation",
     summary="Share of the map in the only cell of a mosaic that the class's score depends on.",
-    paper=PAPER,
     better="higher",
     columns=("difull", "difull-top"),
     explanations="mosaics",
 )
-@dataclass(frozen=True, kw_only=True)
 class DiFull(Grid):
     r"""DiFull: the grid pointing game with a network that processes the cells separately.
 
@@ -217,13 +187,10 @@ class DiFull(Grid):
         return {"mosaics": self.side**2}
 
     def maps(self, subject: Subject, mosaics: Mosaics) -> Tensor:
-        """Return the method's maps of the disconnected network.
-
-        Raises:
-            LayerError: the method reads layers whose outputs for several cells form no grid.
-            UnsupportedOperationError: the method has no rule for splitting a mosaic.
-        """
-        layers = _layers(subject)
+        """Return the method's maps of the disconnected network."""
+        explainer, layers = subject.explainer, tuple[str, ...]()
+        if isinstance(explainer, LayerExplainer):
+            layers = module_paths(subject.question.module, explainer.layers_of(subject.question))
         images = mosaics.join(subject.images)
         maps = []
         # One by one: a method may run any number of copies of any of its pictures, all of which show the same classes.
@@ -231,20 +198,11 @@ class DiFull(Grid):
             subject.question.progress.cancel()
             classes = mosaics.classes[mosaics.members[row]]
             network = SeparateCells(subject.question.module, layers, classes, int(mosaics.places[row]))
-            explainer: Explainer = subject.explainer
             if isinstance(explainer, LayerExplainer):
                 explainer = replace(explainer, layers=network.paths)
             target = mosaics.targets[row : row + 1]
             maps.append(explainer.explain(network, images[row : row + 1], target).maps)
         return torch.cat(maps)
-
-
-def _layers(subject: Subject) -> tuple[str, ...]:
-    """Return the layers that the method reads, as paths."""
-    explainer = subject.explainer
-    if not isinstance(explainer, LayerExplainer):
-        return ()
-    return tuple(module_paths(subject.question.module, explainer.layers_of(subject.question)))
 
 
 class SeparateCells(nn.Module):

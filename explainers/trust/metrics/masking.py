@@ -1,34 +1,19 @@
 """Average drop, average increase and ARCC: the picture masked by its map."""
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.correlations import correlations
-from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.methods.perturbation.base import masked
 from seewhy.explainers.trust.metrics.base import FillOption, Metric, Seed, Subject, probability
 from seewhy.explainers.trust.metrics.catalogue import metric
-from seewhy.explainers.trust.metrics.road import ROAD, ImputationOption
-
-PAPER = Paper(
-    "Chattopadhyay, Sarkar, Howlader, Balasubramanian",
-    "Grad-CAM++: Improved Visual Explanations for Deep Convolutional Networks",
-    2017,
-    "https://arxiv.org/abs/1710.11063",
-)
+from seewhy.explainers.trust.metrics.road import ROAD, ImputationOption, NoiseOption
 
 
 @dataclass(frozen=True, kw_only=True)
 class Masking(Metric):
-    """Base of metrics that show the network the picture masked by its map.
-
-    Attributes:
-        fill: replacement of hidden pixels.
-    """
+    """Base of metrics that show the network the picture masked by its map."""
 
     fill: FillOption = "zero"
 
@@ -42,11 +27,9 @@ class Masking(Metric):
     "average-drop",
     aspect="faithfulness",
     summary="Share of the probability that is lost when the picture is masked by its map.",
-    paper=PAPER,
     better="lower",
     forwards="1",
 )
-@dataclass(frozen=True, kw_only=True)
 class AverageDrop(Masking):
     r"""Average drop: the share of the probability that the map, as a mask, hides.
 
@@ -66,11 +49,9 @@ class AverageDrop(Masking):
     "average-increase",
     aspect="faithfulness",
     summary="How often the probability rises when the picture is masked by its map.",
-    paper=PAPER,
     better="higher",
     forwards="1",
 )
-@dataclass(frozen=True, kw_only=True)
 class AverageIncrease(Masking):
     r"""Average increase: whether the map, as a mask, raises the probability.
 
@@ -88,17 +69,10 @@ class AverageIncrease(Masking):
     "arcc",
     aspect="faithfulness",
     summary="Harmonic mean of ROAD, coherency and conciseness of a map.",
-    paper=Paper(
-        "Domeniconi, Stramiglio, Lombardi, Salti",
-        "How to Evaluate and Refine your CAM",
-        2026,
-        "https://arxiv.org/abs/2605.14641",
-    ),
     better="higher",
     forwards="8",
     explanations="1",
 )
-@dataclass(frozen=True, kw_only=True)
 class ARCC(Metric):
     r"""ARCC: the harmonic mean of ROAD, coherency and complexity.
 
@@ -107,15 +81,10 @@ class ARCC(Metric):
     where R is ``road``, :math:`m = \max(M, 0)/\max M` is the map as a mask, :math:`\bar{m}` is its mean, and
     :math:`\rho` is Pearson's correlation between m and the same method's mask for the masked picture. The result is 0
     if one of the three terms is 0.
-
-    Attributes:
-        imputation, noise, seed: as in ``road``.
     """
 
     imputation: ImputationOption = "fast"
-    noise: Annotated[
-        float, Field(ge=0, le=10, description="Standard deviation of the noise on removed pixels, in normalised units.")
-    ] = 0.01
+    noise: NoiseOption = 0.01
     seed: Seed = 0
 
     def score(self, subject: Subject) -> Tensor:

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask, Targets
 from seewhy.explainers.core.costs import Passes
@@ -16,7 +16,7 @@ from seewhy.explainers.methods.cam.shared_pass import explain_jointly
 from seewhy.explainers.methods.catalogue import passes_of as passes_of_method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.tasks.pose import pose
-from seewhy.explainers.trust.marking import WHOLE
+from seewhy.explainers.trust.marking import WHOLE, reach_of
 from seewhy.explainers.trust.metrics.base import Metric, Reach, Subject
 from seewhy.explainers.trust.metrics.catalogue import entry_of
 from seewhy.explainers.trust.metrics.catalogue import passes_of as passes_of_metric
@@ -107,12 +107,7 @@ def _explained(
         return dict.fromkeys(explainers, (blank, WHOLE))
     attributions = explain_jointly(list(explainers.values()), model, images, question.ask, question.progress)
     return {
-        name: (
-            attribution.maps,
-            WHOLE
-            if isinstance(model, nn.Module)
-            else model.survey.reach(attribution.layers, (attribution.maps.shape[1], attribution.maps.shape[2])),
-        )
+        name: (attribution.maps, reach_of(model, attribution.layers, attribution.maps))
         for name, attribution in zip(explainers, attributions, strict=True)
     }
 

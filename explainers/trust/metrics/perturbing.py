@@ -9,7 +9,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.correlations import correlations
-from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.trust.metrics.base import FillOption, Metric, Seed, Subject, logit
 from seewhy.explainers.trust.metrics.catalogue import metric
 
@@ -18,13 +17,7 @@ Masks = Annotated[int, Field(ge=2, le=10_000, description="Number of masks.")]
 
 @dataclass(frozen=True, kw_only=True)
 class Removals(Metric):
-    """Base of metrics that hide parts of the pictures, the same parts of all pictures.
-
-    Attributes:
-        masks: number of masks.
-        fill: replacement of hidden pixels.
-        seed: of the masks.
-    """
+    """Base of metrics that hide parts of the pictures, the same parts of all pictures."""
 
     masks: Masks = 48
     fill: FillOption = "zero"
@@ -59,26 +52,15 @@ class Removals(Metric):
     "sensitivity-n",
     aspect="faithfulness",
     summary="Correlation between the map's mass on hidden parts and the loss of the logit without them.",
-    paper=Paper(
-        "Ancona, Ceolini, Öztireli, Gross",
-        "Towards better understanding of gradient-based attribution methods for Deep Neural Networks",
-        2017,
-        "https://arxiv.org/abs/1711.06104",
-    ),
     better="higher",
     forwards="masks",
 )
-@dataclass(frozen=True, kw_only=True)
 class SensitivityN(Removals):
     r"""Sensitivity-n: the correlation between hidden mass and loss of the logit, over random sets of n cells.
 
     .. math:: \mathrm{corr}_{S}\Big(\sum_{i \in S} M_i,\; y(x) - y\big(x_{S \to \tilde{x}}\big)\Big), \qquad |S| = n
 
     The paper hides sets of pixels. Here they are cells of a grid, because networks hardly react to single pixels.
-
-    Attributes:
-        cells: number of cells along each side of the grid.
-        share: share of the cells that each mask hides, n.
     """
 
     cells: Annotated[int, Field(ge=2, le=1024, description="Number of cells along each side of the grid.")] = 14
@@ -103,16 +85,9 @@ class SensitivityN(Removals):
     "infidelity",
     aspect="faithfulness",
     summary="Squared difference between the map's mass on hidden squares and the loss of the logit without them.",
-    paper=Paper(
-        "Yeh, Hsieh, Suggala, Inouye, Ravikumar",
-        "On the (In)fidelity and Sensitivity of Explanations",
-        2019,
-        "https://arxiv.org/abs/1901.09392",
-    ),
     better="lower",
     forwards="masks",
 )
-@dataclass(frozen=True, kw_only=True)
 class Infidelity(Removals):
     r"""Infidelity: the expected squared error of a map as a linear model of the score.
 
@@ -120,10 +95,6 @@ class Infidelity(Removals):
 
     where S are random squares (the paper's *square removal*), and :math:`\alpha` is the factor with the least error, as
     in the authors' code, because maps have no unit. With ``scaled=false``, there is no factor.
-
-    Attributes:
-        scaled: whether to multiply each map by the factor with the least error.
-        share: largest side of a square, as a share of the picture's shorter side.
     """
 
     scaled: Annotated[bool, Field(description="Multiply each map by the factor with the least error.")] = True

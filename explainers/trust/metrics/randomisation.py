@@ -18,16 +18,8 @@ from seewhy.explainers.core.task import Task
 from seewhy.explainers.correlations import rank_correlations
 from seewhy.explainers.errors import UnsupportedModuleError
 from seewhy.explainers.layers.survey import Survey
-from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.trust.metrics.base import Metric, Seed, Subject
 from seewhy.explainers.trust.metrics.catalogue import metric
-
-PAPER = Paper(
-    "Hedström, Weber, Lapuschkin, Höhne",
-    "Sanity Checks Revisited: An Exploration to Repair the Model Parameter Randomisation Test",
-    2023,
-    "https://arxiv.org/abs/2401.06465",
-)
 
 BINS = 100
 """Number of bins of the histogram of a map's values."""
@@ -54,9 +46,6 @@ class Randomisation(Metric):
 
     Each parameter is replaced by samples of a normal distribution with its mean and standard deviation, so the network
     keeps only its scales. (The paper initialises it again, which not every module supports.)
-
-    Attributes:
-        seed: of the parameters, and of noise.
     """
 
     seed: Seed = 0
@@ -78,8 +67,10 @@ class Randomisation(Metric):
         for stop, start in pairwise(ends):
             with torch.no_grad():
                 for part in reversed(modules[start:stop]):
-                    for parameter in part.parameters(recurse=False):
-                        redraw(parameter, generator)
+                    for value in part.parameters(recurse=False):
+                        if value.is_floating_point():
+                            noise = torch.randn(value.shape, generator=generator).to(value)
+                            value.copy_(value.mean() + value.std(correction=0) * noise)
             yield model
 
     def again(self, subject: Subject, model: AnyModel, images: Tensor) -> Tensor:
@@ -91,16 +82,9 @@ class Randomisation(Metric):
     "mprt",
     aspect="randomisation",
     summary="Rank correlation of the map with the maps of the network, randomised step by step from its end.",
-    paper=Paper(
-        "Adebayo, Gilmer, Muelly, Goodfellow, Hardt, Kim",
-        "Sanity Checks for Saliency Maps",
-        2018,
-        "https://arxiv.org/abs/1810.03292",
-    ),
     better="lower",
     explanations="stages",
 )
-@dataclass(frozen=True, kw_only=True)
 class MPRT(Randomisation):
     r"""MPRT, the model parameter randomisation test: the similarity of the map to the maps of randomised networks.
 
@@ -108,9 +92,6 @@ class MPRT(Randomisation):
 
     where :math:`M_l` is the map of the network with the last l of L parts randomised, and :math:`\rho` is Spearman's
     correlation. 1 means that the map does not depend on the learned weights.
-
-    Attributes:
-        stages: L, parts with equal numbers of modules.
     """
 
     stages: Annotated[int, Field(ge=1, le=1000, description="Number of steps in which the network is randomised.")] = 4
@@ -141,11 +122,9 @@ class MPRT(Randomisation):
     "smooth-mprt",
     aspect="randomisation",
     summary="MPRT with maps averaged over noisy copies of the picture.",
-    paper=PAPER,
     better="lower",
     explanations="samples * stages + samples",
 )
-@dataclass(frozen=True, kw_only=True)
 class SmoothMPRT(MPRT):
     r"""Smooth MPRT: MPRT with maps averaged over noisy pictures, because gradients are noisy.
 
@@ -154,10 +133,6 @@ class SmoothMPRT(MPRT):
               \qquad \epsilon_k \sim \mathcal{N}\big(0, \sigma^2\big)
 
     The last copy has no noise.
-
-    Attributes:
-        samples: number of copies.
-        noise: standard deviation of the noise, as a share of each picture's range.
     """
 
     samples: Annotated[int, Field(ge=1, le=1000, description="Number of copies to average.")] = 10
@@ -185,11 +160,9 @@ class SmoothMPRT(MPRT):
     "efficient-mprt",
     aspect="randomisation",
     summary="Relative increase of the map's complexity when the whole network is randomised.",
-    paper=PAPER,
     better="higher",
     explanations="1",
 )
-@dataclass(frozen=True, kw_only=True)
 class EfficientMPRT(Randomisation):
     r"""Efficient MPRT: the relative increase in complexity of the map when the network is randomised.
 
@@ -213,13 +186,6 @@ def entropy(values: Any) -> float:
     counts = np.histogram(values.astype(np.float64), bins=BINS)[0]
     parts = counts[counts > 0] / counts.sum()
     return float(-(parts * np.log(parts)).sum())
-
-
-def redraw(parameter: Tensor, generator: torch.Generator) -> None:
-    """Replace the values of a parameter by samples of a normal distribution with its mean and standard deviation."""
-    if parameter.is_floating_point():
-        noise = torch.randn(parameter.shape, generator=generator).to(parameter)
-        parameter.copy_(parameter.mean() + parameter.std(correction=0) * noise)
 
 
 def copy_of(module: nn.Module) -> nn.Module:

@@ -6,12 +6,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
 from seewhy.explainers.core.question import widened
-from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.trust.metrics.base import Metric, Seed, Subject, probability
 from seewhy.explainers.trust.metrics.catalogue import metric
 
@@ -23,6 +21,10 @@ ImputationOption = Annotated[
         description="Replacement of removed pixels: `exact` solves the paper's linear system, which takes "
         "seconds per picture; `fast` approximates the solution from coarse to fine."
     ),
+]
+
+NoiseOption = Annotated[
+    float, Field(ge=0, le=10, description="Standard deviation of the noise on removed pixels, in normalised units.")
 ]
 
 SHARES = (0.2, 0.4, 0.6, 0.8)
@@ -38,23 +40,14 @@ _NEIGHBOURS = {
 }
 """Weight of each neighbour of a pixel."""
 
-PAPER = Paper(
-    "Rong, Leemann, Borisov, Kasneci, Kasneci",
-    "A Consistent and Efficient Evaluation Strategy for Attribution Methods",
-    2022,
-    "https://arxiv.org/abs/2202.00449",
-)
-
 
 @metric(
     "road",
     aspect="faithfulness",
     summary="Difference between removing the least important and the most important pixels, in probability.",
-    paper=PAPER,
     better="higher",
     forwards="8",
 )
-@dataclass(frozen=True, kw_only=True)
 class ROAD(Metric):
     r"""ROAD, remove and debias: half of the difference between removing the least and the most important pixels.
 
@@ -64,17 +57,10 @@ class ROAD(Metric):
     where :math:`M_s` is the share s of pixels with the largest values, and :math:`L_s` that with the smallest. Each
     removed pixel becomes the weighted mean of its eight neighbours (1/6 for direct ones, 1/12 for diagonal ones), plus
     noise. This is one linear system for all removed pixels (section 4.2).
-
-    Attributes:
-        imputation: ``exact``, or ``fast``, which ranks maps alike but gives slightly different values.
-        noise: standard deviation of the noise on removed pixels, in normalised units.
-        seed: of the noise.
     """
 
     imputation: ImputationOption = "fast"
-    noise: Annotated[
-        float, Field(ge=0, le=10, description="Standard deviation of the noise on removed pixels, in normalised units.")
-    ] = 0.01
+    noise: NoiseOption = 0.01
     seed: Seed = 0
 
     def curves(self, subject: Subject) -> Tensor:

@@ -2,10 +2,8 @@
 
 import numpy as np
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.trust.metrics.base import Metric, Subject, shares
 from seewhy.explainers.trust.metrics.catalogue import metric
 
@@ -14,15 +12,8 @@ from seewhy.explainers.trust.metrics.catalogue import metric
     "sparseness",
     aspect="complexity",
     summary="Gini index of the map's magnitudes: 0 for a uniform map, 1 for a single pixel.",
-    paper=Paper(
-        "Chalasani, Chen, Chowdhury, Jha, Wu",
-        "Concise Explanations of Neural Networks using Adversarial Training",
-        2018,
-        "https://arxiv.org/abs/1810.06583",
-    ),
     better="higher",
 )
-@dataclass(frozen=True, kw_only=True)
 class Sparseness(Metric):
     r"""Sparseness: the Gini index of the magnitudes.
 
@@ -44,15 +35,8 @@ class Sparseness(Metric):
     "complexity",
     aspect="complexity",
     summary="Entropy of the map's magnitudes: small if few pixels have most of the mass.",
-    paper=Paper(
-        "Bhatt, Weller, Moura",
-        "Evaluating and Aggregating Feature-based Model Explanations",
-        2020,
-        "https://arxiv.org/abs/2005.00631",
-    ),
     better="lower",
 )
-@dataclass(frozen=True, kw_only=True)
 class Complexity(Metric):
     r"""Complexity: the entropy of the magnitudes, as shares of their sum, in nats.
 

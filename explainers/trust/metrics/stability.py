@@ -4,10 +4,8 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.trust.metrics.base import Metric, Seed, Subject
 from seewhy.explainers.trust.metrics.catalogue import metric
 
@@ -16,16 +14,9 @@ from seewhy.explainers.trust.metrics.catalogue import metric
     "max-sensitivity",
     aspect="stability",
     summary="Largest change of the map under small noise on the picture, as a share of the map.",
-    paper=Paper(
-        "Yeh, Hsieh, Suggala, Inouye, Ravikumar",
-        "On the (In)fidelity and Sensitivity of Explanations",
-        2019,
-        "https://arxiv.org/abs/1901.09392",
-    ),
     better="lower",
     explanations="samples",
 )
-@dataclass(frozen=True, kw_only=True)
 class MaxSensitivity(Metric):
     r"""Max-sensitivity: the largest change of the map over noisy copies of the picture.
 
@@ -33,11 +24,6 @@ class MaxSensitivity(Metric):
 
     The maximum is estimated from random :math:`\epsilon`, uniform in each pixel. The paper does not divide by the norm
     of the map; here this makes maps of different units comparable.
-
-    Attributes:
-        samples: number of noisy copies.
-        radius: r, in normalised units.
-        seed: of the noise.
     """
 
     samples: Annotated[int, Field(ge=1, le=1000, description="Number of noisy copies.")] = 10

@@ -8,7 +8,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.errors import OptionError
-from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.trust.metrics.base import Metric, Subject, shares
 from seewhy.explainers.trust.metrics.catalogue import metric
 
@@ -24,11 +23,7 @@ class Localisation(Metric):
         """Return the share (N,) float32 of each map (N, H, W) in its target's place, (N, H, W) bool."""
 
     def score(self, subject: Subject) -> Tensor:
-        """Return the share (N,), in [0, 1]; NaN if the target's place is unknown.
-
-        Raises:
-            OptionError: all places are unknown.
-        """
+        """Return the share (N,), in [0, 1]; NaN if the target's place is unknown."""
         if subject.truth is None:
             raise OptionError("The metric needs to know where the target lies; give boxes or masks.", "boxes")
         is_known = subject.truth.any(dim=2).any(dim=1)
@@ -39,15 +34,8 @@ class Localisation(Metric):
     "pointing-game",
     aspect="localisation",
     summary="Whether the largest value of the map lies in the target's box or mask.",
-    paper=Paper(
-        "Zhang, Bargal, Lin, Brandt, Shen, Sclaroff",
-        "Top-down Neural Attention by Excitation Backprop",
-        2016,
-        "https://arxiv.org/abs/1608.00507",
-    ),
     better="higher",
 )
-@dataclass(frozen=True, kw_only=True)
 class PointingGame(Localisation):
     r"""Pointing game: whether the largest value of the map lies in the target.
 
@@ -67,15 +55,8 @@ class PointingGame(Localisation):
     "energy-in-box",
     aspect="localisation",
     summary="Share of the map's positive mass in the target's box or mask.",
-    paper=Paper(
-        "Wang, Wang, Du, Yang, Zhang, Ding, Mardziel, Hu",
-        "Score-CAM: Score-Weighted Visual Explanations for Convolutional Neural Networks",
-        2019,
-        "https://arxiv.org/abs/1910.01279",
-    ),
     better="higher",
 )
-@dataclass(frozen=True, kw_only=True)
 class EnergyInBox(Localisation):
     r"""Energy-based pointing game: the share of the positive mass in the target.
 

@@ -5,8 +5,7 @@ from torch.nn import functional
 
 from seewhy.explainers import get_method
 from seewhy.explainers.errors import LayerError, OptionError
-from seewhy.explainers.methods.cam.gradcam_plus_plus import GradCAMPlusPlus
-from seewhy.explainers.methods.cam.refine import RefineCAM
+from seewhy.explainers.methods.cam.gradcam_plus_plus import GradCAMPlusPlus, RefineCAM
 from tests import nets
 from tests.grids import few
 

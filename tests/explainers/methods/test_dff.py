@@ -9,8 +9,7 @@ from seewhy.explainers import explain, get_method
 from seewhy.explainers.errors import LayerError, OptionError
 from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.hooks.session import HookSession
-from seewhy.explainers.methods.concept.dff import DFF
-from seewhy.explainers.methods.concept.factors import factorize, nonnegative_factors, regions_of
+from seewhy.explainers.methods.concept.dff import DFF, factorize, nonnegative_factors, regions_of
 from seewhy.explainers.tasks.pose import pose
 from tests import nets
 from tests.explainers.test_perturbing import EXAMPLES

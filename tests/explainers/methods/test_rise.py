@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from seewhy.explainers.errors import OptionError
-from seewhy.explainers.methods.perturbation.rise import RISE
+from seewhy.explainers.methods.perturbation.random_masks import RISE
 from tests import nets
 
 

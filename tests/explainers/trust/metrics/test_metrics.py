@@ -9,6 +9,7 @@ from seewhy.explainers.errors import OptionError, UnknownOptionError, Unsuitable
 from seewhy.explainers.execution import chunks
 from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.catalogue import METHODS, get_method
+from seewhy.explainers.papers import PAPERS
 from seewhy.explainers.trust.metrics.catalogue import (
     METRICS,
     build_metrics,
@@ -205,6 +206,12 @@ def test_what_cannot_be_measured_is_refused(names, options, message, field):
     assert caught.value.field == field
 
 
+def test_the_table_of_papers_has_one_for_each_method_and_metric_and_no_other():
+    entries = {**METHODS, **METRICS}
+    assert {name: entry.paper for name, entry in entries.items() if entry.paper in PAPERS.values()} == PAPERS
+    assert len({*PAPERS.values()}) == len({paper.url for paper in PAPERS.values()})
+
+
 def test_a_metric_is_its_parameters():
     kind = METRICS["insertion"].metric
     assert kind(steps=4) == build_metrics(["insertion"], {"insertion.steps": "4"})["insertion"]
@@ -214,7 +221,7 @@ def test_a_metric_is_its_parameters():
     with pytest.raises(UnknownOptionError, match=r"no option 'step'\. Near matches: steps"):
         kind(step=4)
     with pytest.raises(ValueError, match="Two metrics are named 'road'"):
-        metric("road", aspect="faithfulness", summary="", paper=METRICS["road"].paper, better="higher")(kind)
+        metric("road", aspect="faithfulness", summary="", better="higher")(kind)
 
 
 def test_truth_must_be_known(net, images):
