@@ -29,7 +29,7 @@ class Effort:
     warm: int = 3
 
 
-QUICK = Effort(seconds=0, least=1, most=1, warm=1)
+QUICK = Effort(seconds=0, least=1, most=1, warm=0)
 """One round: whether it runs at all."""
 
 Times = dict[str, list[float]]

@@ -240,9 +240,8 @@ def _timm_spec(name: str, weights: str | None) -> ModelSpec:
     if base not in _timm_names():
         hint = near_matches(name, (TIMM_PREFIX + classifier for classifier in _timm_names()))
         raise UnknownModelError(f"timm has no classifier {base!r}. {hint or _LIST_TIMM}")
-    parts = [pretrained.partition(".") for pretrained in timm.list_pretrained(base + "*")]
-    tags = [tag for architecture, _, tag in parts if architecture == base]
-    if "." in full and full.split(".", 1)[1] not in tags:
+    if "." in full and not timm.is_model_pretrained(full):
+        tags = [pretrained.partition(".")[2] for pretrained in timm.list_pretrained(f"{base}.*")]
         raise UnknownModelError(
             f"{TIMM_PREFIX}{base} has no weight set {full.split('.', 1)[1]!r}; it has {', '.join(tags) or 'none'}."
         )
@@ -272,11 +271,16 @@ def _timm_preprocess(config: Any) -> Preprocess:
     )
 
 
+@cache
+def _subset_labels(subset: str) -> tuple[str, ...]:
+    return tuple(ImageNetInfo(subset).label_descriptions())
+
+
 def _timm_labels(config: Any) -> tuple[str, ...]:
     if config.num_classes == len(imagenet_labels()):
         return imagenet_labels()
     subset = infer_imagenet_subset(config)
-    labels = tuple(ImageNetInfo(subset).label_descriptions()) if subset else ()
+    labels = _subset_labels(subset) if subset else ()
     if len(labels) == config.num_classes:
         return labels
     return tuple(f"class {index}" for index in range(config.num_classes))

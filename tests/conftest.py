@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from weakref import WeakSet, ref
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 from torch.nn.modules import module as module_globals
+from torch.utils.hooks import RemovableHandle
 
 from seewhy.explainers import process_wide
 from seewhy.models import LoadedModel, load_model
@@ -42,11 +44,14 @@ class Modules:
     def add(self, module: nn.Module) -> None:
         self._references.append(ref(module))
 
-    def leftovers(self, count: int) -> list[nn.Module]:
-        """Return those with hooks that had none, and those of the first so many whose parameters have gradients."""
+    def leftovers(self, count: int, handles: int) -> list[nn.Module]:
+        """Return those with hooks that had none, and those of the first so many whose parameters have gradients.
+
+        Hooks are looked for only if there were more handles than so many: to do that after each test takes long.
+        """
         hooked = [
             module
-            for module in self._alive(self._references)
+            for module in self._alive(self._references if RemovableHandle.next_id > handles else [])
             if any(map(vars(module).get, HOOKS)) and module not in self._hooked
         ]
         return hooked + [
@@ -89,11 +94,15 @@ def live_modules() -> Iterator[Modules]:
         modules.add(self)
 
     nn.Module.__init__ = init
-    gc.collect()
-    gc.freeze()  # what was imported is not looked through whenever a test, or a model that ends, collects
     yield modules
-    gc.unfreeze()
     nn.Module.__init__ = original
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_heap() -> None:
+    """What was imported and made before is not looked through whenever a test, or a model that ends, collects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -107,15 +116,16 @@ def one_logger_of_torch() -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(live_modules: Modules) -> Iterator[None]:
-    count = len(live_modules)
+    leftovers = partial(live_modules.leftovers, count := len(live_modules), RemovableHandle.next_id)
     yield
-    if modules := live_modules.leftovers(count):
+    if modules := leftovers():
         modules = None
         gc.collect()  # what hangs in a reference cycle is not left behind, only late
         limit = time.monotonic() + GUARD  # and so is what a thread does whose work nobody waits for any more
-        while (modules := live_modules.leftovers(count)) and threading.active_count() > 1 and time.monotonic() < limit:
+        while (modules := leftovers()) and threading.active_count() > 1 and time.monotonic() < limit:
             time.sleep(0.05)
-    live_modules.forget(modules)
+    if modules or len(live_modules) > count:
+        live_modules.forget(modules)
     assert modules == []
     assert not any(vars(module_globals)[name] for name in GLOBAL_HOOKS)
     assert not process_wide.changes()

@@ -18,18 +18,21 @@ FOREIGN = {
 }
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
 @cache
 def parsed(file: Path) -> ast.AST:
     return ast.parse((ROOT / file).read_text(encoding="utf-8"))
+
+
+@cache
+def imported(file: Path) -> list[str]:
+    names = []
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
 
 
 def test_a_module_imports_only_its_own_floor_and_those_below():
@@ -37,7 +40,7 @@ def test_a_module_imports_only_its_own_floor_and_those_below():
     for file in MODULES:
         floor = file.parts[0]
         above = set(FLOORS[FLOORS.index(floor) + 1 :])
-        names = [name.split(".") for name in imported(parsed(file))]
+        names = [name.split(".") for name in imported(file)]
         roots = {name[0] for name in names} | {name[1] for name in names if name[0] == "seewhy" and len(name) > 1}
         wrong = roots & (above | FOREIGN[floor] | {"tests", "tools"})
         wrong |= {name[0] for name in names} & {*FLOORS}  # the package is `seewhy`
@@ -70,7 +73,7 @@ def test_the_page_lists_each_room_and_none_that_is_not_there():
 def test_rooms_use_only_what_the_page_lists_before_them():
     upwards = []
     for file in filter(room_of, map(str, MODULES)):
-        for name in imported(parsed(Path(file))):
+        for name in imported(Path(file)):
             is_ours = name.partition(".")[0] == "seewhy"
             if is_ours and ROOMS.index(reach_of(name)) > ROOMS.index(room_of(file)):
                 upwards.append(f"{file} uses {name}")
@@ -80,7 +83,7 @@ def test_rooms_use_only_what_the_page_lists_before_them():
 def test_no_files_import_each_other():
     """Not even to name a type, or inside a function."""
     files = {".".join(["seewhy", *file.with_suffix("").parts]): file for file in MODULES if file.name != "__init__.py"}
-    names = {name: {*imported(parsed(file))} for name, file in files.items()}
+    names = {name: {*imported(file)} for name, file in files.items()}
     used = {name: {*files} & {*needs, *(need.rpartition(".")[0] for need in needs)} for name, needs in names.items()}
     TopologicalSorter(used).prepare()  # which raises, and names the circle
 
@@ -90,7 +93,7 @@ def test_methods_and_inspection_know_tasks_by_their_protocol_alone():
         f"{file} uses {name}"
         for file in map(str, MODULES)
         if file.startswith(("explainers/methods/", "explainers/inspection/"))
-        for name in imported(parsed(Path(file)))
+        for name in imported(Path(file))
         if name.startswith("seewhy.explainers.tasks.") and not name.startswith("seewhy.explainers.tasks.pose.")
     ]
     assert offenders == []

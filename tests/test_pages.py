@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +14,13 @@ from werkzeug.serving import make_server
 from seewhy.app import create_app
 from seewhy.app.settings import Settings
 from seewhy.explainers.methods import catalogue as registry
+from seewhy.models import LoadedModel, Registry
 from tests.pages import PAGES, ROOT, Run, blocks, commands
+from tests.waiting import GUARD
 
 SHOWN = [page for page in PAGES if blocks(page)]
+
+DEFAULT_MODEL = "efficientnet_lite0"
 
 NOT_RUN = {
     "README.md": ["make serve", "make test", "docker build", "docker run"],
@@ -46,8 +51,8 @@ NOT_RUN = {
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The address of a live server of default settings."""
-    app = create_app(Settings())
+    """The address of a live server of default settings but the deadline."""
+    app = create_app(Settings(deadline=GUARD))  # however slow the machine
     server = make_server("127.0.0.1", 0, app, threaded=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -56,6 +61,24 @@ def url() -> Iterator[str]:
     thread.join()
     server.server_close()
     app.extensions["seewhy"].models.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_model() -> Iterator[None]:
+    """Let all pages take the default model that the first has loaded, in this process."""
+    load, models = Registry.load, dict[tuple[Any, ...], LoadedModel]()
+
+    def take(registry: Registry, name: str, *args: Any, **options: Any) -> LoadedModel:
+        key = (*args, *options.items())
+        if name != DEFAULT_MODEL:
+            return load(registry, name, *args, **options)
+        if key not in models:
+            models[key] = load(registry, name, *args, **options)
+        return models[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Registry, "load", take)
+        yield
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from werkzeug.test import EnvironBuilder, run_wsgi_app
 from seewhy.app.http.in_flight import Admission
 from seewhy.app.http.problems import register_errors
 from seewhy.app.system.stopping import stopping
-from tests.app.serving import CAT, children, explain, free_port, start, underway
+from tests.app.serving import CAT, Small, children, declare, explain, free_port, underway
 from tests.waiting import GUARD, until
 
 
@@ -173,32 +173,33 @@ def test_over_capacity_some_are_answered_and_others_refused_at_once(tight):
     "nothing",
 )
 @pytest.mark.slow
-def test_a_worker_answers_until_the_one_after_it_does():
-    port = free_port()
-    process = start(port, SEEWHY_DEADLINE="600")
-    (before,) = children(process.pid)
-    with ThreadPoolExecutor(1) as pool:
-        accepted = pool.submit(explain, f"http://127.0.0.1:{port}", method="rise", samples="1000")
-        until(lambda: underway(f"http://127.0.0.1:{port}"))
-        process.send_signal(signal.SIGHUP)
+def test_a_worker_answers_until_the_one_after_it_does(tmp_path):
+    service = Small(tmp_path, "tests.app.serving:Held")
+    with service.run(), ThreadPoolExecutor(1) as pool:
+        (before,) = service.workers()
+        (tmp_path / "held").touch()
+        accepted = pool.submit(service.post, "/explain")
+        until(lambda: underway(service.url))
+        declare(tmp_path)  # a net that nothing holds
+        service.process.send_signal(signal.SIGHUP)
         codes, ready = Counter(), Counter()
 
         def is_replaced():
-            codes[requests.post(f"http://127.0.0.1:{port}/nonesuch", timeout=GUARD).status_code] += 1
-            ready[requests.get(f"http://127.0.0.1:{port}/readyz", timeout=GUARD).status_code] += 1
-            return not underway(f"http://127.0.0.1:{port}")  # the one that answers is not at work
+            codes[requests.post(f"{service.url}/nonesuch", timeout=GUARD).status_code] += 1
+            ready[requests.get(f"{service.url}/readyz", timeout=GUARD).status_code] += 1
+            return not underway(service.url)  # the one that answers is not at work
 
         until(is_replaced)
         assert set(codes) == {404}
         assert set(ready) == {200}
-        (after,) = set(children(process.pid)) - {before}
-        process.terminate()  # heard, although a worker still answers what it has accepted
+        (after,) = service.workers() - {before}
+        service.process.terminate()  # heard, although a worker still answers what it has accepted
         with contextlib.suppress(requests.ConnectionError):  # the socket is closed
-            while requests.post(f"http://127.0.0.1:{port}/nonesuch", timeout=GUARD).status_code != 503:
+            while requests.post(f"{service.url}/nonesuch", timeout=GUARD).status_code != 503:
                 pass
         assert not accepted.done()
+        (tmp_path / "held").unlink()
         assert accepted.result().status_code == 200
-    assert process.wait(GUARD) == 0
     assert after != before
 
 
@@ -207,23 +208,21 @@ def test_a_worker_answers_until_the_one_after_it_does():
     "nothing",
 )
 @pytest.mark.slow
-def test_a_new_first_process_takes_over():
-    port = free_port()
-    process = start(port, SEEWHY_LOG_LEVEL="error")
-    (worker,) = children(process.pid)
-    process.send_signal(signal.SIGUSR2)
+def test_a_new_first_process_takes_over(tmp_path):
+    service = Small(tmp_path)
+    with service.run():
+        before = service.workers()
+        service.process.send_signal(signal.SIGUSR2)
 
-    def new_processes():
-        assert requests.get(f"http://127.0.0.1:{port}/healthz", timeout=GUARD).status_code == 200
-        return [pid for pid in children(process.pid) if pid != worker and children(pid)]
+        def new_processes():
+            assert requests.get(f"{service.url}/healthz", timeout=GUARD).status_code == 200
+            return [pid for pid in service.workers() - before if children(pid)]
 
-    new = until(new_processes)
-    process.terminate()
-    assert process.wait(GUARD) == 0
+        (new,) = until(new_processes)
     try:
-        assert explain(f"http://127.0.0.1:{port}").status_code == 200
+        assert service.predict() == 0
     finally:
-        os.kill(new[0], signal.SIGTERM)
+        os.kill(new, signal.SIGTERM)
 
 
 @pytest.mark.fault(

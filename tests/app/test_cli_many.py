@@ -334,10 +334,10 @@ def test_on_a_terminal_there_is_a_bar_and_an_interrupt_leaves_whole_files_to_go_
 
 @pytest.mark.slow
 def test_no_color_is_respected(photos):
-    text, status = on_a_terminal("explain", "photos/a.png", "photos/bad.png", "-o", "out", NO_COLOR="1")
+    text, status = on_a_terminal("explain", "photos/notes.txt", "-o", "out", NO_COLOR="1")
     assert status == 1
     assert "\033[31m" not in text
-    assert "Error: photos/bad.png" in text
+    assert "Error: photos/notes.txt" in text
 
 
 @pytest.mark.slow

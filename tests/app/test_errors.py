@@ -3,10 +3,13 @@ import gzip
 import io
 
 import pytest
+import torch
 from PIL import Image
 
 from seewhy.app.pipeline.options import ExplainOptions
+from tests import nets
 from tests.app.conftest import encoded
+from tests.app.serving import declare
 
 
 def problem(response, status):
@@ -308,20 +311,11 @@ def test_a_star_for_the_etag_is_no_answer(client):
     problem(client.post("/explain?nonsense=1", data=b"x", content_type="image/png", headers=headers), 422)
 
 
-def test_an_etag_ends_with_the_declaration_it_came_from(tmp_path, cat):
-    from safetensors.torch import save_file
-    from torchvision.models import squeezenet1_1
-
-    from seewhy.app import create_app
-    from seewhy.app.settings import Settings
-
-    save_file(squeezenet1_1(num_classes=2).state_dict(), tmp_path / "w.safetensors")
+def test_an_etag_ends_with_the_declaration_it_came_from(tmp_path, cat, app_of):
+    torch.save(nets.seeded(nets.Net).state_dict(), tmp_path / "w.pth")
     tags = []
-    for labels in ('["a", "b"]', '["b", "a"]'):
-        (tmp_path / "models.toml").write_text(
-            f'[models.mine]\narchitecture = "squeezenet1_1"\nweights = "w.safetensors"\nlabels = {labels}\n'
-        )
-        client = create_app(Settings(models=tmp_path / "models.toml")).test_client()
+    for labels in (["a", "b", "c"], ["b", "a", "c"]):
+        client = app_of(models=declare(tmp_path, labels=labels)).test_client()
         data = {"image": (io.BytesIO(cat), "cat.png"), "model": "mine"}
         tags.append(client.post("/explain", data=data).headers["ETag"])
     assert tags[0] != tags[1]

@@ -1,5 +1,6 @@
 """Grid pointing: in a mosaic of four surely classified pictures, the heatmap of each lies on it."""
 
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -8,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 from skimage import data
-from sklearn.datasets import load_sample_images
 
 from tests.app.conftest import EXAMPLES, encoded
 
@@ -32,9 +32,10 @@ class Tile(NamedTuple):
 def photographs():
     """Return the photographs that come with the examples and with scikit-image and scikit-learn."""
     folder = Path(data.__file__).parent
+    (further,) = find_spec("sklearn").submodule_search_locations  # to import it would take seconds
     files = [*sorted(EXAMPLES.glob("*.png")), folder / "camera.png", folder / "motorcycle_left.png"]
-    arrays = [np.asarray(Image.open(file).convert("RGB")) for file in files] + load_sample_images().images
-    return [Image.fromarray(array) for array in arrays]
+    files += sorted(Path(further, "datasets", "images").glob("*.jpg"))
+    return [Image.open(file).convert("RGB") for file in files]
 
 
 def crops(picture):

@@ -7,7 +7,6 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from captum.attr import IntegratedGradients
 from PIL import Image
 
 from seewhy.app import create_app
@@ -230,6 +229,8 @@ def test_a_request_may_hold_more_pictures_than_the_queue(cat):
 
 @pytest.mark.slow
 def test_gradients_of_channels_are_those_of_captum(client, lite0, cat, normalized):
+    from captum.attr import IntegratedGradients  # takes seconds, also where this test does not run
+
     response = client.put(f"/explanations/{MODEL}?target=281", data=cat)
     values = np.array(response.get_json())
     image = torch.from_numpy(normalized)[None]

@@ -26,7 +26,7 @@ from seewhy.explainers import GradCAM, process_wide
 from seewhy.explainers.core.ask import Ask
 from seewhy.models import ModelError
 from tests import nets
-from tests.app.serving import children, free_port, start
+from tests.app.serving import Small
 from tests.app.test_engine import Slow, loaded, outcomes
 from tests.app.test_health import Faulty, becomes, declared, fail, probe  # noqa: F401
 from tests.explainers.test_process_wide import Lock
@@ -465,46 +465,23 @@ class Breaks(nets.Net):
     """A network that breaks the process when it sees a picture, if a file is there, which it removes."""
 
     def forward(self, images):
+        if isinstance(images, fx.Proxy):
+            raise TypeError("not to be traced")
         file = Path("break")
-        if not isinstance(images, fx.Proxy) and bool(images.any()) and file.exists():  # not while it is surveyed
+        if file.exists():
             file.unlink()
             leave_wrapper()
         return super().forward(images)
 
 
 @pytest.mark.slow
-def test_a_broken_process_is_replaced_and_the_service_answers_again(tmp_path, cat):
-    torch.save(nets.seeded(nets.Net).state_dict(), tmp_path / "w.pth")
-    (tmp_path / "models.toml").write_text(
-        '[models.breaks]\narchitecture = "tests.app.test_liveness:Breaks"\nweights = "w.pth"\n'
-        'labels = ["a", "b", "c"]\ninput_size = 32\n'
-    )
-    (tmp_path / "break").touch()
-    root = str(Path(__file__).parents[2])
-    port = free_port()
-    with (tmp_path / "log").open("wb") as log:
-        process = start(
-            port,
-            folder=tmp_path,
-            stderr=log,
-            stdout=log,
-            PYTHONPATH=root,
-            SEEWHY_MODELS="models.toml",
-            SEEWHY_ACCELERATOR="eager",
-        )
-    url = f"http://127.0.0.1:{port}"
-
-    def predict():
-        return requests.post(f"{url}/predict?model=breaks", files={"image": cat}, timeout=GUARD).status_code
-
-    try:
-        (worker,) = children(process.pid)
-        assert predict() == 200
-        until(lambda: worker not in children(process.pid))
-        assert requests.get(f"{url}/healthz", timeout=GUARD).status_code == 200
-        assert predict() == 200
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(GUARD) == 0
-    text = (tmp_path / "log").read_text()
-    assert "torch.nn.Module.__call__ has been changed" in text
+def test_a_broken_process_is_replaced_and_the_service_answers_again(tmp_path):
+    service = Small(tmp_path, "tests.app.test_liveness:Breaks")
+    with (tmp_path / "log").open("w") as log, service.run(stdout=log, stderr=log):
+        before = service.workers()
+        (tmp_path / "break").touch()
+        assert service.predict() == 0
+        until(lambda: not before & service.workers())
+        assert requests.get(f"{service.url}/healthz", timeout=GUARD).status_code == 200
+        assert service.predict() == 0
+    assert "torch.nn.Module.__call__ has been changed" in (tmp_path / "log").read_text()

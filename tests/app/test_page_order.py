@@ -176,10 +176,9 @@ def test_a_link_without_a_picture_keeps_its_classes_for_the_first_one(page, url)
     expect(page.locator("#contrast")).to_be_hidden()
 
 
-@pytest.mark.parametrize("query", ["format=png", "view=side-by-side", "values=true", "alpha=much", "top=2&image=x"])
-def test_a_link_decides_nothing_that_is_the_pages_own(page, url, query):
-    page.goto(f"{url}/?example=cat&{query}")
-    answered(page)
+def test_a_link_decides_nothing_that_is_the_pages_own(tab, url):
+    tab.goto(f"{url}/?example=cat&format=png&view=side-by-side&values=true&alpha=much&top=2&image=x")
+    page = answered(tab)
     expect(page.locator("#predictions .class")).to_have_count(5)
     expect(page.locator("#alpha-value")).to_have_text("50%")
 

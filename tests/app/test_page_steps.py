@@ -7,7 +7,10 @@ from tests.app.browsing import answered, explained_anew, upload
 
 pytestmark = pytest.mark.slow
 
-STRIDE = 600  # milliseconds: what comes sooner is one step with the one before
+
+def later(page, milliseconds=600):
+    """Let the page's clock go on by some time, and stand: what comes within 500 ms is one step with the one before."""
+    page.evaluate("by => { const now = performance.now() + by; performance.now = () => now; }", milliseconds)
 
 
 @pytest.fixture
@@ -21,7 +24,7 @@ def asking(page, url):
         lambda: page.select_option("#method", "saliency"),
         page.get_by_role("button", name="Contrast with tiger cat").click,
     ):
-        page.wait_for_timeout(STRIDE)
+        later(page)
         explained_anew(page, act)
     page.evaluate("window.same = true")
     return page
@@ -47,9 +50,9 @@ def test_back_leads_to_the_question_before(asking, url):
 
 def test_back_leads_to_the_picture_before(page, url):
     upload(page)
-    page.wait_for_timeout(STRIDE)
+    later(page)
     upload(page, "coffee.png")
-    page.wait_for_timeout(STRIDE)
+    later(page)
     explained_anew(page, lambda: page.select_option("#method", "layercam"))
     explained_anew(page, page.go_back)
     expect(page.locator("#answer-label")).to_have_text("espresso")
@@ -62,7 +65,7 @@ def test_back_leads_to_the_picture_before(page, url):
 
 def test_back_leads_from_view_to_view_without_asking_anew(page):
     upload(page)
-    page.wait_for_timeout(STRIDE)
+    later(page)
     page.click("#tab-inside")
     expect(page.locator(".tile")).to_have_count(24)
     expect(page.locator("#trace img")).to_be_visible()
@@ -77,11 +80,11 @@ def test_back_leads_from_view_to_view_without_asking_anew(page):
 def test_options_and_a_dialog_follow_back(page):
     upload(page)
     page.click("#options > summary")
-    page.wait_for_timeout(STRIDE)
+    later(page)
     explained_anew(page, lambda: page.select_option("#method", "smoothgrad"))
     field = page.locator("#options-list [name=samples]")
     usual = field.input_value()
-    page.wait_for_timeout(STRIDE)
+    later(page)
     explained_anew(page, lambda: page.click("#predictions .class:has-text('tabby')"))
     field.fill("3")
     explained_anew(page, lambda: field.press("Enter"))
@@ -95,11 +98,12 @@ def test_options_and_a_dialog_follow_back(page):
 
 def test_quick_changes_and_sliders_are_one_step(page):
     upload(page)
-    page.wait_for_timeout(STRIDE)
+    later(page)
     before = page.evaluate("history.length")
     page.locator("#method").focus()
     for _ in range(2):
         page.keyboard.press("ArrowDown")
+        later(page, 400)
     for step in range(10):
         page.locator("#alpha").fill(str(step / 10))
     answered(page)
@@ -110,7 +114,7 @@ def test_an_unknown_method_of_a_link_is_no_step(page, url):
     page.goto(f"{url}/?example=cat&method=gradcm")
     answered(page)
     before = page.evaluate("history.length")
-    page.wait_for_timeout(STRIDE)
+    later(page)
     explained_anew(page, lambda: page.click("#predictions .class:has-text('tabby')"))
     explained_anew(page, page.go_back)
     expect(page.locator("#method")).to_have_value("votes-detail")
@@ -120,7 +124,7 @@ def test_an_unknown_method_of_a_link_is_no_step(page, url):
 def test_a_step_of_before_the_page_was_loaded_anew(page, url):
     page.goto(f"{url}/?example=cat")
     answered(page)
-    page.wait_for_timeout(STRIDE)
+    later(page)
     page.get_by_role("button", name="A cup of coffee on a table").click()
     expect(page.locator("#answer-label")).to_have_text("espresso")
     page.reload()

@@ -16,7 +16,7 @@ from seewhy.app.server.configuration import _end_process
 from seewhy.app.server.processes import Processes
 from seewhy.app.server.readiness import Readiness, State, await_turn, begin
 from seewhy.app.system.stopping import SharedFlag
-from tests.app.serving import Small, free_port
+from tests.app.serving import Small
 from tests.waiting import GUARD, until
 
 
@@ -285,6 +285,32 @@ def service(tmp_path):
     return Small(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def lone(tmp_path_factory):
+    """A service of one process."""
+    service = Small(tmp_path_factory.mktemp("lone"))
+    with service.run():
+        yield service
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """A service of two processes."""
+    service = Small(tmp_path_factory.mktemp("pair"))
+    with service.run(2):
+        yield service
+
+
+def renewed(service, count):
+    """Let a service load its first weights again, in so many processes, and return these."""
+    before = service.workers()
+    service.write(0)
+    service.process.send_signal(signal.SIGHUP)
+    until(lambda: len(service.workers()) == count and not service.workers() & before)
+    service.settle()
+    return service.workers()
+
+
 @pytest.mark.fault(
     "a process is killed after the file of API keys or the models file became invalid",
     "503 `keys-unavailable`; for the models file, other processes continue, or 503; a new process starts once the "
@@ -305,20 +331,20 @@ def test_a_worker_that_cannot_start_ends_no_other(service):
         os.kill(max(before), signal.SIGKILL)
         until(lambda: not service.workers() & before)
         until(lambda: service.predict() == 503)
-    service.port = free_port()
-    with service.run(2):
-        content = service.models.read_text()
-        service.settle()
-        service.models.write_text("[broken")
-        before = service.workers()
-        os.kill(min(before), signal.SIGKILL)
-        assert service.answered_for(5) == {0, 200}
-        os.kill(max(before), signal.SIGKILL)
-        until(lambda: service.predict() == 503)
-        assert service.answered_for(2) == {503}
-        service.models.write_text(content)
-        service.process.send_signal(signal.SIGHUP)
-        until(lambda: len(service.workers()) == 2 and not service.workers() & before)
+
+
+@pytest.mark.slow
+def test_a_worker_without_a_valid_models_file_ends_no_other(pair):
+    before, content = renewed(pair, 2), pair.models.read_text()
+    pair.models.write_text("[broken")
+    os.kill(min(before), signal.SIGKILL)
+    assert pair.answered_for(5) == {0, 200}
+    os.kill(max(before), signal.SIGKILL)
+    until(lambda: pair.predict() == 503)
+    assert pair.answered_for(2) == {503}
+    pair.models.write_text(content)
+    pair.process.send_signal(signal.SIGHUP)
+    until(lambda: len(pair.workers()) == 2 and not pair.workers() & before)
 
 
 @pytest.mark.fault(
@@ -326,21 +352,19 @@ def test_a_worker_that_cannot_start_ends_no_other(service):
     "nothing: the old processes continue until the files are fixed",
 )
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "wrong"), [(1, "weights"), (2, "models")])
-def test_good_workers_are_not_replaced_by_broken_ones(service, workers, wrong):
-    with service.run(workers):
-        service.settle()
-        before = service.workers()
-        file = getattr(service, wrong)
-        content = file.read_bytes()
-        file.write_bytes(b"[garbage")
-        service.process.send_signal(signal.SIGHUP)
-        assert service.answered_for(4) == {0, 200}
-        assert before <= service.workers()
-        file.write_bytes(content)
-        service.write(2)
-        until(lambda: len(service.workers()) == workers and not service.workers() & before)
-        assert service.answered_for(1) == {2, 200}
+@pytest.mark.parametrize(("name", "workers", "wrong"), [("lone", 1, "weights"), ("pair", 2, "models")])
+def test_good_workers_are_not_replaced_by_broken_ones(request, name, workers, wrong):
+    service = request.getfixturevalue(name)
+    before, file = renewed(service, workers), getattr(service, wrong)
+    content = file.read_bytes()
+    file.write_bytes(b"[garbage")
+    service.process.send_signal(signal.SIGHUP)
+    assert service.answered_for(4) == {0, 200}
+    assert before <= service.workers()
+    file.write_bytes(content)
+    service.write(2)
+    until(lambda: len(service.workers()) == workers and not service.workers() & before)
+    assert service.answered_for(1) == {2, 200}
 
 
 @pytest.mark.fault(
@@ -379,17 +403,13 @@ def test_a_model_that_ends_its_process_is_not_tried_without_end(service):
     "the others continue; the new process works once the weights are back",
 )
 @pytest.mark.slow
-def test_a_worker_without_weights_begins_once_they_are_there(service):
-    with service.run(2):
-        service.settle()
-        before = service.workers()
-        content = service.weights.read_bytes()
-        service.weights.unlink()
-        os.kill(min(before), signal.SIGKILL)
-        assert service.answered_for(4) == {0, 200}
-        service.weights.write_bytes(content)
-        service.write(1)
-        until(lambda: service.predict() == 1)
+def test_a_worker_without_weights_begins_once_they_are_there(pair):
+    before = renewed(pair, 2)
+    pair.weights.unlink()
+    os.kill(min(before), signal.SIGKILL)
+    assert pair.answered_for(4) == {0, 200}
+    pair.write(1)
+    until(lambda: pair.predict() == 1)
 
 
 @pytest.mark.fault(
@@ -397,38 +417,33 @@ def test_a_worker_without_weights_begins_once_they_are_there(service):
     "nothing: another one starts, and no old process remains",
 )
 @pytest.mark.slow
-def test_a_new_worker_that_is_lost_leaves_no_old_one(service):
-    with service.run():
-        service.settle()
-        before = service.workers()
-        service.write(1)
-        service.process.send_signal(signal.SIGHUP)
-        until(lambda: service.workers() - before)
-        os.kill(max(service.workers() - before), signal.SIGKILL)
-        until(lambda: len(service.workers()) == 1 and not service.workers() & before)
-        assert service.answered_for(1) == {1, 200}
+def test_a_new_worker_that_is_lost_leaves_no_old_one(lone):
+    before = renewed(lone, 1)
+    lone.write(1)
+    lone.process.send_signal(signal.SIGHUP)
+    until(lambda: lone.workers() - before)
+    os.kill(max(lone.workers() - before), signal.SIGKILL)
+    until(lambda: len(lone.workers()) == 1 and not lone.workers() & before)
+    assert lone.answered_for(1) == {1, 200}
 
 
 @pytest.mark.slow
-def test_a_worker_that_drains_is_not_waited_for(service):
-    with service.run():
-        service.settle()
-        before = service.workers()
-        slow = requests.Session()
+def test_a_worker_that_drains_is_not_waited_for(lone):
+    before = renewed(lone, 1)
 
-        def pieces():
-            yield service.picture[:10]
-            service.write(2)
-            service.process.send_signal(signal.SIGHUP)
-            until(lambda: service.answered_for(1.5) == {2, 200})
-            (new,) = service.workers() - before
-            os.kill(new, signal.SIGKILL)
-            until(lambda: service.predict() == 2)
-            assert before < service.workers()  # it still reads this request
-            yield service.picture[10:]
+    def pieces():
+        yield lone.picture[:10]
+        lone.write(2)
+        lone.process.send_signal(signal.SIGHUP)
+        until(lambda: lone.answered_for(1.5) == {2, 200})
+        (new,) = lone.workers() - before
+        os.kill(new, signal.SIGKILL)
+        until(lambda: lone.predict() == 2)
+        assert before < lone.workers()  # it still reads this request
+        yield lone.picture[10:]
 
-        answer = slow.post(f"{service.url}/predict", data=pieces(), headers=service.headers, timeout=GUARD)
-        assert answer.status_code == 200
+    answer = requests.Session().post(f"{lone.url}/predict", data=pieces(), headers=lone.headers, timeout=GUARD)
+    assert answer.status_code == 200
 
 
 @pytest.mark.slow

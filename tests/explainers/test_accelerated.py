@@ -411,8 +411,10 @@ def recording(graph: fx.GraphModule, inputs: object) -> Callable[..., tuple[Tens
 def compiled_net(request) -> Carried:
     """Compiled by TorchDynamo; what its backend makes of the graphs takes long."""
     compile_, backend = torch.compile, {"recording": recording}.get(request.param, request.param)
+    # To try which instructions the compiler has takes longer than all else.
+    options = {"cpp.vec_isa_ok": True} if backend == "inductor" else None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "compile", lambda part, mode: compile_(part, backend=backend))
+        patch.setattr(torch, "compile", lambda part, mode: compile_(part, backend=backend, options=options))
         return Carried(nets.seeded(nets.Net).requires_grad_(False), ("conv",), "compile")
 
 

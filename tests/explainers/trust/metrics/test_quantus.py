@@ -4,7 +4,6 @@ quantus is a tool of these tests alone, and they are skipped without it. Its pic
 each channel of a pixel as a feature of its own.
 """
 
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -25,10 +24,6 @@ from seewhy.explainers.trust.metrics.road import ROAD, imputed
 from seewhy.explainers.trust.metrics.stability import MaxSensitivity
 from tests import nets
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of what it imports
-    quantus = pytest.importorskip("quantus")
-
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # quantus warns of its own parameters
 
 SIDE = 10
@@ -46,6 +41,12 @@ class Grey(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.conv(images).tanh().flatten(1))
+
+
+@pytest.fixture(scope="module")
+def quantus():
+    """quantus: to import it takes seconds, also where these tests do not run."""
+    return pytest.importorskip("quantus")
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ def close(actual, expected):
 
 
 @pytest.mark.parametrize(("name", "kind"), [("sparseness", "Sparseness"), ("complexity", "Complexity")])
-def test_shapes_of_maps(subject, net, images, maps, name, kind):
+def test_shapes_of_maps(quantus, subject, net, images, maps, name, kind):
     close(get_metric(name).build({}).score(subject), run(getattr(quantus, kind)(**QUIET), net, images, maps))
 
 
@@ -111,12 +112,12 @@ def test_shapes_of_maps(subject, net, images, maps, name, kind):
         ("energy-in-box", "AttributionLocalisation"),
     ],
 )
-def test_places_of_maps(subject, net, images, maps, name, kind):
+def test_places_of_maps(quantus, subject, net, images, maps, name, kind):
     expected = run(getattr(quantus, kind)(**QUIET), net, images, maps, s_batch=truth()[:, None].numpy())
     close(METRICS[name].build({}).score(subject), expected)
 
 
-def test_the_top_of_a_grid(maps):
+def test_the_top_of_a_grid(quantus, maps):
     cell = torch.zeros(3, SIDE, SIDE, dtype=torch.bool)
     cell[:, : SIDE // 2, : SIDE // 2] = True
     metric = quantus.RelevanceRankAccuracy(**QUIET)
@@ -125,14 +126,14 @@ def test_the_top_of_a_grid(maps):
     close((top & cell).sum(dim=(1, 2)) / top.sum(dim=(1, 2)), expected)
 
 
-def test_deletion_is_pixel_flipping(subject, net, images, maps):
+def test_deletion_is_pixel_flipping(quantus, subject, net, images, maps):
     steps = 25
     curve = Deletion(steps=steps, fill="zero", relative=False).curve(subject)
     metric = quantus.PixelFlipping(features_in_step=SIDE * SIDE // steps, perturb_baseline=0.0, **QUIET)
     close(curve[:, 1:], run(metric, net, images, maps, softmax=True))  # quantus has no step without any pixel
 
 
-def test_exact_imputation_is_that_of_road(images, maps):
+def test_exact_imputation_is_that_of_road(quantus, images, maps):
     removed = maps > 0.45
     actual = imputed(images, removed, "exact")
     for image, mask, filled in zip(images.numpy(), removed.numpy(), actual, strict=True):
@@ -140,7 +141,7 @@ def test_exact_imputation_is_that_of_road(images, maps):
         close(filled, quantus.functions.perturb_func.noisy_linear_imputation(image, indices, noise=0.0))
 
 
-def test_road_without_noise(subject, net, images, maps):
+def test_road_without_noise(quantus, subject, net, images, maps):
     shares = [20, 40, 60, 80]
     expected = run(quantus.ROAD(percentages=shares, noise=0.0, **QUIET), net, images, maps)
     order = maps.flatten(1).argsort(dim=1, descending=True)
@@ -152,7 +153,7 @@ def test_road_without_noise(subject, net, images, maps):
         close(without_most[:, number], probability(subject.objective, outputs))
 
 
-def test_sensitivity_n_is_faithfulness_correlation_of_the_same_sets(subject, net, images, maps, monkeypatch):
+def test_sensitivity_n_is_faithfulness_correlation_of_the_same_sets(quantus, subject, net, images, maps, monkeypatch):
     metric = SensitivityN(masks=20, cells=SIDE, share=0.25)
     sets = [np.nonzero(mask.flatten().numpy())[0] for mask in metric.drawn(SIDE, SIDE)]
     draws = iter(sets)
@@ -172,7 +173,7 @@ def test_sensitivity_n_is_faithfulness_correlation_of_the_same_sets(subject, net
         close(value, expected[0])
 
 
-def test_infidelity_of_the_same_hidden_parts(subject, net, images, maps):
+def test_infidelity_of_the_same_hidden_parts(quantus, subject, net, images, maps):
     """quantus hides one block after the other, and multiplies maps by how far pixels move."""
 
     class Blocks(Infidelity):
@@ -187,7 +188,7 @@ def test_infidelity_of_the_same_hidden_parts(subject, net, images, maps):
     close(Blocks(scaled=False, fill="zero").score(moved), expected)
 
 
-def test_max_sensitivity_of_the_same_noise(subject, net, images, maps, monkeypatch):
+def test_max_sensitivity_of_the_same_noise(quantus, subject, net, images, maps, monkeypatch):
     metric = MaxSensitivity(samples=4, radius=0.2)
     generator = torch.Generator().manual_seed(0)
     noise = [0.2 * (2 * torch.rand(1, SIDE, SIDE, generator=generator) - 1) for _ in range(4)]
@@ -203,7 +204,7 @@ def test_max_sensitivity_of_the_same_noise(subject, net, images, maps, monkeypat
     )
 
 
-def randomised_alike(monkeypatch, metric, subject, stages):
+def randomised_alike(quantus, monkeypatch, metric, subject, stages):
     """Let quantus randomise the network as we do."""
 
     def generator(self, order, seed):
@@ -215,20 +216,20 @@ def randomised_alike(monkeypatch, metric, subject, stages):
     monkeypatch.setattr(kind, "random_layer_generator_length", stages)
 
 
-def test_mprt_of_the_same_networks(subject, net, images, monkeypatch):
+def test_mprt_of_the_same_networks(quantus, subject, net, images, monkeypatch):
     metric = MPRT(stages=2)
     own = torch.from_numpy(gradients(net, images, CLASSES)[:, 0])
     similarities = metric.similarities(replace(subject, raw=own))
-    randomised_alike(monkeypatch, metric, subject, 2)
+    randomised_alike(quantus, monkeypatch, metric, subject, 2)
     expected = run(quantus.MPRT(**QUIET), net, images, own, explain_func=gradients)
     close(similarities[:, 0], expected["0"])
     close(similarities[:, 1], expected["1"])
 
 
-def test_smooth_mprt_of_the_same_networks_and_noise(subject, net, images, monkeypatch):
+def test_smooth_mprt_of_the_same_networks_and_noise(quantus, subject, net, images, monkeypatch):
     metric = SmoothMPRT(stages=2, samples=4, noise=0.1)
     similarities = metric.similarities(subject)
-    randomised_alike(monkeypatch, metric, subject, 2)
+    randomised_alike(quantus, monkeypatch, metric, subject, 2)
     state = {"number": 0}
 
     def noise(*shape):
@@ -247,9 +248,9 @@ def test_smooth_mprt_of_the_same_networks_and_noise(subject, net, images, monkey
     close(similarities[:, 1], expected["1"])
 
 
-def test_efficient_mprt_of_the_same_network(subject, net, images, monkeypatch):
+def test_efficient_mprt_of_the_same_network(quantus, subject, net, images, monkeypatch):
     metric = EfficientMPRT()
     own = torch.from_numpy(gradients(net, images, CLASSES)[:, 0])
     value = metric.score(Subject(subject.question, subject.explainer, own, subject.plain))
-    randomised_alike(monkeypatch, metric, subject, 1)
+    randomised_alike(quantus, monkeypatch, metric, subject, 1)
     close(value, run(quantus.EfficientMPRT(**QUIET), net, images, own, explain_func=gradients))
