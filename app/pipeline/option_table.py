@@ -29,7 +29,7 @@ METHOD = (
 )
 """Help on the default method, which the model's task names."""
 
-MASK = "For a segmenter: a picture of the size of the upright one, not a JPEG, that is nonzero in the region to explain."
+MASK = "For a segmenter: a picture of the size of the upright one, not a JPEG, nonzero in the region to explain."
 
 SOURCE = Option("List only the models of one source.")
 
