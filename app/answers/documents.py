@@ -18,7 +18,6 @@ from seewhy.app.answers.schemas import (
     AnyTarget,
     BoxAnswer,
     BoxTargetAnswer,
-    DetectAnswer,
     DrawnAnswer,
     EvaluateAnswer,
     ExplainAnswer,
@@ -27,7 +26,6 @@ from seewhy.app.answers.schemas import (
     MethodIdentity,
     MethodValuesAnswer,
     ModelIdentity,
-    PredictAnswer,
     PredictionAnswer,
     RegionAnswer,
     SegmentAnswer,
@@ -42,8 +40,8 @@ from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.app.pipeline.choices import Drawing, Format
-from seewhy.app.pipeline.results import DetectResult, EvaluateResult, ExplainResult, PredictResult, Result
-from seewhy.app.pipeline.timings import Timings
+from seewhy.app.pipeline.record import Timings
+from seewhy.app.pipeline.results import EvaluateResult, ExplainResult, Result
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.evaluate import is_control
@@ -58,7 +56,6 @@ from seewhy.explainers.imaging.render import (
     panel_columns,
     value_range,
 )
-from seewhy.explainers.methods.catalogue import Method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.agreement import rank_correlation
 from seewhy.explainers.results.array_files import ArrayFile
@@ -88,16 +85,6 @@ _ENCODED_BYTES = 12
 """Bytes per pixel of a drawing as PNG, as base64 and within JSON."""
 
 
-def prediction_document(result: PredictResult) -> PredictAnswer:
-    """Return the answer of /predict."""
-    return PredictAnswer(model=model_identity(result.model), predictions=ranked(result.predictions))
-
-
-def detection_document(result: DetectResult) -> DetectAnswer:
-    """Return the answer of /detect."""
-    return DetectAnswer(model=model_identity(result.model), boxes=list(result.boxes))
-
-
 def evaluation_document(result: EvaluateResult) -> EvaluateAnswer:
     """Return the answer of /evaluate."""
     methods = [
@@ -121,13 +108,7 @@ def explain_body(result: ExplainResult, form: Format, values: bool | Literal["ma
     """Return the body of explanations in a format.
 
     Args:
-        result: the explanations.
-        form: the format.
         values: as for `json_documents`.
-        settings: settings with the limits.
-
-    Raises:
-        AnswerTooLargeError, DeadlineError, OutOfMemoryError: as `json_documents`, `arrays` or `draw`.
     """
     if form == "json":
         body = json_parts(json_documents([result], values, settings.max_json_values)[0])
@@ -229,7 +210,6 @@ def json_documents(
     Args:
         results: the explanations, of one picture each.
         values: whether to include the values of the heatmaps; ``map`` for the methods' raw maps.
-        max_values: maximum number of values.
 
     Raises:
         AnswerTooLargeError, OutOfMemoryError: as `arrays`.
@@ -254,7 +234,7 @@ def _document(result: ExplainResult, with_map: bool) -> ExplainAnswer:
     for explanation in result.explanations:
         result.deadline.check()
         answers.append(_explanation(explanation, result, style, with_map))
-    methods = [method_identity(method, explainer) for method, explainer in result.methods]
+    methods = [identity_of(method.name, explainer) for method, explainer in result.methods]
     return ExplainAnswer(
         **head_of(result),
         method=methods[0],
@@ -357,11 +337,6 @@ def _heatmap(explanation: Explanation, style: Style, with_map: bool) -> tuple[Ex
     return heatmap, DrawnAnswer(colormap=style.colormap or default_colormap(signed), low=low, high=high)
 
 
-def method_identity(method: Method, explainer: Explainer) -> MethodIdentity:
-    """Return the method and its options."""
-    return identity_of(method.name, explainer)
-
-
 def identity_of(name: str, explainer: Explainer) -> MethodIdentity:
     """Return a method by its name and its options."""
     options = {option: value for option, value in asdict(explainer).items() if option != "layers"}
@@ -408,11 +383,6 @@ def take_heatmaps(
 
 def take_values(sizes: Sequence[int], limit: int, remedy: str) -> None:
     """Take memory for the values of these maps, or refuse them.
-
-    Args:
-        sizes: number of values of each.
-        limit: maximum number of values.
-        remedy: what the client can do beside sending a smaller picture.
 
     Raises:
         AnswerTooLargeError: there are more values than `limit`, or than ever fit into memory.

@@ -13,7 +13,7 @@ from seewhy.app.answers.documents import (
     drawn_bytes,
     encoded,
     head_of,
-    method_identity,
+    identity_of,
     ranked,
     take_heatmaps,
     target_answer,
@@ -32,8 +32,8 @@ from seewhy.app.answers.stream import Body, file_parts, json_parts
 from seewhy.app.pipeline.choices import CaptureFormat, Drawing, InterveneFormat, TraceFormat
 from seewhy.app.pipeline.edit_options import InterveneOptions
 from seewhy.app.pipeline.options import CaptureOptions
+from seewhy.app.pipeline.record import Timings
 from seewhy.app.pipeline.results import CaptureResult, InterveneResult, SweepResult, TargetResult, TraceResult
-from seewhy.app.pipeline.timings import Timings
 from seewhy.explainers.errors import EditError
 from seewhy.explainers.inspection.capture import contact_sheet, strongest
 from seewhy.explainers.inspection.intervene import Intervention, intervention_panel
@@ -78,18 +78,7 @@ def capture_body(result: CaptureResult, form: CaptureFormat, options: CaptureOpt
 
 
 def intervention_body(result: InterveneResult, form: InterveneFormat, values: bool, max_values: int) -> Body:
-    """Return the body of an intervention in a format.
-
-    Args:
-        result: the intervention.
-        form: the format.
-        values: whether JSON includes the values of the heatmaps.
-        max_values: maximum number of values.
-
-    Raises:
-        AnswerTooLargeError: there are more values than allowed, or than ever fit into memory.
-        OutOfMemoryError: there is no memory for them or for the drawing at present.
-    """
+    """Return the body of an intervention in a format."""
     intervention = result.intervention
     picture = intervention.before.picture
 
@@ -168,7 +157,7 @@ def _intervention_answer(result: InterveneResult, panel: bytes) -> InterveneAnsw
     ]
     return InterveneAnswer(
         **head_of(result),
-        method=method_identity(result.method, result.explainer),
+        method=identity_of(result.method.name, result.explainer),
         layers=list(before.layers),
         target=target_answer(before.target),
         edits=list(intervention.edits),

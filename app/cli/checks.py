@@ -27,20 +27,15 @@ def check(schema: type[Schema], fields: dict[str, Any], items: Sequence[Item]) -
     """Return the options of a command, checked as far as that needs no model.
 
     Args:
-        schema: schema of the options.
-        fields: values by name.
         items: the pictures that it needs. If none of them exists, or the only one cannot be used, the command ends
             here, as if it had run.
-
-    Raises:
-        InvalidOptionsError, FieldError, OptionError: as the service.
     """
     settings = read_settings()
     options = validate(schema, fields, {*schema.model_fields, *_method_options(schema, fields)})
     if isinstance(options, ExplainOptions):
         check_counts(options, settings)
-    if isinstance(options, DrawingOptions):
-        _check_drawing(options, settings)
+    if isinstance(options, DrawingOptions) and (options.colormap is not None or options.scale is not None):
+        options.style(settings.max_side)  # which checks what the schema leaves open
     if isinstance(options, SegmentOptions) and options.format:
         check_view(options.view, options.format)
     if isinstance(options, EvaluateOptions):
@@ -53,20 +48,14 @@ def check(schema: type[Schema], fields: dict[str, Any], items: Sequence[Item]) -
     return options
 
 
-def _check_drawing(options: DrawingOptions, settings: Settings) -> None:
-    """Check what the schema leaves open."""
-    if options.colormap is not None or options.scale is not None:
-        from seewhy.app.pipeline.style import drawing_style
-
-        drawing_style(options, settings)
-
-
 def _check_pictures(pictures: Sequence[Path], max_pixels: int) -> None:
     faults: list[str] = []
     for picture in pictures:
         try:
             if picture != DASH and picture.stat() and len(pictures) == 1 and picture.is_file():
-                _probe(picture, max_pixels)
+                from seewhy.explainers.imaging.decode import Probe
+
+                Probe(picture.read_bytes(), max_pixels)
             return
         except (OSError, PictureError) as error:
             faults.append(error.strerror if isinstance(error, OSError) and error.strerror else str(error))
@@ -74,12 +63,6 @@ def _check_pictures(pictures: Sequence[Path], max_pixels: int) -> None:
         print_failure(printable(picture), fault)
     if faults:
         exit_failed(len(faults), len(pictures))
-
-
-def _probe(picture: Path, max_pixels: int) -> None:
-    from seewhy.explainers.imaging.decode import Probe
-
-    Probe(picture.read_bytes(), max_pixels)
 
 
 def _method_options(schema: type[BaseModel], fields: dict[str, Any]) -> set[str]:
@@ -99,7 +82,7 @@ def _check_methods(options: MethodOptions, names: Sequence[str], settings: Setti
         return
     catalogue = option_names()
     if names:
-        check_methods(options, {name: catalogue[name] for name in names}, catalogue, settings)
+        check_methods(options, {name: catalogue[name] for name in names}, option_names, settings)
         return
     for option in options.method_options:
         if not any(option in own for own in catalogue.values()):

@@ -43,7 +43,6 @@ class InferRequest:
         """Return the outputs of the answer: the requested ones, or the default ones.
 
         Args:
-            usual: names of the default outputs.
             further: names of the outputs that must be requested.
 
         Raises:
@@ -59,11 +58,7 @@ class InferRequest:
         return self.outputs or tuple(V2RequestedOutput(name=name) for name in usual)
 
     def pictures(self) -> list[bytes | Numbers]:
-        """Return the pictures one by one.
-
-        Raises:
-            FieldError: the tensor does not have the axes of pictures.
-        """
+        """Return the pictures one by one."""
         if isinstance(self.tensor, list):
             return list(self.tensor)
         if self.tensor.ndim == 3:
@@ -86,10 +81,6 @@ class InferRequest:
 
 def read_request(body: bytes, header_length: str | None) -> InferRequest:
     """Parse a request.
-
-    Args:
-        body: JSON, optionally followed by binary data.
-        header_length: length of the JSON if binary data follows.
 
     Raises:
         MalformedRequestError, FieldError: the request is invalid.

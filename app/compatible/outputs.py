@@ -46,11 +46,7 @@ def explained_names(head: Head, has_proofs: bool = False) -> tuple[str, ...]:
 
 
 def check_proofs(outputs: Sequence[V2RequestedOutput], has_proofs: bool) -> None:
-    """Check that outputs contain proofs if and only if these are requested.
-
-    Raises:
-        FieldError: they do not.
-    """
+    """Check that outputs contain proofs if and only if these are requested."""
     names = {output.name for output in outputs}
     if has_proofs and names.isdisjoint({PROOFS, "explanation"}):
         raise FieldError(
@@ -80,7 +76,6 @@ def predicted_tensors(results: Sequence[PredictResult], outputs: Sequence[V2Requ
     """Return the outputs of N classified pictures.
 
     Args:
-        results: one per picture.
         outputs: of `predicted_names`.
     """
     return [_named_classes(results, output) or Tensor(output.name, _array(results, output.name)) for output in outputs]
@@ -135,10 +130,8 @@ def explained_tensors(
     """Return the outputs of N explained pictures, T maps each.
 
     Args:
-        results: one per picture.
         outputs: of `explained_names`, `DRAWN` and `PROOFS`.
         values: whether documents include the values of heatmaps; see `document`.
-        limits: maximum number of values in each output.
 
     Raises:
         AnswerTooLargeError: there are more values than allowed.

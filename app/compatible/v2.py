@@ -8,7 +8,6 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from seewhy.app.answers.stream import respond
-from seewhy.app.compatible.declarations import BYTES, EXPLAIN, VERSION, KServe, json_request
 from seewhy.app.compatible.inference import InferRequest, read_request, write_answer
 from seewhy.app.compatible.instances import Range
 from seewhy.app.compatible.outputs import (
@@ -21,9 +20,13 @@ from seewhy.app.compatible.outputs import (
     predicted_tensors,
 )
 from seewhy.app.compatible.routes import (
-    answer,
+    BYTES,
+    EXPLAIN,
+    VERSION,
+    KServe,
     available_names,
     check_count,
+    json_request,
     options_of,
     picture_reader,
     ready_spec,
@@ -46,7 +49,7 @@ from seewhy.app.compatible.tensors import HEADER, Tensor
 from seewhy.app.errors import FieldError, VersionNotFoundError
 from seewhy.app.http.bodies import read_body
 from seewhy.app.http.declaration import BINARY
-from seewhy.app.http.routes import liveness, model_spec, service
+from seewhy.app.http.routes import json_response, liveness, model_spec, service
 from seewhy.app.pipeline.decode import Source
 from seewhy.app.pipeline.parse import parse
 from seewhy.models.spec import ModelSpec
@@ -74,7 +77,7 @@ _Inference = partial(
 def server() -> Response:
     """Return name and version of the server."""
     extensions = ["binary_tensor_data", "classification"]
-    return answer(V2Server(name="seewhy", version=version_of("seewhy"), extensions=extensions))
+    return json_response(V2Server(name="seewhy", version=version_of("seewhy"), extensions=extensions))
 
 
 @blueprint.get("/health/live")
@@ -82,7 +85,7 @@ def server() -> Response:
 def live() -> Response:
     """Answer that the process is alive; 503 if it is broken for good."""
     liveness().require()
-    return answer(V2Live(live=True))
+    return json_response(V2Live(live=True))
 
 
 @blueprint.get("/health/ready")
@@ -91,14 +94,14 @@ def ready() -> Response:
     """Answer whether the default model is loaded."""
     liveness().require()
     service().models.require_ready()
-    return answer(V2Ready(ready=True))
+    return json_response(V2Ready(ready=True))
 
 
 @blueprint.get("/models")
 @KServe("The available models", answers=(V1Models,))
 def models() -> Response:
     """List the models whose weights are available."""
-    return answer(V1Models(models=available_names()))
+    return json_response(V1Models(models=available_names()))
 
 
 @blueprint.get("/models/<model:name>/versions/<version>")
@@ -107,7 +110,7 @@ def models() -> Response:
 def model(name: str, version: str = VERSION) -> Response:
     """Describe a model's tensors."""
     spec = _spec(name, version)
-    return answer(
+    return json_response(
         V2Model(
             name=spec.name, versions=[VERSION], platform="pytorch_seewhy", inputs=_inputs(spec), outputs=_outputs(spec)
         )
@@ -120,7 +123,7 @@ def model(name: str, version: str = VERSION) -> Response:
 def model_ready(name: str, version: str = VERSION) -> Response:
     """Answer whether a model is ready."""
     _spec(name, version)
-    return answer(ReadyModel(name=ready_spec(name).name, ready=True))
+    return json_response(ReadyModel(name=ready_spec(name).name, ready=True))
 
 
 @blueprint.post("/models/<model:name>/versions/<version>/infer")

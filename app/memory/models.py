@@ -19,7 +19,6 @@ class ModelMemory:
     """Reserves memory for models. Thread-safe.
 
     Args:
-        budget: the budget that requests and models share.
         lasting: name of the model that always fits and is never dropped.
     """
 
@@ -34,9 +33,7 @@ class ModelMemory:
         """Load a model, in memory that is reserved as long as its weights exist.
 
         Args:
-            name: name of the model.
             file_size: size of its weights file in bytes; 0 if unknown.
-            load: loads the model.
 
         Raises:
             ModelTooLargeError: the model can never fit.
@@ -75,10 +72,9 @@ class ModelMemory:
         most = self._budget.most_aside
         if size > most:
             raise ModelTooLargeError(
-                f"The model {name!r} takes {size:,} bytes of memory, more than the {most:,} available for models "
-                "other than the default one. The operator can give the service more memory, or set "
-                "SEEWHY_MEMORY_BYTES, which limits "
-                "only requests."
+                f"The model {name!r} takes {size:,} bytes of memory, more than the {most:,} available for models other "
+                "than the default one. The operator can give the service more memory, or set SEEWHY_MEMORY_BYTES, "
+                "which limits only requests."
             )
 
 

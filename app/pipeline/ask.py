@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seewhy.app.pipeline.computation import Computation, PredictComputation
-from seewhy.app.pipeline.costs import spend
+from seewhy.app.pipeline.costs import UNKNOWN, announce, require_time, units
 from seewhy.app.pipeline.decode import Decoder, Source
 from seewhy.app.pipeline.disconnect import client_disconnected
 from seewhy.app.pipeline.jobs import Deadline, Outcome
@@ -27,13 +27,12 @@ from seewhy.app.pipeline.options import (
     SegmentOptions,
     SimilarOptions,
 )
-from seewhy.app.pipeline.plan import Plan, explain_methods, explain_plan
-from seewhy.app.pipeline.record import current
+from seewhy.app.pipeline.plan import Plan, build_explainers, explain_plan
+from seewhy.app.pipeline.record import Timings, current
 from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResult, SegmentResult
 from seewhy.app.pipeline.sanity import SanityChecks
-from seewhy.app.pipeline.style import drawing_style
 from seewhy.app.pipeline.ticket import Submission, Ticket
-from seewhy.app.pipeline.timings import Timings
+from seewhy.app.pipeline.validation import check_counts
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.ask import DEFAULT_ASK
 from seewhy.explainers.core.costs import Passes
@@ -56,13 +55,9 @@ class Service:
     """The service behind the routes, the streams and the command line: pictures and questions in, results out.
 
     Args:
-        settings: limits and defaults.
         warm: see `ModelStore`; without it, sanity is not measured.
-        observer: gets the events of models and explanations.
 
     Attributes:
-        settings: the settings.
-        models: the models of the service.
         processors: semaphore for decoding and drawing; see `Decoder`.
         null: what proofs are compared with where nothing ships.
     """
@@ -86,13 +81,7 @@ class Service:
         return result
 
     def classify(self, sources: Sequence[Source], name: str | None, top: int = 0) -> list[PredictResult]:
-        """Classify pictures, which share passes of the model; errors as `explain`.
-
-        Args:
-            sources: the pictures.
-            name: name of the model; None for the default one.
-            top: how many of the most probable classes to return.
-        """
+        """Classify pictures, which share passes of the model; errors as `explain`."""
         return [_predict_result(submission, outcome, top) for submission, outcome in self._outcomes(sources, name)]
 
     def detect(self, upload: bytes, options: Options) -> DetectResult:
@@ -109,11 +98,6 @@ class Service:
 
     def segment(self, upload: bytes, options: SegmentOptions, drawn: bool = True) -> SegmentResult:
         """Segment a picture.
-
-        Args:
-            upload: the bytes of the picture.
-            options: the validated options.
-            drawn: whether the answer will be drawn.
 
         Raises:
             OptionError: the model does not segment.
@@ -135,11 +119,7 @@ class Service:
         """Run pictures once, in shared passes; return each with the model's outputs. Errors as `explain`.
 
         Args:
-            sources: the pictures.
-            name: name of the model; None for the default one.
             check: refuses unsuitable models, before any picture is decoded.
-            stage: see `Plan`.
-            drawn: whether the answer will be drawn.
         """
         deadline = self.deadline()
         model = self.models.model(name, deadline)
@@ -156,9 +136,6 @@ class Service:
         """Explain one or several classes of a picture; nothing is drawn yet.
 
         Args:
-            upload: the bytes of the picture.
-            options: the validated options.
-            drawn: whether the answer will be drawn.
             mask: the bytes of a picture that marks the region to explain.
 
         Raises:
@@ -184,9 +161,7 @@ class Service:
         """Start to explain pictures; errors as `explain`.
 
         Args:
-            sources: the pictures.
             questions: the options for each picture, which differ only in their targets.
-            drawn: whether the answer will be drawn.
             watched: whether previews of the maps are wanted.
             computation: the computation to run in place of explaining, at the cost of explaining.
             mask: the bytes of a picture that marks the region to explain, as large as each of the pictures.
@@ -215,8 +190,10 @@ class Service:
     ) -> Plan:
         """Check the options of a request, independently of its pictures, and get the model; errors as `explain`."""
         deadline = self.deadline()
-        methods = explain_methods(options, self.settings, self.default_method(options.model))
-        style = drawing_style(options, self.settings)
+        check_counts(options, self.settings)
+        names = options.method or [self.default_method(options.model)]
+        methods = build_explainers(names, options, self.settings)
+        style = options.style(self.settings.max_side)
         model = self.models.model(options.model, deadline)
         region = None if mask is None else self.mask(mask, deadline, "mask")
         most = most or self.settings.max_targets // len(methods)
@@ -233,8 +210,32 @@ class Service:
         methods: Sequence[Method] = (),
         less: str = "fewer classes",
     ) -> Passes | None:
-        """Add the cost of a computation to the request's; see `seewhy.app.pipeline.costs.spend`."""
-        return spend(model, computation, times, deadline, self.models.engine.pace(model.name), methods, less)
+        """Add the cost of a computation to its request's, and refuse work that cannot finish in time.
+
+        The cost is charged once the model's queue has accepted the work.
+
+        Args:
+            times: number of pictures times classes.
+            methods: methods of the computation, for the message of a refusal.
+            less: what else to ask for less of, for the same message.
+
+        Returns:
+            The total number of passes; None if unknown.
+
+        Raises:
+            TooMuchWorkError: the work cannot finish before the deadline.
+            TooCostlyError: the work costs more than what is left of the client's rate limit.
+        """
+        passes = computation.passes(model)
+        if passes is None:
+            announce(units(UNKNOWN * times, model.spec.image_shape))
+            return None
+        passes *= times
+        if computation.runs_whole:
+            least = self.models.engine.pace(model.name).least(passes)
+            require_time(passes, least, deadline, model.name, methods, less)
+        announce(units(passes, model.spec.image_shape))
+        return passes
 
     def decode(
         self, source: Source, model: LoadedModel, timings: Timings, deadline: Deadline, drawn: bool = True

@@ -5,13 +5,11 @@ from contextvars import ContextVar
 from math import ceil
 
 from seewhy.app.errors import TooMuchWorkError
-from seewhy.app.pipeline.computation import Computation
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.record import current
-from seewhy.app.pipeline.scheduler import CLEARLY, MOST_PASSES, Pace
+from seewhy.app.pipeline.scheduler import CLEARLY, MOST_PASSES
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.methods.catalogue import Method
-from seewhy.models import LoadedModel
 
 UNIT_SIDE = 224
 """Side of an input, in pixels, whose forward and backward pass together cost 1."""
@@ -34,12 +32,7 @@ charge: ContextVar[Charge] = ContextVar("charge", default=uncharged)
 
 
 def units(passes: Passes, image_shape: tuple[int, int, int]) -> int:
-    """Return the cost of passes: a forward and backward pass of a picture of 224×224 costs 1, as does anything less.
-
-    Args:
-        passes: passes of all pictures and classes.
-        image_shape: (C, H, W) of the model's input.
-    """
+    """Return the cost of passes: a forward and backward pass of a picture of 224×224 costs 1, as does anything less."""
     pixels = image_shape[1] * image_shape[2] / UNIT_SIDE**2
     return max(1, ceil(passes.total / 2 * pixels))
 
@@ -67,46 +60,6 @@ def settle() -> None:
         record.charged = record.cost
 
 
-def spend(
-    model: LoadedModel,
-    computation: Computation,
-    times: int,
-    deadline: Deadline,
-    pace: Pace,
-    methods: Sequence[Method] = (),
-    less: str = "fewer classes",
-) -> Passes | None:
-    """Add the cost of a computation to its request's, and refuse work that cannot finish in time.
-
-    The cost is charged once the model's queue has accepted the work.
-
-    Args:
-        model: the model.
-        computation: the computation.
-        times: number of pictures times classes.
-        deadline: deadline of the request.
-        pace: pace of the model.
-        methods: methods of the computation, for the message of a refusal.
-        less: what else to ask for less of, for the same message.
-
-    Returns:
-        The total number of passes; None if unknown.
-
-    Raises:
-        TooMuchWorkError: the work cannot finish before the deadline.
-        TooCostlyError: the work costs more than what is left of the client's rate limit.
-    """
-    passes = computation.passes(model)
-    if passes is None:
-        announce(units(UNKNOWN * times, model.spec.image_shape))
-        return None
-    passes *= times
-    if computation.runs_whole:
-        require_time(passes, pace.least(passes), deadline, model.name, methods, less)
-    announce(units(passes, model.spec.image_shape))
-    return passes
-
-
 def require_time(
     passes: Passes,
     least: float,
@@ -115,19 +68,7 @@ def require_time(
     methods: Sequence[Method],
     less: str = "fewer classes",
 ) -> None:
-    """Refuse work that takes longer than the request has, even on an idle server.
-
-    Args:
-        passes: number of passes.
-        least: shortest time ever measured for this many passes, in seconds; 0 without a measurement.
-        deadline: deadline of the request.
-        model: name of the model.
-        methods: methods of the work.
-        less: what else to ask for less of.
-
-    Raises:
-        TooMuchWorkError: the work takes clearly longer.
-    """
+    """Refuse work that takes longer than the request has, even on an idle server."""
     if least <= CLEARLY * deadline.remaining:
         return
     options = list(dict.fromkeys(name for method in methods for name in method.counted))

@@ -14,9 +14,8 @@ from torch import Tensor
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import PIXELS
 from seewhy.app.pipeline.jobs import Deadline
-from seewhy.app.pipeline.timings import Timings
+from seewhy.app.pipeline.record import Timings
 from seewhy.app.system.processors import processors
-from seewhy.explainers.errors import at_fault
 from seewhy.explainers.imaging.decode import Probe, Size
 from seewhy.explainers.imaging.limits import PIXEL_BYTES
 from seewhy.explainers.imaging.render import fit, fitted
@@ -36,10 +35,6 @@ _LEAST = 1.75
 class Decoder:
     """Prepares pictures for the model and for drawing.
 
-    Args:
-        max_pixels: maximum width times height of a picture.
-        max_side: maximum side of a drawing.
-
     Attributes:
         processors: semaphore for decoding and drawing. Both use a whole processor and much memory: more of them at
             once than there are processors gain nothing.
@@ -57,10 +52,7 @@ class Decoder:
         """Return a picture prepared for the model and for drawing.
 
         Args:
-            source: the picture.
-            preprocess: preprocessing of the model.
             timings: timings that get the stage `decode`.
-            deadline: deadline of the request.
             drawn: whether there will be a drawing; without one, the view's picture of an upload is a single pixel.
 
         Raises:
@@ -78,8 +70,8 @@ class Decoder:
             return View(picture, preprocess(source), preprocess.geometry(*source.size))
 
     def mask(self, upload: bytes, deadline: Deadline) -> Mask:
-        """Return (H, W) bool: where a picture is above zero; errors as `prepare`, with the field ``mask``."""
-        with at_fault("mask"), self.processors:
+        """Return (H, W) bool: where a picture is above zero; errors as `prepare`."""
+        with self.processors:
             deadline.check()
             probe = Probe(upload, self._max_pixels)
             return self._counted(probe, deadline, probe.decode_mask, lambda mask: mask.nbytes)
@@ -121,7 +113,6 @@ class Decoder:
         """Prepare a decoded picture; the model's input is made from the copy for drawing if possible.
 
         Args:
-            decoded: the upright picture, possibly reduced.
             size: size of the upright upload.
         """
         picture = fit(decoded, self._max_side, size) if drawn else decoded

@@ -19,11 +19,7 @@ from seewhy.models import LoadedModel
 
 
 class Engine:
-    """The models in memory, each with its threads.
-
-    Args:
-        options: options for loading and running models.
-    """
+    """The models in memory, each with its threads."""
 
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
@@ -103,14 +99,10 @@ class Engine:
             raise
 
     def evict(self, keep: Collection[str], timeout: float) -> bool:
-        """Stop the least recently used idle model, and wait until its weights are freed.
+        """Stop the least recently used idle model and wait until its weights are freed; return whether there was one.
 
         Args:
-            keep: names of the models that stay.
             timeout: maximum wait, in seconds.
-
-        Returns:
-            Whether there was an idle model.
         """
         with self._lock:
             names = [name for name, threads in self._threads.items() if not threads.failed and threads.idle]

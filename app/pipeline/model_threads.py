@@ -43,12 +43,9 @@ class EngineOptions:
     Attributes:
         load: loads a model; runs in the model's own thread.
         max_models: number of models to keep; the least recently used idle one is dropped first.
-        max_batch: maximum number of pictures in one pass.
         queue_size: maximum number of jobs waiting for one model.
         max_wait: maximum seconds that the oldest waiting job waits for the batch to fill.
-        observer: gets the events.
         warm_up: computation that a model runs twice once it is loaded, the second time to measure its pace.
-        clock: clock for the duration of turns, in seconds.
     """
 
     load: Callable[[str], LoadedModel]
@@ -61,23 +58,10 @@ class EngineOptions:
     clock: Callable[[], float] = time.monotonic
 
 
-@dataclass(frozen=True, eq=False)
-class Look:
-    """Differences of PyTorch's process-wide state from that at the start, at a moment when the model had no turn.
-
-    Attributes:
-        changes: names of what differs; see `seewhy.explainers.process_wide`.
-    """
-
-    changes: frozenset[str] = frozenset()
-
-
 class ModelThreads:
     """The threads of one model; the first one loads it.
 
     Args:
-        name: name of the model.
-        options: options for loading and running it.
         earlier: error of the last attempt to load it.
 
     Raises:
@@ -99,7 +83,7 @@ class ModelThreads:
         self._turn: RunningBatch | None = None
         self._first_batch: RunningBatch | None = None  # the batch of the first thread
         self._shares = Shares()
-        self._look = Look()
+        self._look: list[str] = []
         self._changed = threading.Condition()
         self._stopped = False
         self._worked = time.monotonic()
@@ -161,8 +145,8 @@ class ModelThreads:
         with self._changed:
             return self.loaded.done() and not self._waiting and not self._batches
 
-    def look(self) -> Look:
-        """Return the latest check for changes that the model may have left: a new one, unless the model is busy.
+    def look(self) -> list[str]:
+        """Return what differs from PyTorch's state at the start: a new list, unless the model is busy.
 
         A busy model may have changed the state temporarily; it is checked whenever the turn passes to another batch.
         """
@@ -175,7 +159,7 @@ class ModelThreads:
         """Check, unless another thread is changing PyTorch's state temporarily."""
         changes = process_wide.changes()
         if changes is not None:
-            self._look = Look(frozenset(changes))
+            self._look = changes
 
     @property
     def worked(self) -> float:
@@ -235,25 +219,24 @@ class ModelThreads:
 
     def _fill(self, batch: RunningBatch) -> None:
         """Add waiting jobs with equal work to a batch before it starts."""
+
+        def is_full() -> bool:
+            return 1 + sum(queued.job.computation == batch.computation for queued in self._waiting) >= batch.most
+
         with self._changed:
             if batch.fills:
                 left = batch.first.job.created + self._options.max_wait - time.monotonic()
-                self._changed.wait_for(lambda: self._stopped or self._mates(batch) >= batch.most, max(0.0, left))
+                self._changed.wait_for(lambda: self._stopped or is_full(), max(0.0, left))
             batch.jobs = [batch.first.job]
             rest: deque[QueuedJob] = deque()
             for queued in self._waiting:
-                joins = len(batch.jobs) < batch.most and queued.job.computation == batch.computation
-                if joins:
+                if len(batch.jobs) < batch.most and queued.job.computation == batch.computation:
                     batch.jobs.append(queued.job)
                 else:
                     rest.append(queued)
             self._waiting = rest
             self._observer.waiting(self._name, len(rest))
             batch.since = self._clock()
-
-    def _mates(self, batch: RunningBatch) -> int:
-        """Return how many jobs a batch would have now."""
-        return 1 + sum(queued.job.computation == batch.computation for queued in self._waiting)
 
     def _end(self, model: LoadedModel, batch: RunningBatch) -> None:
         """Pass the turn on from a finished batch."""

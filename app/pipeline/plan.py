@@ -10,7 +10,7 @@ from seewhy.app.pipeline.jobs import Deadline, Outcome
 from seewhy.app.pipeline.null_scores import NullScores
 from seewhy.app.pipeline.options import ExplainOptions, MethodOptions
 from seewhy.app.pipeline.record import current
-from seewhy.app.pipeline.validation import check_counts, check_methods
+from seewhy.app.pipeline.validation import check_methods
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.errors import TargetError
@@ -37,15 +37,11 @@ class Plan:
     """The work of a model for a picture, independent of the picture.
 
     Attributes:
-        model: the model.
         computation: the computation; plans with equal computations share batches.
         asks: the first questions, each about one picture (N = 1).
-        deadline: deadline of the request.
         stage: name of the computation's stage in answers and metrics.
         top: number of most probable classes to explain, or of the boxes of a class; 1 if single targets are given.
         attribute: what is asked of each box of a detector; None for its score.
-        methods: the methods of an explanation.
-        style: how to draw the answer.
     """
 
     model: LoadedModel
@@ -100,23 +96,8 @@ def build_explainers(names: Sequence[str], options: MethodOptions, settings: Set
     methods = [get_method(name) for name in names]
     current().method = methods[0].name if len(methods) == 1 else "several"
     own = {method.name: method.options for method in methods}
-    method_options = check_methods(options, own, option_names(), settings)
+    method_options = check_methods(options, own, option_names, settings)
     return tuple(zip(methods, build_methods(methods, method_options), strict=True))
-
-
-def explain_methods(options: ExplainOptions, settings: Settings, default: str) -> Methods:
-    """Return the methods of a request, after checking its numbers of classes and maps.
-
-    Args:
-        options: of the request.
-        settings: with the limits.
-        default: the method if the request names none.
-
-    Raises:
-        FieldError: there are too many of either; or errors as `build_explainers`.
-    """
-    check_counts(options, settings)
-    return build_explainers(options.method or [default], options, settings)
 
 
 def explain_plan(

@@ -4,11 +4,51 @@ Those are made from the record when the request is over.
 """
 
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from seewhy.app.pipeline.timings import Timings
+
+class Interval(NamedTuple):
+    """Start of a stage on the monotonic clock and its duration in seconds; `batch` is the trace of its batch."""
+
+    stage: str
+    started: float
+    seconds: float
+    batch: Any = None
+
+
+@dataclass
+class Timings:
+    """The intervals in which the stages of a request ran."""
+
+    intervals: list[Interval] = field(default_factory=list)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to a stage."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.intervals.append(Interval(name, started, time.monotonic() - started))
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """Total milliseconds of each stage."""
+        return _totals(self.intervals)
+
+    @property
+    def milliseconds(self) -> dict[str, float]:
+        """Milliseconds of each stage, for JSON answers."""
+        return {name: round(milliseconds, 3) for name, milliseconds in self.stages.items()}
+
+    @property
+    def header(self) -> str:
+        """The value of a Server-Timing header."""
+        return ", ".join(f"{name};dur={milliseconds:.1f}" for name, milliseconds in self.stages.items())
 
 
 @dataclass(eq=False)
@@ -62,11 +102,14 @@ class Record:
     @property
     def stages(self) -> dict[str, float]:
         """Total milliseconds of each stage over all timings."""
-        total: dict[str, float] = {}
-        for timings in self.timings:
-            for name, milliseconds in timings.stages.items():
-                total[name] = total.get(name, 0.0) + milliseconds
-        return total
+        return _totals(interval for timings in self.timings for interval in timings.intervals)
+
+
+def _totals(intervals: Iterable[Interval]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for interval in intervals:
+        total[interval.stage] = total.get(interval.stage, 0.0) + interval.seconds * 1000
+    return total
 
 
 _record: ContextVar[Record | None] = ContextVar("record", default=None)

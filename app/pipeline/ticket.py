@@ -15,7 +15,7 @@ from seewhy.app.memory.budget import OUTPUTS
 from seewhy.app.pipeline.engine import Engine
 from seewhy.app.pipeline.jobs import Job, Outcome
 from seewhy.app.pipeline.plan import Plan
-from seewhy.app.pipeline.timings import Timings
+from seewhy.app.pipeline.record import Timings
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.view import View
@@ -23,13 +23,7 @@ from seewhy.explainers.view import View
 
 @dataclass(frozen=True)
 class Submission:
-    """One picture and its plan.
-
-    Attributes:
-        plan: the plan.
-        picture: the prepared picture.
-        timings: timings of the picture's stages so far.
-    """
+    """One picture and its plan."""
 
     plan: Plan
     picture: View
@@ -43,7 +37,6 @@ class Ticket:
     the classes are known once the first one has been explained.
 
     Args:
-        engine: runs the model.
         submissions: pictures for one model, with one deadline.
         most_queued: maximum number of jobs queued at once.
         watched: whether previews of the first map are wanted.
@@ -76,11 +69,7 @@ class Ticket:
         return self.submissions[0].plan
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the model, at most `seconds`; return whether `result` would return at once.
-
-        Raises:
-            Exception: errors as `result`.
-        """
+        """Wait for the model, at most `seconds`; return whether `result` would return at once. Errors as there."""
         running = wait([job.future for _, job in self._running], seconds).not_done
         deadline = self.plan.deadline
         if running and deadline.remaining and not deadline.is_disconnected():
@@ -136,8 +125,7 @@ class Ticket:
         last_of_round = not self._parts
         for place in {place for place, _ in self._running} - {place for part in self._parts for place, _ in part}:
             submission = self.submissions[place]
-            for interval in self._outcomes[place][-1].intervals(submission.plan.stage):
-                submission.timings.add(interval)
+            submission.timings.intervals.extend(self._outcomes[place][-1].intervals(submission.plan.stage))
         self._running = []
         if last_of_round and self._is_first_round:
             self._is_first_round = False

@@ -27,21 +27,15 @@ Fault = tuple[str, str]
 """The place of a fault, such as the name of an option, and a sentence about it."""
 
 
-def _no_place(fault: Any) -> Fault | None:
-    return None
-
-
 def validate(
     schema: type[Schema],
     fields: Mapping[str, Any],
     known: Set[str],
-    place: Callable[[Any], Fault | None] = _no_place,
+    place: Callable[[Any], Fault | None] = lambda fault: None,
 ) -> Schema:
     """Return options, checked by their schema.
 
     Args:
-        schema: schema of the options.
-        fields: values by name.
         known: names of all options that the schema takes, those of methods among them.
         place: returns place and message of one of pydantic's faults if it lies inside of a structured option.
 
@@ -61,15 +55,13 @@ def validate(
 
 
 def check_methods(
-    options: MethodOptions, methods: OptionNames, catalogue: OptionNames, settings: Settings
+    options: MethodOptions, methods: OptionNames, catalogue: Callable[[], OptionNames], settings: Settings
 ) -> dict[str, Any]:
     """Return the options of methods, their layers among them.
 
     Args:
-        options: of the request.
         methods: the methods of the request.
-        catalogue: all methods.
-        settings: with the limits.
+        catalogue: returns all methods, for the message of an error.
 
     Raises:
         OptionError: an option belongs to none of the methods.
@@ -86,16 +78,12 @@ def check_methods(
             raise FieldError(f"At most {settings.max_layers} layers can be given.", field="layer")
     for name in values:
         if not any(name in names for names in methods.values()):
-            raise unknown_option(name, methods, catalogue, type(options).model_fields)
+            raise unknown_option(name, methods, catalogue(), type(options).model_fields)
     return {**values, "layers": tuple(options.layer)} if options.layer else values
 
 
 def check_counts(options: ExplainOptions, settings: Settings) -> None:
-    """Check the numbers of classes and maps of a request.
-
-    Raises:
-        FieldError: there are too many of either.
-    """
+    """Check the numbers of classes and maps of a request."""
     classes = max(options.top or 1, len(options.target))
     if classes > settings.max_targets:
         raise FieldError(
@@ -112,11 +100,7 @@ def check_counts(options: ExplainOptions, settings: Settings) -> None:
 
 
 def check_view(view: str, form: Format) -> None:
-    """Refuse a mask in a format that would change its indices.
-
-    Raises:
-        FieldError: it is one.
-    """
+    """Refuse a mask in a format that would change its indices."""
     if view == "mask" and form in ("jpeg", "webp"):
         raise FieldError("JPEG and WebP change the indices of a mask; ask for png, json or npz.", field="format")
 

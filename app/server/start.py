@@ -15,12 +15,9 @@ from pathlib import Path
 
 from seewhy.app.errors import FieldError
 from seewhy.app.observability.processes import share_figures
-from seewhy.app.server.configuration import Server, bare_host, checked_app
-from seewhy.app.server.file_limit import raise_file_limit
-from seewhy.app.server.process_exit import end_process
+from seewhy.app.server.configuration import Server, bare_host, checked_app, end_process, raise_file_limit
 from seewhy.app.server.processes import Processes
-from seewhy.app.setting_faults import misspelt
-from seewhy.app.settings import MOST_SECONDS, Settings
+from seewhy.app.settings import MOST_SECONDS, Settings, misspelt
 from seewhy.app.system.processors import share_processors
 
 
@@ -38,7 +35,9 @@ def serve(settings: Settings) -> None:
         print("Warning: under load no thread is free for probes. Set SEEWHY_MAX_IN_FLIGHT ", end="", file=sys.stderr)
         print(f"({settings.max_in_flight}) below SEEWHY_THREADS ({settings.threads}).", file=sys.stderr)
     _check_folder()
-    _check_deadline(settings.deadline)
+    if settings.deadline > MOST_SECONDS:  # threads and sockets cannot wait longer
+        message = f"SEEWHY_DEADLINE or --deadline: the deadline can be at most {MOST_SECONDS:,} seconds, a day."
+        raise FieldError(message, field="deadline")
     _check_port(settings.host, settings.port)
     raise_file_limit()
     remove_figures = share_figures(settings.workers)
@@ -88,13 +87,6 @@ def _check_port(host: str, port: int) -> None:
         raise FieldError(
             message, field="port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "host"
         ) from error
-
-
-def _check_deadline(seconds: float) -> None:
-    """Refuse a deadline longer than threads and sockets can wait."""
-    if seconds > MOST_SECONDS:
-        message = f"SEEWHY_DEADLINE or --deadline: the deadline can be at most {MOST_SECONDS:,} seconds, a day."
-        raise FieldError(message, field="deadline")
 
 
 def _check_folder() -> None:

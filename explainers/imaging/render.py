@@ -22,7 +22,9 @@ _SYSTEM_FONTS = (
     "Arial Unicode.ttf",
     "Arial.ttf",
 )
-_DIMMED = [round(0.3 * level) for level in range(256)]  # brightness outside the model's crop
+_DIMMED = (0.3 * 0.299, 0.3 * 0.587, 0.3 * 0.114, 0.0)
+"""Weights of red, green and blue in each colour of the grey outside the model's crop, at 0.3 of its brightness."""
+
 _CAPTION_HEIGHT = 1 / 14  # of a tile's width
 
 
@@ -172,7 +174,7 @@ def _framed(picture: Image.Image, drawing: Image.Image, box: tuple[int, int, int
     framed.paste(drawing, (left, top))
     for strip in ((0, 0, width, top), (0, bottom, width, height), (0, top, left, bottom), (right, top, width, bottom)):
         if strip[0] < strip[2] and strip[1] < strip[3]:
-            framed.paste(picture.crop(strip).convert("L").point(_DIMMED).convert("RGB"), strip[:2])
+            framed.paste(picture.crop(strip).convert("RGB", _DIMMED * 3), strip[:2])
     return framed
 
 

@@ -6,11 +6,11 @@ from flask import Blueprint, Response, request
 from pydantic import BaseModel
 
 from seewhy.app.answers.documents import (
-    detection_document,
     evaluation_document,
     explain_body,
     layers_of,
-    prediction_document,
+    model_identity,
+    ranked,
 )
 from seewhy.app.answers.likeness_documents import similar_body
 from seewhy.app.answers.report import CONTENT_POLICY, report_body
@@ -28,7 +28,7 @@ from seewhy.app.http import events
 from seewhy.app.http.declaration import Declaration, SecondPicture, current_declaration
 from seewhy.app.http.headers import Facts
 from seewhy.app.http.routes import format_of, json_response, picture_response, service
-from seewhy.app.http.uploads import Upload, read_pair, read_request
+from seewhy.app.http.uploads import Upload, read_request
 from seewhy.app.pipeline import option_table
 from seewhy.app.pipeline.choices import DRAWINGS, ExplainFormat, Format
 from seewhy.app.pipeline.evaluate import evaluate as measure
@@ -43,9 +43,7 @@ from seewhy.app.pipeline.options import (
     SimilarOptions,
 )
 from seewhy.app.pipeline.parse import parse
-from seewhy.app.pipeline.record import current
-from seewhy.app.pipeline.results import ExplainResult
-from seewhy.app.pipeline.timings import Timings
+from seewhy.app.pipeline.record import Timings, current
 from seewhy.app.pipeline.validation import check_view
 
 blueprint = Blueprint("pictures", __name__)
@@ -84,7 +82,9 @@ def explain() -> Response:
                 body: Body = report_body(result, options, upload.picture, upload.other, service().settings)
             else:
                 body = explain_body(result, form, options.values, service().settings)
-        response = picture_response(body, form, _facts(result))
+        methods = ", ".join(method.name for method, _ in result.methods)
+        facts = Facts(result.model, result.targets, result.timings, layers_of(result), methods, result.explanations)
+        response = picture_response(body, form, facts)
         if form == "report":
             response.headers["Content-Security-Policy"] = CONTENT_POLICY
         return response
@@ -102,12 +102,12 @@ def explain() -> Response:
 )
 def similar() -> Response:
     """Compare two pictures: the cosine of their embeddings, both maps, the strongest pairs of patches."""
-    upload, reference = read_pair(request, REFERENCE)
+    upload = read_request(request, REFERENCE)
     options = parse(SimilarOptions, upload.fields)
     form: Format = format_of(options.format)
 
     def answer() -> Response:
-        result = compare(service(), upload.picture, reference, options, drawn=form != "npz")
+        result = compare(service(), upload.picture, upload.other or b"", options, drawn=form != "npz")
         with service().processors:
             body = similar_body(result, form, service().settings)
         facts = Facts(result.model, [], result.timings, [result.likeness.layer], likeness=result.likeness)
@@ -155,7 +155,8 @@ def predict() -> Response:
     """Classify a picture."""
     upload = read_request(request)
     result = service().predict(upload.picture, parse(PredictOptions, upload.fields))
-    return _timed(prediction_document(result), result.timings)
+    answer = PredictAnswer(model=model_identity(result.model), predictions=ranked(result.predictions))
+    return _timed(answer, result.timings)
 
 
 @blueprint.post("/detect")
@@ -164,7 +165,8 @@ def detect() -> Response:
     """Detect things in a picture: boxes with their numbers, labels and scores."""
     upload = read_request(request)
     result = service().detect(upload.picture, parse(Options, upload.fields))
-    return _timed(detection_document(result), result.timings)
+    answer = DetectAnswer(model=model_identity(result.model), boxes=list(result.boxes))
+    return _timed(answer, result.timings)
 
 
 def _timed(answer: BaseModel, timings: Timings) -> Response:
@@ -211,8 +213,3 @@ def _streamed(upload: Upload, options: ExplainOptions) -> Response:
     # Neither a cache nor a proxy (nginx) may hold events back.
     response.headers.update({"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Vary": "Accept"})
     return response
-
-
-def _facts(result: ExplainResult) -> Facts:
-    methods = ", ".join(method.name for method, _ in result.methods)
-    return Facts(result.model, result.targets, result.timings, layers_of(result), methods, result.explanations)
