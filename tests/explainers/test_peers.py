@@ -8,7 +8,7 @@ import re
 import pytest
 
 from seewhy.explainers.methods.catalogue import METHODS
-from tools.peers import NETS, PAGE, PEERS, TOLERANCE, Peer, difference
+from tools.peers import NETS, PAGE, PEERS, TARGETS, TOLERANCE, Peer, difference
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -31,7 +31,9 @@ def pairs():
 
 @pytest.mark.parametrize(("peer", "name"), list(pairs()))
 def test_maps_are_equal(peer: Peer, name: str):
-    assert difference(peer, name, count=2) < TOLERANCE
+    # Relevance of two pictures is so small on VGG that captum's stabiliser of denominators shows.
+    count = len(TARGETS) if peer.method == "lrp" else 2
+    assert difference(peer, name, count) < TOLERANCE
 
 
 def test_the_table_in_the_docs_is_that_of_these_peers():
