@@ -14,12 +14,13 @@ import numpy as np
 from PIL import Image
 
 deflate: Callable[..., bytes]
+crc32: Callable[..., int]
 try:
     from isal import isal_zlib
 
-    deflate = isal_zlib.compress
+    deflate, crc32 = isal_zlib.compress, isal_zlib.crc32
 except ImportError:  # it has no binaries for this processor
-    deflate = zlib.compress
+    deflate, crc32 = zlib.compress, zlib.crc32
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _LEVEL = 1
@@ -29,7 +30,7 @@ _UP = 2  # the filter: each sample minus the one above
 def encode_png(picture: Image.Image) -> bytes:
     """Encode an RGB picture as PNG, without loss."""
     width, height = picture.size
-    samples = np.asarray(picture.convert("RGB") if picture.mode != "RGB" else picture).reshape(height, 3 * width)
+    samples = np.asarray(picture if picture.mode == "RGB" else picture.convert("RGB")).reshape(height, 3 * width)
     rows = np.empty((height, 1 + 3 * width), dtype=np.uint8)
     rows[:, 0] = _UP
     rows[0, 1:] = samples[0]
@@ -40,5 +41,5 @@ def encode_png(picture: Image.Image) -> bytes:
 
 
 def _chunk(kind: bytes, content: bytes) -> tuple[bytes, ...]:
-    check = zlib.crc32(content, zlib.crc32(kind))
+    check = crc32(content, crc32(kind))
     return struct.pack(">I", len(content)), kind, content, struct.pack(">I", check)

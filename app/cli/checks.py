@@ -99,7 +99,7 @@ def _check_methods(options: MethodOptions, names: Sequence[str], settings: Setti
         return
     catalogue = option_names()
     if names:
-        check_methods(options, {name: catalogue[name] for name in names}, catalogue, settings)
+        check_methods(options, {name: catalogue[name] for name in names}, option_names, settings)
         return
     for option in options.method_options:
         if not any(option in own for own in catalogue.values()):

@@ -7,7 +7,6 @@ from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
 from flask import Response
-from werkzeug.datastructures import Headers
 
 from seewhy.app.http.headers import REQUEST_ID
 from seewhy.app.pipeline.record import request_id
@@ -75,13 +74,11 @@ class Envelope:
             exc_info: tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None] | None = None,
             /,
         ) -> "Callable[[bytes], Any]":
-            complete = Headers(headers)
-            complete[REQUEST_ID] = identity
-            for name, value in HEADERS.items():
-                complete.setdefault(name, value)
             # An error is true only now. An answer is private to its client, which may revalidate it by its tag.
-            complete.setdefault("Cache-Control", "no-store" if status >= "4" else "private, no-cache")
-            return start_response(status, complete.to_wsgi_list(), exc_info)
+            ours = HEADERS | {"Cache-Control": "no-store" if status >= "4" else "private, no-cache"}
+            present = {name.lower() for name, _ in headers}
+            added = [(name, value) for name, value in ours.items() if name.lower() not in present]
+            return start_response(status, [*headers, *added, (REQUEST_ID, identity)], exc_info)
 
         return self._inner(environ, start)
 

@@ -99,7 +99,7 @@ def build_explainers(names: Sequence[str], options: MethodOptions, settings: Set
     methods = [get_method(name) for name in names]
     current().method = methods[0].name if len(methods) == 1 else "several"
     own = {method.name: method.options for method in methods}
-    method_options = check_methods(options, own, option_names(), settings)
+    method_options = check_methods(options, own, option_names, settings)
     return tuple(zip(methods, build_methods(methods, method_options), strict=True))
 
 

@@ -61,14 +61,14 @@ def validate(
 
 
 def check_methods(
-    options: MethodOptions, methods: OptionNames, catalogue: OptionNames, settings: Settings
+    options: MethodOptions, methods: OptionNames, catalogue: Callable[[], OptionNames], settings: Settings
 ) -> dict[str, Any]:
     """Return the options of methods, their layers among them.
 
     Args:
         options: of the request.
         methods: the methods of the request.
-        catalogue: all methods.
+        catalogue: returns all methods, for the message of an error.
         settings: with the limits.
 
     Raises:
@@ -86,7 +86,7 @@ def check_methods(
             raise FieldError(f"At most {settings.max_layers} layers can be given.", field="layer")
     for name in values:
         if not any(name in names for names in methods.values()):
-            raise unknown_option(name, methods, catalogue, type(options).model_fields)
+            raise unknown_option(name, methods, catalogue(), type(options).model_fields)
     return {**values, "layers": tuple(options.layer)} if options.layer else values
 
 
