@@ -39,10 +39,7 @@ class Components:
     """The parts of an application.
 
     Attributes:
-        settings: settings of the application.
         strict: raise if the key file cannot be read; otherwise requests are refused until it can be read.
-        service: answers requests.
-        operations: metrics, logs and traces.
     """
 
     settings: Settings
@@ -55,7 +52,6 @@ class Stage(NamedTuple):
     """A middleware: a WSGI wrapper around Flask, or hooks that Flask calls for each request.
 
     Attributes:
-        name: name of the stage.
         hook: registers functions before a request (earlier stages first), after it (last), or for errors.
         wrap: returns the WSGI application that wraps another.
     """

@@ -121,10 +121,7 @@ def explain_body(result: ExplainResult, form: Format, values: bool | Literal["ma
     """Return the body of explanations in a format.
 
     Args:
-        result: the explanations.
-        form: the format.
         values: as for `json_documents`.
-        settings: settings with the limits.
 
     Raises:
         AnswerTooLargeError, DeadlineError, OutOfMemoryError: as `json_documents`, `arrays` or `draw`.
@@ -229,7 +226,6 @@ def json_documents(
     Args:
         results: the explanations, of one picture each.
         values: whether to include the values of the heatmaps; ``map`` for the methods' raw maps.
-        max_values: maximum number of values.
 
     Raises:
         AnswerTooLargeError, OutOfMemoryError: as `arrays`.
@@ -402,11 +398,6 @@ def take_heatmaps(
 
 def take_values(sizes: Sequence[int], limit: int, remedy: str) -> None:
     """Take memory for the values of these maps, or refuse them.
-
-    Args:
-        sizes: number of values of each.
-        limit: maximum number of values.
-        remedy: what the client can do beside sending a smaller picture.
 
     Raises:
         AnswerTooLargeError: there are more values than `limit`, or than ever fit into memory.

@@ -80,12 +80,6 @@ def capture_body(result: CaptureResult, form: CaptureFormat, options: CaptureOpt
 def intervention_body(result: InterveneResult, form: InterveneFormat, values: bool, max_values: int) -> Body:
     """Return the body of an intervention in a format.
 
-    Args:
-        result: the intervention.
-        form: the format.
-        values: whether JSON includes the values of the heatmaps.
-        max_values: maximum number of values.
-
     Raises:
         AnswerTooLargeError: there are more values than allowed, or than ever fit into memory.
         OutOfMemoryError: there is no memory for them or for the drawing at present.

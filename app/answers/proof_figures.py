@@ -9,13 +9,7 @@ from seewhy.explainers.trust.sentences import WARNINGS
 
 
 class Figure(NamedTuple):
-    """A figure of a proof.
-
-    Attributes:
-        name: what it is.
-        value: the number.
-        text: the number for people.
-    """
+    """A figure of a proof."""
 
     name: str
     value: float

@@ -35,13 +35,6 @@ def report_body(
 ) -> bytes:
     """Return the report of explanations as UTF-8.
 
-    Args:
-        result: the explanations of one picture.
-        options: of the request.
-        upload: the bytes of the picture.
-        mask: the bytes of the mask, if any.
-        settings: with the precision and the limits.
-
     Raises:
         DeadlineError, OutOfMemoryError: as `json_documents`.
     """

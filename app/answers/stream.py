@@ -32,7 +32,6 @@ class BodyStream:
     """A body made in pieces.
 
     Attributes:
-        pieces: yields the pieces.
         source_bytes: size of its source.
         most_bytes: maximum size of the body.
         length: size of the body; None if unknown beforehand.
@@ -106,8 +105,6 @@ def respond(body: Body, mimetype: str, seconds: float) -> Response:
     """Return the response with a body; from now on the request holds only the body's memory.
 
     Args:
-        body: the body.
-        mimetype: its media type.
         seconds: time limit for sending a large one; then the connection is closed.
     """
     if isinstance(body, bytes):

@@ -27,8 +27,6 @@ def check(schema: type[Schema], fields: dict[str, Any], items: Sequence[Item]) -
     """Return the options of a command, checked as far as that needs no model.
 
     Args:
-        schema: schema of the options.
-        fields: values by name.
         items: the pictures that it needs. If none of them exists, or the only one cannot be used, the command ends
             here, as if it had run.
 

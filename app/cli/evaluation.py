@@ -25,13 +25,6 @@ def evaluate_pictures(
 ) -> None:
     """Print the table of methods and metrics, and write it to a file; exit with 1 if some pictures failed.
 
-    Args:
-        pictures: paths.
-        output: of the file; None for none.
-        options: the options.
-        places: the boxes of each picture in which its target lies; None if unknown.
-        device: see `open_service`.
-
     Raises:
         click.ClickException: the output cannot be written.
     """

@@ -127,7 +127,6 @@ def fields(options: dict[str, Any], extra: tuple[str, ...] = ()) -> dict[str, An
     """Return the options that have a value, for validation by a schema.
 
     Args:
-        options: options of the command, by name.
         extra: options of the method, as NAME=VALUE.
     """
     values = {name: value for name, value in options.items() if value not in (None, ())}

@@ -41,13 +41,7 @@ from seewhy.explainers.trust.proof import Proof
 
 @dataclass(frozen=True)
 class Extras:
-    """Output besides the answers.
-
-    Attributes:
-        skip_existing: skip pictures that already have an answer.
-        sheet: file of the contact sheet.
-        summary: file of the summary.
-    """
+    """Output besides the answers."""
 
     skip_existing: bool
     sheet: Path | None
@@ -59,9 +53,6 @@ class _Answer:
     """The answer for one picture. Only its tile is set if the file already existed.
 
     Attributes:
-        line: line to print.
-        caption: caption of the tile.
-        rows: rows of the summary.
         body: body for the standard output.
         tile: small copy for the contact sheet.
     """
@@ -78,12 +69,7 @@ class _Run:
     """A run of `seewhy explain`.
 
     Attributes:
-        service: the service.
-        items: the pictures, one or more.
-        options: options of the explanations.
         mask: bytes of the picture that marks the region to explain, in all pictures.
-        form: format of the answers.
-        extras: further output.
     """
 
     service: Service

@@ -24,7 +24,6 @@ def read_boxes(path: Path, pictures: Sequence[Path]) -> list[list[Box] | None]:
     Args:
         path: of a CSV file with the columns picture, left, top, right and bottom, or of a JSON file of COCO, whose
             categories do not matter.
-        pictures: the pictures.
 
     Raises:
         click.BadParameter: the file is neither, or names none of the pictures.

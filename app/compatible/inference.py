@@ -43,7 +43,6 @@ class InferRequest:
         """Return the outputs of the answer: the requested ones, or the default ones.
 
         Args:
-            usual: names of the default outputs.
             further: names of the outputs that must be requested.
 
         Raises:
@@ -86,10 +85,6 @@ class InferRequest:
 
 def read_request(body: bytes, header_length: str | None) -> InferRequest:
     """Parse a request.
-
-    Args:
-        body: JSON, optionally followed by binary data.
-        header_length: length of the JSON if binary data follows.
 
     Raises:
         MalformedRequestError, FieldError: the request is invalid.

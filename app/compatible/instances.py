@@ -42,8 +42,6 @@ class PictureReader:
     """Reads pictures for a model.
 
     Attributes:
-        preprocess: preprocessing of the model.
-        max_pixels: maximum pixels of one picture.
         range: meaning of numbers; None to infer it from their type: whole numbers are levels of 0 to 255.
     """
 
@@ -56,7 +54,6 @@ class PictureReader:
 
         Args:
             value: base64, an object with base64 in it, or a nested list of numbers.
-            place: place of the value in the request, for messages.
 
         Raises:
             FieldError: the value is not a picture.
@@ -88,7 +85,6 @@ class PictureReader:
 
         Args:
             array: (H, W, C) or (C, H, W), integers or floats.
-            place: place of the array in the request, for messages.
 
         Raises:
             FieldError: the array has another shape, or numbers outside its range.

@@ -80,7 +80,6 @@ def predicted_tensors(results: Sequence[PredictResult], outputs: Sequence[V2Requ
     """Return the outputs of N classified pictures.
 
     Args:
-        results: one per picture.
         outputs: of `predicted_names`.
     """
     return [_named_classes(results, output) or Tensor(output.name, _array(results, output.name)) for output in outputs]
@@ -135,10 +134,8 @@ def explained_tensors(
     """Return the outputs of N explained pictures, T maps each.
 
     Args:
-        results: one per picture.
         outputs: of `explained_names`, `DRAWN` and `PROOFS`.
         values: whether documents include the values of heatmaps; see `document`.
-        limits: maximum number of values in each output.
 
     Raises:
         AnswerTooLargeError: there are more values than allowed.

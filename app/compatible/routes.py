@@ -45,12 +45,7 @@ def ready_spec(name: str) -> ModelSpec:
 
 
 def picture_reader(spec: ModelSpec, meaning: Range | None) -> PictureReader:
-    """Return the reader of pictures for a model.
-
-    Args:
-        spec: the model.
-        meaning: meaning of numbers, if the request gives it.
-    """
+    """Return the reader of pictures for a model."""
     return PictureReader(spec.preprocess, service().settings.max_pixels, meaning)
 
 

@@ -131,9 +131,7 @@ class Tensor:
     """A tensor of an answer.
 
     Attributes:
-        name: name of the output.
         values: numbers; for a BYTES tensor an array of strings or bytes.
-        parameters: further facts about the tensor.
     """
 
     name: str

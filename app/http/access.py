@@ -39,8 +39,6 @@ def require_keys(app: Flask, file: Path | None, strict: bool) -> None:
     """Admit only clients with a key of the file; without a file, everybody.
 
     Args:
-        app: the application.
-        file: the key file.
         strict: raise if it cannot be read; otherwise requests are refused until it can be read.
 
     Raises:

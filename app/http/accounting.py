@@ -24,12 +24,7 @@ def keep_answer(response: Response) -> Response:
 
 
 class Accounting:
-    """WSGI middleware: a request has an account from its headers until its response is sent or abandoned.
-
-    Args:
-        inner: the application.
-        budget: the budget of all accounts.
-    """
+    """WSGI middleware: a request has an account from its headers until its response is sent or abandoned."""
 
     def __init__(self, inner: "WSGIApplication", budget: MemoryBudget) -> None:
         self._inner = inner

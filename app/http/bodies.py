@@ -80,7 +80,6 @@ def parse_json(text: bytes, most_values: int | None = None) -> Any:
     """Parse JSON; its memory is counted before it is parsed.
 
     Args:
-        text: the body of a request.
         most_values: maximum members and list items, where few are needed; None for as many as memory allows.
 
     Raises:

@@ -19,13 +19,7 @@ BINARY: Schema = {"type": "string", "format": "binary"}
 
 
 class SecondPicture(NamedTuple):
-    """The second picture of a route.
-
-    Attributes:
-        name: of its field.
-        description: its purpose.
-        is_required: whether it must be sent.
-    """
+    """The second picture of a route."""
 
     name: str
     description: str
@@ -70,7 +64,6 @@ class Declaration:
     Attributes:
         summary: the answer in one line; empty if OpenAPI leaves the view out.
         description: what else a client needs to know.
-        options: schema of its options.
         option_names: names of the options that OpenAPI lists; empty for all.
         body: makes the schemas of its bodies by media type from those of its options; None for a picture with options.
         headers: request headers, as OpenAPI parameters.
@@ -82,7 +75,6 @@ class Declaration:
         has_tag: whether its answer has an ETag.
         is_open: whether it needs no key and counts against no limit.
         is_light: whether it is admitted however many requests are in flight. Open views are.
-        protocol: the protocol that it belongs to.
     """
 
     summary: str = ""

@@ -44,7 +44,6 @@ def stream(service: Service, ticket: Ticket, finish: Callable[[], Body]) -> Iter
     """Yield the events of an explanation.
 
     Args:
-        service: runs the explanation.
         ticket: the ticket of the explanation; the caller cancels it.
         finish: waits for the explanation and returns the JSON body of the answer.
     """

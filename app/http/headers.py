@@ -20,12 +20,6 @@ class Facts:
     """The facts that the headers of an answer report.
 
     Attributes:
-        model: the model that answered.
-        targets: the explained classes.
-        timings: timings of the stages.
-        layers: layers of the maps.
-        method: method of the maps.
-        explanations: explanations whose diagnostics are listed.
         likeness: of two pictures; its score and its diagnostics are listed.
     """
 
@@ -48,8 +42,6 @@ class Header(NamedTuple):
     """A header of an answer.
 
     Attributes:
-        name: name of the header.
-        description: meaning of the header.
         value: returns its text; None if another part of the service sets it.
     """
 

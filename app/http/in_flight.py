@@ -19,11 +19,7 @@ _STOPPING = "The server is stopping; try again in a few seconds."
 
 
 class Admission:
-    """Counts requests until they are answered, streams until their end. `accounting` counts their memory.
-
-    Args:
-        most: maximum number of requests in flight.
-    """
+    """Counts requests until they are answered, streams until their end. `accounting` counts their memory."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -34,8 +34,6 @@ class ErrorReport(NamedTuple):
     """The content of an error answer.
 
     Attributes:
-        kind: status, code and title.
-        detail: what is wrong and what to do next.
         faults: fields at fault, each with its error.
     """
 
@@ -52,7 +50,6 @@ def register_errors(app: Flask, forms: Mapping[str, ErrorForm] = MappingProxyTyp
     """Turn every error of this application into a problem document.
 
     Args:
-        app: the application.
         forms: error formats of other servers' routes, by the first part of their paths.
     """
 

@@ -37,7 +37,6 @@ def limit_requests(app: Flask, limit: str, storage: str) -> None:
     """Answer 429 to clients over the limit; open routes are not counted.
 
     Args:
-        app: the application.
         limit: such as ``60/minute``, or several separated by semicolons, in units of `seewhy.app.pipeline.costs`;
             empty for none.
         storage: where requests are counted: ``memory://`` or the address of a Redis. While Redis is unreachable, each

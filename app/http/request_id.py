@@ -53,11 +53,7 @@ markup."""
 
 
 class Envelope:
-    """The outermost WSGI middleware, so that refusals by the others carry these headers too.
-
-    Args:
-        inner: the application.
-    """
+    """The outermost WSGI middleware, so that refusals by the others carry these headers too."""
 
     def __init__(self, inner: "WSGIApplication") -> None:
         self._inner = inner

@@ -42,7 +42,6 @@ class Upload:
     """The content of a request.
 
     Attributes:
-        picture: the bytes of the picture.
         other: the bytes of the second picture, if the route takes one and it was sent.
         fields: the options, with unchecked values.
     """
@@ -74,7 +73,6 @@ def read_request(request: Request, second: SecondPicture | None = None) -> Uploa
     """Return the bytes of the pictures, and the options.
 
     Args:
-        request: Flask's request.
         second: the second picture, if the route takes one; it may be missing.
 
     Raises:

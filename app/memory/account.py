@@ -69,8 +69,6 @@ class Account:
         `leave` gives them back.
 
         Args:
-            size: number of bytes.
-            purpose: purpose of the bytes.
             check: called while this waits; raises once the client has left or the deadline has passed.
             share: number of small pictures that may pass at once.
             aside: semaphore held by the caller, released while this waits.

@@ -103,7 +103,6 @@ class MemoryBudget:
         """Reserve bytes for something other than requests, such as a model, dropping idle models if necessary.
 
         Args:
-            size: number of bytes.
             lasts: whether the reservation is permanent; it then counts even if it does not fit.
 
         Raises:
@@ -131,13 +130,7 @@ class MemoryBudget:
         self._changed(self.occupancy, self.size)
 
     def take(self, size: int, holdings: int, purpose: Purpose) -> None:
-        """Take bytes; see `Account.take`.
-
-        Args:
-            size: number of bytes.
-            holdings: bytes that the request already holds.
-            purpose: purpose of the bytes.
-        """
+        """Take bytes; see `Account.take`."""
         self._tidy(size)
         while not self._try_take(size, holdings, purpose):
             if self.occupancy + size > self.most or not self.spare():

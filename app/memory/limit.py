@@ -36,11 +36,7 @@ def own_memory() -> int:
 
 
 def request_memory(workers: int) -> int:
-    """Return the memory for all requests of a process in bytes, before any model is loaded.
-
-    Args:
-        workers: number of processes that share the limit.
-    """
+    """Return the memory for all requests of a process in bytes, before any model is loaded."""
     share = memory_limit() // workers
     return max(LEAST_BYTES, int(share * (1 - PASSES_SHARE)) - own_memory())
 

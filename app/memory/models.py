@@ -19,7 +19,6 @@ class ModelMemory:
     """Reserves memory for models. Thread-safe.
 
     Args:
-        budget: the budget that requests and models share.
         lasting: name of the model that always fits and is never dropped.
     """
 
@@ -34,9 +33,7 @@ class ModelMemory:
         """Load a model, in memory that is reserved as long as its weights exist.
 
         Args:
-            name: name of the model.
             file_size: size of its weights file in bytes; 0 if unknown.
-            load: loads the model.
 
         Raises:
             ModelTooLargeError: the model can never fit.

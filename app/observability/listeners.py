@@ -24,9 +24,6 @@ class Listeners(Observer):
     """Forwards each event of `Observer` to a list of observers, in order.
 
     Their errors are logged: they must not end a request or the thread of a model.
-
-    Args:
-        listeners: the initial observers.
     """
 
     def __init__(self, listeners: Iterable[Observer]) -> None:
@@ -55,9 +52,6 @@ for _event in [name for name in vars(Observer) if not name.startswith("_")]:
 
 class Operations(Listeners):
     """The listeners of one application.
-
-    Args:
-        settings: settings of the application.
 
     Raises:
         FieldError: traces are on, but OpenTelemetry is not installed.

@@ -41,11 +41,7 @@ def configuration(settings: Settings) -> dict[str, Any]:
 
 
 class Logs(Observer):
-    """Logs requests and models.
-
-    Args:
-        settings: settings of the service.
-    """
+    """Logs requests and models."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

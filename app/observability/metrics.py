@@ -66,11 +66,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series fo
 
 
 class Metrics(Observer):
-    """The metrics of one application.
-
-    Args:
-        settings: settings of the application.
-    """
+    """The metrics of one application."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -268,11 +264,7 @@ class Metrics(Observer):
         return (OTHER, OTHER) if most else ("", "")
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
-        """Return all metrics, of all processes, and their content type.
-
-        Args:
-            accept: the client's Accept header: OpenMetrics or Prometheus text.
-        """
+        """Return all metrics, of all processes, and their content type."""
         registry = self._registry
         if FOLDER in os.environ:
             registry = CollectorRegistry()
@@ -283,11 +275,7 @@ class Metrics(Observer):
 
 
 class Processes(Collector):
-    """Metrics computed at each scrape: the software, limits, and the resources of each process.
-
-    Args:
-        settings: settings of the service.
-    """
+    """Metrics computed at each scrape: the software, limits, and the resources of each process."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

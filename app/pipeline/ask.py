@@ -56,13 +56,9 @@ class Service:
     """The service behind the routes, the streams and the command line: pictures and questions in, results out.
 
     Args:
-        settings: limits and defaults.
         warm: see `ModelStore`; without it, sanity is not measured.
-        observer: gets the events of models and explanations.
 
     Attributes:
-        settings: the settings.
-        models: the models of the service.
         processors: semaphore for decoding and drawing; see `Decoder`.
         null: what proofs are compared with where nothing ships.
     """
@@ -86,13 +82,7 @@ class Service:
         return result
 
     def classify(self, sources: Sequence[Source], name: str | None, top: int = 0) -> list[PredictResult]:
-        """Classify pictures, which share passes of the model; errors as `explain`.
-
-        Args:
-            sources: the pictures.
-            name: name of the model; None for the default one.
-            top: how many of the most probable classes to return.
-        """
+        """Classify pictures, which share passes of the model; errors as `explain`."""
         return [_predict_result(submission, outcome, top) for submission, outcome in self._outcomes(sources, name)]
 
     def detect(self, upload: bytes, options: Options) -> DetectResult:
@@ -109,11 +99,6 @@ class Service:
 
     def segment(self, upload: bytes, options: SegmentOptions, drawn: bool = True) -> SegmentResult:
         """Segment a picture.
-
-        Args:
-            upload: the bytes of the picture.
-            options: the validated options.
-            drawn: whether the answer will be drawn.
 
         Raises:
             OptionError: the model does not segment.
@@ -135,11 +120,7 @@ class Service:
         """Run pictures once, in shared passes; return each with the model's outputs. Errors as `explain`.
 
         Args:
-            sources: the pictures.
-            name: name of the model; None for the default one.
             check: refuses unsuitable models, before any picture is decoded.
-            stage: see `Plan`.
-            drawn: whether the answer will be drawn.
         """
         deadline = self.deadline()
         model = self.models.model(name, deadline)
@@ -156,9 +137,6 @@ class Service:
         """Explain one or several classes of a picture; nothing is drawn yet.
 
         Args:
-            upload: the bytes of the picture.
-            options: the validated options.
-            drawn: whether the answer will be drawn.
             mask: the bytes of a picture that marks the region to explain.
 
         Raises:
@@ -184,9 +162,7 @@ class Service:
         """Start to explain pictures; errors as `explain`.
 
         Args:
-            sources: the pictures.
             questions: the options for each picture, which differ only in their targets.
-            drawn: whether the answer will be drawn.
             watched: whether previews of the maps are wanted.
             computation: the computation to run in place of explaining, at the cost of explaining.
             mask: the bytes of a picture that marks the region to explain, as large as each of the pictures.

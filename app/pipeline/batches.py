@@ -40,7 +40,6 @@ class QueuedJob:
     """A job in the queue.
 
     Attributes:
-        job: the job.
         passes: number of its passes; None if unknown.
     """
 
@@ -60,13 +59,8 @@ class RunningBatch:
     Attributes:
         first: the job that waited longest.
         most: maximum number of jobs.
-        tier: tier of its computation.
         fills: whether it may wait a moment for more jobs.
-        jobs: jobs of the batch.
-        turns: number of its turns.
         seconds: total time of its turns.
-        since: start of the current turn.
-        thread: thread that runs it.
     """
 
     first: QueuedJob
@@ -105,14 +99,7 @@ class RunningBatch:
 
 
 class BatchRunner:
-    """Runs batches of one model, in whichever thread has the turn.
-
-    Args:
-        name: name of the model.
-        observer: gets the events.
-        pace: measures the passes.
-        clock: clock for the duration of turns, in seconds.
-    """
+    """Runs batches of one model, in whichever thread has the turn."""
 
     def __init__(self, name: str, observer: Observer, pace: Pace, clock: Callable[[], float]) -> None:
         self._name = name
@@ -121,13 +108,7 @@ class BatchRunner:
         self._clock = clock
 
     def measure(self, model: LoadedModel, computation: Computation | None, most: int) -> None:
-        """Measure the pace of the model before its first request; the first run only warms it up.
-
-        Args:
-            model: the model, just loaded.
-            computation: the computation to run; None to measure nothing.
-            most: pictures in the batch.
-        """
+        """Measure the pace of the model before its first request; the first run only warms it up."""
         passes = None if computation is None else computation.passes(model)
         if computation is None or passes is None:
             return
@@ -142,13 +123,7 @@ class BatchRunner:
             _log.info("The pace of the model %s is not measured yet: %s", self._name, error)
 
     def run(self, model: LoadedModel, batch: RunningBatch, offer_turn: Callable[[], None]) -> None:
-        """Answer the jobs of a batch.
-
-        Args:
-            model: model that runs them.
-            batch: the batch, which has the turn.
-            offer_turn: called between two passes.
-        """
+        """Answer the jobs of a batch."""
         # A job whose client has left is dropped here, before it costs anything.
         jobs = [job for job in batch.jobs if job.is_wanted and job.future.set_running_or_notify_cancel()]
         if jobs:

@@ -32,9 +32,7 @@ class Computation(ABC):
         """Return one result per picture, on the CPU; no other thread runs the model until this one reports progress.
 
         Args:
-            model: the model.
             images: (N, C, H, W) float32, normalised, on the model's device.
-            ask: the question about each picture.
             progress: called between passes; lets other work run in its turn, and raises once no client waits.
         """
 
@@ -88,7 +86,6 @@ class ExplainComputation(Computation):
     """Explain pictures by one or several methods; equal explainers and proofs share a batch.
 
     Attributes:
-        explainers: of the methods.
         trial: how each map is tried for its proof; None without proofs.
         null: gathers what proofs are compared with; None to gather nothing.
     """
@@ -169,7 +166,6 @@ class SoloComputation(Computation):
         do: takes the model, the picture (1, C, H, W), the question, and a progress function to call between passes,
             never within one.
         cost: number of its passes; None if unknown.
-        outputs_of: returns the model's outputs in its result.
         runs_whole: whether each pass goes through the whole model.
     """
 

@@ -34,12 +34,7 @@ charge: ContextVar[Charge] = ContextVar("charge", default=uncharged)
 
 
 def units(passes: Passes, image_shape: tuple[int, int, int]) -> int:
-    """Return the cost of passes: a forward and backward pass of a picture of 224×224 costs 1, as does anything less.
-
-    Args:
-        passes: passes of all pictures and classes.
-        image_shape: (C, H, W) of the model's input.
-    """
+    """Return the cost of passes: a forward and backward pass of a picture of 224×224 costs 1, as does anything less."""
     pixels = image_shape[1] * image_shape[2] / UNIT_SIDE**2
     return max(1, ceil(passes.total / 2 * pixels))
 
@@ -81,11 +76,7 @@ def spend(
     The cost is charged once the model's queue has accepted the work.
 
     Args:
-        model: the model.
-        computation: the computation.
         times: number of pictures times classes.
-        deadline: deadline of the request.
-        pace: pace of the model.
         methods: methods of the computation, for the message of a refusal.
         less: what else to ask for less of, for the same message.
 
@@ -116,14 +107,6 @@ def require_time(
     less: str = "fewer classes",
 ) -> None:
     """Refuse work that takes longer than the request has, even on an idle server.
-
-    Args:
-        passes: number of passes.
-        least: shortest time ever measured for this many passes, in seconds; 0 without a measurement.
-        deadline: deadline of the request.
-        model: name of the model.
-        methods: methods of the work.
-        less: what else to ask for less of.
 
     Raises:
         TooMuchWorkError: the work takes clearly longer.

@@ -36,10 +36,6 @@ _LEAST = 1.75
 class Decoder:
     """Prepares pictures for the model and for drawing.
 
-    Args:
-        max_pixels: maximum width times height of a picture.
-        max_side: maximum side of a drawing.
-
     Attributes:
         processors: semaphore for decoding and drawing. Both use a whole processor and much memory: more of them at
             once than there are processors gain nothing.
@@ -57,10 +53,7 @@ class Decoder:
         """Return a picture prepared for the model and for drawing.
 
         Args:
-            source: the picture.
-            preprocess: preprocessing of the model.
             timings: timings that get the stage `decode`.
-            deadline: deadline of the request.
             drawn: whether there will be a drawing; without one, the view's picture of an upload is a single pixel.
 
         Raises:
@@ -121,7 +114,6 @@ class Decoder:
         """Prepare a decoded picture; the model's input is made from the copy for drawing if possible.
 
         Args:
-            decoded: the upright picture, possibly reduced.
             size: size of the upright upload.
         """
         picture = fit(decoded, self._max_side, size) if drawn else decoded

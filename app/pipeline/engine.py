@@ -19,11 +19,7 @@ from seewhy.models import LoadedModel
 
 
 class Engine:
-    """The models in memory, each with its threads.
-
-    Args:
-        options: options for loading and running models.
-    """
+    """The models in memory, each with its threads."""
 
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
@@ -106,7 +102,6 @@ class Engine:
         """Stop the least recently used idle model, and wait until its weights are freed.
 
         Args:
-            keep: names of the models that stay.
             timeout: maximum wait, in seconds.
 
         Returns:

@@ -27,10 +27,7 @@ def evaluate(service: Service, upload: bytes, truth: bytes | None, options: Eval
     """Measure methods on a picture.
 
     Args:
-        service: models, pictures and the engine.
-        upload: the bytes of the picture.
         truth: the bytes of a picture that marks where the target lies, as large as the upload.
-        options: the validated options.
 
     Raises:
         OptionError: an unknown method, metric or option, or a metric needs what is not given.

@@ -55,12 +55,6 @@ def trace(service: Service, upload: bytes, options: TraceOptions) -> TraceResult
 def capture(service: Service, upload: bytes, options: CaptureOptions, sheet: bool) -> CaptureResult:
     """Capture activations and gradients of layers.
 
-    Args:
-        service: models, pictures and the engine.
-        upload: the bytes of the picture.
-        options: the validated options.
-        sheet: whether a contact sheet will be drawn.
-
     Raises:
         CaptureTooLargeError: the tensors take more bytes than allowed.
         Exception: errors as `Service.explain`.

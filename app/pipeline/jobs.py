@@ -75,10 +75,7 @@ class Outcome:
     """The outcome of a job.
 
     Attributes:
-        result: result of its computation.
         queued, ran: seconds that the job waited, and that its batch ran.
-        started: start of the batch on the monotonic clock.
-        batch: the trace of the batch, if any.
     """
 
     result: Any
@@ -131,10 +128,7 @@ class Job:
 
     Attributes:
         computation: jobs with equal computations can share a batch.
-        image: (C, H, W) float32, normalised.
         ask: the question about the picture (N = 1).
-        deadline: a job still waiting then is dropped, and one running in many passes ends.
-        record: record of its request.
     """
 
     computation: Computation

@@ -34,12 +34,6 @@ def similar(
 ) -> SimilarResult:
     """Compare two pictures.
 
-    Args:
-        service: models, pictures and the engine.
-        upload, reference: the bytes of the pictures.
-        options: the validated options.
-        drawn: whether the answer will be drawn.
-
     Raises:
         LayerError: the model has no layer with cells of the picture; `field` is ``model``.
         PictureError: a picture cannot be read, or is too large; `field` is ``reference`` if it is the second one.

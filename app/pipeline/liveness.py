@@ -60,7 +60,6 @@ class Liveness(Observer):
     """Checks the process.
 
     Args:
-        engine: the models of the process.
         seconds: time limit for a request.
         clock: a monotonic clock, in seconds.
     """

@@ -42,13 +42,10 @@ class ModelStore:
     """The models of the service.
 
     Args:
-        settings: limits and defaults.
         warm: whether models are compiled when they are loaded rather than after some pictures.
-        observer: gets the events of models.
 
     Attributes:
         registry: all models, loaded or not.
-        engine: the models in memory.
         memory: budget of requests, which models share.
     """
 

@@ -43,12 +43,9 @@ class EngineOptions:
     Attributes:
         load: loads a model; runs in the model's own thread.
         max_models: number of models to keep; the least recently used idle one is dropped first.
-        max_batch: maximum number of pictures in one pass.
         queue_size: maximum number of jobs waiting for one model.
         max_wait: maximum seconds that the oldest waiting job waits for the batch to fill.
-        observer: gets the events.
         warm_up: computation that a model runs twice once it is loaded, the second time to measure its pace.
-        clock: clock for the duration of turns, in seconds.
     """
 
     load: Callable[[str], LoadedModel]
@@ -76,8 +73,6 @@ class ModelThreads:
     """The threads of one model; the first one loads it.
 
     Args:
-        name: name of the model.
-        options: options for loading and running it.
         earlier: error of the last attempt to load it.
 
     Raises:

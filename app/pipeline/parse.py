@@ -14,12 +14,7 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 
 def parse(schema: type[Schema], fields: dict[str, Any]) -> Schema:
-    """Return options, checked by their schema; errors as `validate`.
-
-    Args:
-        schema: schema of the options.
-        fields: the values of a request or of a command, by name.
-    """
+    """Return options, checked by their schema; errors as `validate`."""
     known = _options(schema, len(METHODS))
     current().options = tuple(sorted(known.intersection(fields)))
     return validate(schema, fields, known, _in_edits)

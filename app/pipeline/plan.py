@@ -36,15 +36,11 @@ class Plan:
     """The work of a model for a picture, independent of the picture.
 
     Attributes:
-        model: the model.
         computation: the computation; plans with equal computations share batches.
         asks: the first questions, each about one picture (N = 1).
-        deadline: deadline of the request.
         stage: name of the computation's stage in answers and metrics.
         top: number of most probable classes to explain, or of the boxes of a class; 1 if single targets are given.
         attribute: what is asked of each box of a detector; None for its score.
-        methods: the methods of an explanation.
-        style: how to draw the answer.
     """
 
     model: LoadedModel
@@ -105,11 +101,6 @@ def build_explainers(names: Sequence[str], options: MethodOptions, settings: Set
 
 def explain_methods(options: ExplainOptions, settings: Settings, default: str) -> Methods:
     """Return the methods of a request, after checking its numbers of classes and maps.
-
-    Args:
-        options: of the request.
-        settings: with the limits.
-        default: the method if the request names none.
 
     Raises:
         FieldError: there are too many of either; or errors as `build_explainers`.

@@ -30,12 +30,7 @@ from seewhy.models import LoadedModel
 
 @dataclass(frozen=True)
 class Result:
-    """The part that all share.
-
-    Attributes:
-        model: the model that answered.
-        timings: timings of the stages so far.
-    """
+    """The part that all share."""
 
     model: LoadedModel
     timings: Timings
@@ -46,7 +41,6 @@ class PredictResult(Result):
     """Everything that an answer of /predict is made from.
 
     Attributes:
-        predictions: the most probable classes.
         outputs: outputs of the model, (K,) float32 logits of a classifier.
     """
 
@@ -66,11 +60,8 @@ class ExplainResult(Result):
     """Everything that an answer of /explain is made from.
 
     Attributes:
-        methods: the methods with their options.
         explanations: one per explained class and method, grouped by class.
-        style: how to draw them.
         outputs: outputs of the model, (K,) float32 logits of a classifier.
-        deadline: deadline of the request.
     """
 
     methods: Methods
@@ -115,7 +106,6 @@ class EvaluateResult(TargetResult):
 
     Attributes:
         explainers: the methods by name, controls among them.
-        columns: the values of metrics.
         values: by method and column, (1,).
         reasons: by method and metric, why there is no value.
     """

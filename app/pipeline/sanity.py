@@ -69,8 +69,6 @@ class _Wish:
     """What is to be measured on a model.
 
     Attributes:
-        model: the model.
-        explainers: the methods.
         pictures: different ones, each (1, C, H, W), on the CPU.
     """
 
@@ -88,9 +86,7 @@ class SanityChecks:
     """The sanity of methods on models, as far as it is measured.
 
     Args:
-        engine: the models in memory.
         memory: the budget of requests, which random copies of networks share.
-        enabled: whether to measure.
     """
 
     def __init__(self, engine: Engine, memory: MemoryBudget, enabled: bool) -> None:
@@ -114,13 +110,7 @@ class SanityChecks:
             return self._results.get((model.fingerprint, explainer))
 
     def offer(self, model: LoadedModel, methods: Sequence[tuple[Method, Explainer]], image: Tensor) -> None:
-        """Keep a picture of a request, if the sanity of its methods is to be measured; begin with enough pictures.
-
-        Args:
-            model: the model.
-            methods: the methods.
-            image: (C, H, W), the model's input.
-        """
+        """Keep a picture of a request, if the sanity of its methods is to be measured; begin with enough pictures."""
         if not self.measures(model):
             return
         suitable = {explainer for method, explainer in methods if _suits(method, explainer, model)}

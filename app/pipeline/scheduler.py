@@ -77,8 +77,6 @@ class Pace:
         """Add a measurement.
 
         Args:
-            passes: the passes.
-            seconds: their duration.
             busy: processor time of the thread, in seconds; None for the whole duration.
         """
         if not passes.total:

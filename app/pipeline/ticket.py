@@ -23,13 +23,7 @@ from seewhy.explainers.view import View
 
 @dataclass(frozen=True)
 class Submission:
-    """One picture and its plan.
-
-    Attributes:
-        plan: the plan.
-        picture: the prepared picture.
-        timings: timings of the picture's stages so far.
-    """
+    """One picture and its plan."""
 
     plan: Plan
     picture: View
@@ -43,7 +37,6 @@ class Ticket:
     the classes are known once the first one has been explained.
 
     Args:
-        engine: runs the model.
         submissions: pictures for one model, with one deadline.
         most_queued: maximum number of jobs queued at once.
         watched: whether previews of the first map are wanted.

@@ -40,8 +40,6 @@ def validate(
     """Return options, checked by their schema.
 
     Args:
-        schema: schema of the options.
-        fields: values by name.
         known: names of all options that the schema takes, those of methods among them.
         place: returns place and message of one of pydantic's faults if it lies inside of a structured option.
 
@@ -66,10 +64,8 @@ def check_methods(
     """Return the options of methods, their layers among them.
 
     Args:
-        options: of the request.
         methods: the methods of the request.
         catalogue: returns all methods, for the message of an error.
-        settings: with the limits.
 
     Raises:
         OptionError: an option belongs to none of the methods.

@@ -23,9 +23,6 @@ class Application:
 
     The first process created one before it forked. If a later process cannot, a file was broken meanwhile. Other
     processes may still answer, so this one answers with 503 and tries again; if it ended, it would only be restarted.
-
-    Args:
-        make: creates the application.
     """
 
     def __init__(self, make: Callable[[], Flask]) -> None:

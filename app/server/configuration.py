@@ -42,9 +42,6 @@ class Server(BaseApplication):  # type: ignore[misc]
     """The gunicorn application.
 
     Each worker creates the application after the fork: the threads that own models must not be forked.
-
-    Args:
-        settings: settings of the service.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -20,11 +20,7 @@ def raise_file_limit() -> None:
 
 
 def connections(threads: int) -> int:
-    """Return how many connections a process may have at once, so that files are left for its work.
-
-    Args:
-        threads: number of threads that answer requests.
-    """
+    """Return how many connections a process may have at once, so that files are left for its work."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS

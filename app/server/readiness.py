@@ -42,12 +42,7 @@ def shared_state(delay: float = 0.0) -> State:
 
 
 class Readiness(threading.Thread):
-    """Thread of a process that loads its model, reports whether it answers, and frees memory after work.
-
-    Args:
-        application: application of the process.
-        state: state shared with the first process.
-    """
+    """Thread of a process that loads its model, reports whether it answers, and frees memory after work."""
 
     def __init__(self, application: Application, state: State) -> None:
         super().__init__(name="readiness", daemon=True)
