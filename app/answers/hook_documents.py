@@ -32,8 +32,8 @@ from seewhy.app.answers.stream import Body, file_parts, json_parts
 from seewhy.app.pipeline.choices import CaptureFormat, Drawing, InterveneFormat, TraceFormat
 from seewhy.app.pipeline.edit_options import InterveneOptions
 from seewhy.app.pipeline.options import CaptureOptions
+from seewhy.app.pipeline.record import Timings
 from seewhy.app.pipeline.results import CaptureResult, InterveneResult, SweepResult, TargetResult, TraceResult
-from seewhy.app.pipeline.timings import Timings
 from seewhy.explainers.errors import EditError
 from seewhy.explainers.inspection.capture import contact_sheet, strongest
 from seewhy.explainers.inspection.intervene import Intervention, intervention_panel

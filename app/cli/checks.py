@@ -37,8 +37,8 @@ def check(schema: type[Schema], fields: dict[str, Any], items: Sequence[Item]) -
     options = validate(schema, fields, {*schema.model_fields, *_method_options(schema, fields)})
     if isinstance(options, ExplainOptions):
         check_counts(options, settings)
-    if isinstance(options, DrawingOptions):
-        _check_drawing(options, settings)
+    if isinstance(options, DrawingOptions) and (options.colormap is not None or options.scale is not None):
+        options.style(settings.max_side)  # which checks what the schema leaves open
     if isinstance(options, SegmentOptions) and options.format:
         check_view(options.view, options.format)
     if isinstance(options, EvaluateOptions):
@@ -49,14 +49,6 @@ def check(schema: type[Schema], fields: dict[str, Any], items: Sequence[Item]) -
     if isinstance(options, ExplainOptions | EvaluateOptions) and not settings.methods:
         _check_values(options, options.method)
     return options
-
-
-def _check_drawing(options: DrawingOptions, settings: Settings) -> None:
-    """Check what the schema leaves open."""
-    if options.colormap is not None or options.scale is not None:
-        from seewhy.app.pipeline.style import drawing_style
-
-        drawing_style(options, settings)
 
 
 def _check_pictures(pictures: Sequence[Path], max_pixels: int) -> None:

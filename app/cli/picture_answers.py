@@ -32,7 +32,7 @@ from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.choices import DRAWINGS, ExplainFormat, Format
 from seewhy.app.pipeline.likeness import similar
 from seewhy.app.pipeline.options import ExplainOptions, Options, PredictOptions, SegmentOptions, SimilarOptions
-from seewhy.app.pipeline.plan import explain_methods
+from seewhy.app.pipeline.plan import build_explainers
 from seewhy.app.pipeline.results import ExplainResult
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import PictureError
@@ -107,8 +107,8 @@ class _Run:
             if skipped := sum(map(self._skips, self.items)):
                 click.echo(f"{skipped} of {len(self.items)} outputs already exist.", err=True)
             if skipped < len(self.items):
-                default = self.service.default_method(self.options.model)
-                explain_methods(self.options, self.service.settings, default)  # loading the model takes longer
+                names = self.options.method or [self.service.default_method(self.options.model)]
+                build_explainers(names, self.options, self.service.settings)  # loading the model takes longer
                 load_model(self.service, self.options.model)
             for_each(self.items, self._answer, report, report_failure, concurrency(self.service.settings.max_batch))
 

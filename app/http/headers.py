@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
 
-from seewhy.app.pipeline.timings import Timings
+from seewhy.app.pipeline.record import Timings
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.results.likeness import Likeness

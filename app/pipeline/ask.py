@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seewhy.app.pipeline.computation import Computation, PredictComputation
-from seewhy.app.pipeline.costs import spend
+from seewhy.app.pipeline.costs import UNKNOWN, announce, require_time, units
 from seewhy.app.pipeline.decode import Decoder, Source
 from seewhy.app.pipeline.disconnect import client_disconnected
 from seewhy.app.pipeline.jobs import Deadline, Outcome
@@ -27,13 +27,12 @@ from seewhy.app.pipeline.options import (
     SegmentOptions,
     SimilarOptions,
 )
-from seewhy.app.pipeline.plan import Plan, explain_methods, explain_plan
-from seewhy.app.pipeline.record import current
+from seewhy.app.pipeline.plan import Plan, build_explainers, explain_plan
+from seewhy.app.pipeline.record import Timings, current
 from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResult, SegmentResult
 from seewhy.app.pipeline.sanity import SanityChecks
-from seewhy.app.pipeline.style import drawing_style
 from seewhy.app.pipeline.ticket import Submission, Ticket
-from seewhy.app.pipeline.timings import Timings
+from seewhy.app.pipeline.validation import check_counts
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.ask import DEFAULT_ASK
 from seewhy.explainers.core.costs import Passes
@@ -191,8 +190,10 @@ class Service:
     ) -> Plan:
         """Check the options of a request, independently of its pictures, and get the model; errors as `explain`."""
         deadline = self.deadline()
-        methods = explain_methods(options, self.settings, self.default_method(options.model))
-        style = drawing_style(options, self.settings)
+        check_counts(options, self.settings)
+        names = options.method or [self.default_method(options.model)]
+        methods = build_explainers(names, options, self.settings)
+        style = options.style(self.settings.max_side)
         model = self.models.model(options.model, deadline)
         region = None if mask is None else self.mask(mask, deadline, "mask")
         most = most or self.settings.max_targets // len(methods)
@@ -209,8 +210,32 @@ class Service:
         methods: Sequence[Method] = (),
         less: str = "fewer classes",
     ) -> Passes | None:
-        """Add the cost of a computation to the request's; see `seewhy.app.pipeline.costs.spend`."""
-        return spend(model, computation, times, deadline, self.models.engine.pace(model.name), methods, less)
+        """Add the cost of a computation to its request's, and refuse work that cannot finish in time.
+
+        The cost is charged once the model's queue has accepted the work.
+
+        Args:
+            times: number of pictures times classes.
+            methods: methods of the computation, for the message of a refusal.
+            less: what else to ask for less of, for the same message.
+
+        Returns:
+            The total number of passes; None if unknown.
+
+        Raises:
+            TooMuchWorkError: the work cannot finish before the deadline.
+            TooCostlyError: the work costs more than what is left of the client's rate limit.
+        """
+        passes = computation.passes(model)
+        if passes is None:
+            announce(units(UNKNOWN * times, model.spec.image_shape))
+            return None
+        passes *= times
+        if computation.runs_whole:
+            least = self.models.engine.pace(model.name).least(passes)
+            require_time(passes, least, deadline, model.name, methods, less)
+        announce(units(passes, model.spec.image_shape))
+        return passes
 
     def decode(
         self, source: Source, model: LoadedModel, timings: Timings, deadline: Deadline, drawn: bool = True

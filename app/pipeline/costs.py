@@ -5,13 +5,11 @@ from contextvars import ContextVar
 from math import ceil
 
 from seewhy.app.errors import TooMuchWorkError
-from seewhy.app.pipeline.computation import Computation
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.record import current
-from seewhy.app.pipeline.scheduler import CLEARLY, MOST_PASSES, Pace
+from seewhy.app.pipeline.scheduler import CLEARLY, MOST_PASSES
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.methods.catalogue import Method
-from seewhy.models import LoadedModel
 
 UNIT_SIDE = 224
 """Side of an input, in pixels, whose forward and backward pass together cost 1."""
@@ -60,42 +58,6 @@ def settle() -> None:
     if record.charged < record.cost:
         charge.get()(record.charged, record.cost, True)
         record.charged = record.cost
-
-
-def spend(
-    model: LoadedModel,
-    computation: Computation,
-    times: int,
-    deadline: Deadline,
-    pace: Pace,
-    methods: Sequence[Method] = (),
-    less: str = "fewer classes",
-) -> Passes | None:
-    """Add the cost of a computation to its request's, and refuse work that cannot finish in time.
-
-    The cost is charged once the model's queue has accepted the work.
-
-    Args:
-        times: number of pictures times classes.
-        methods: methods of the computation, for the message of a refusal.
-        less: what else to ask for less of, for the same message.
-
-    Returns:
-        The total number of passes; None if unknown.
-
-    Raises:
-        TooMuchWorkError: the work cannot finish before the deadline.
-        TooCostlyError: the work costs more than what is left of the client's rate limit.
-    """
-    passes = computation.passes(model)
-    if passes is None:
-        announce(units(UNKNOWN * times, model.spec.image_shape))
-        return None
-    passes *= times
-    if computation.runs_whole:
-        require_time(passes, pace.least(passes), deadline, model.name, methods, less)
-    announce(units(passes, model.spec.image_shape))
-    return passes
 
 
 def require_time(

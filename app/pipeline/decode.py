@@ -14,9 +14,8 @@ from torch import Tensor
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import PIXELS
 from seewhy.app.pipeline.jobs import Deadline
-from seewhy.app.pipeline.timings import Timings
+from seewhy.app.pipeline.record import Timings
 from seewhy.app.system.processors import processors
-from seewhy.explainers.errors import at_fault
 from seewhy.explainers.imaging.decode import Probe, Size
 from seewhy.explainers.imaging.limits import PIXEL_BYTES
 from seewhy.explainers.imaging.render import fit, fitted
@@ -71,8 +70,8 @@ class Decoder:
             return View(picture, preprocess(source), preprocess.geometry(*source.size))
 
     def mask(self, upload: bytes, deadline: Deadline) -> Mask:
-        """Return (H, W) bool: where a picture is above zero; errors as `prepare`, with the field ``mask``."""
-        with at_fault("mask"), self.processors:
+        """Return (H, W) bool: where a picture is above zero; errors as `prepare`."""
+        with self.processors:
             deadline.check()
             probe = Probe(upload, self._max_pixels)
             return self._counted(probe, deadline, probe.decode_mask, lambda mask: mask.nbytes)

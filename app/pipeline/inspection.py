@@ -15,10 +15,8 @@ from seewhy.app.pipeline.edit_options import InterveneOptions
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.options import CaptureOptions, TraceOptions
 from seewhy.app.pipeline.plan import Plan, build_explainers
-from seewhy.app.pipeline.record import current
+from seewhy.app.pipeline.record import Timings, current
 from seewhy.app.pipeline.results import CaptureResult, InterveneResult, SweepResult, TraceResult
-from seewhy.app.pipeline.style import drawing_style
-from seewhy.app.pipeline.timings import Timings
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.task import located, named_ask
@@ -59,7 +57,7 @@ def capture(service: Service, upload: bytes, options: CaptureOptions, sheet: boo
         CaptureTooLargeError: the tensors take more bytes than allowed.
         Exception: errors as `Service.explain`.
     """
-    style = drawing_style(options, service.settings)
+    style = options.style(service.settings.max_side)
     timings, deadline, model, ask = _start(service, options.model, options.target)
     _check_patterns(service, model, options.layer)
     kinds: set[Kind] = set(options.kind)
@@ -97,7 +95,7 @@ def intervene(service: Service, upload: bytes, other: bytes | None, options: Int
     """
     name = options.method or service.default_method(options.model)
     ((method, explainer),) = build_explainers([name], options, service.settings)
-    style = drawing_style(options, service.settings)
+    style = options.style(service.settings.max_side)
     timings, deadline, model, ask = _start(service, options.model, options.target)
     module_paths(model.module, tuple(options.layer))
     edits: tuple[Edit, ...] = options.edits
@@ -130,7 +128,7 @@ def sweep(service: Service, upload: bytes, other: bytes | None, options: Interve
     """
     if len(options.edits) > 1:
         raise EditError("A sweep takes one edit; send several without each_channel.", field="edits")
-    style = drawing_style(options, service.settings)
+    style = options.style(service.settings.max_side)
     for field in ("method", "layer", "values", *options.method_options):
         if field in options.model_fields_set | set(options.method_options):
             raise FieldError(f"A sweep produces no heatmap; omit {field!r}.", field=field)

@@ -11,7 +11,6 @@ from seewhy.app.pipeline.options import SimilarOptions
 from seewhy.app.pipeline.plan import Plan
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.results import SimilarResult
-from seewhy.app.pipeline.style import drawing_style
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.faithfulness import Faithfulness
@@ -39,7 +38,7 @@ def similar(
         PictureError: a picture cannot be read, or is too large; `field` is ``reference`` if it is the second one.
         Exception: errors as `Service.explain`.
     """
-    style = drawing_style(options, service.settings)
+    style = options.style(service.settings.max_side)
     deadline = service.deadline()
     model = service.models.model(options.model, deadline)
     timings = current().timed()

@@ -27,7 +27,7 @@ from seewhy.app.errors import INTERNAL, BrokenError, OverloadedError, kind_of
 from seewhy.app.pipeline.computation import PredictComputation
 from seewhy.app.pipeline.engine import Engine
 from seewhy.app.pipeline.jobs import Deadline, Job
-from seewhy.app.pipeline.model_threads import Look, ModelThreads
+from seewhy.app.pipeline.model_threads import ModelThreads
 from seewhy.app.pipeline.observer import Observer
 from seewhy.app.pipeline.record import Record
 from seewhy.explainers import process_wide
@@ -70,7 +70,7 @@ class Liveness(Observer):
         self._clock = clock
         self._lock = threading.Lock()
         self._changed: dict[str, float] = {}
-        self._looks: dict[str, Look] = {}
+        self._looks: dict[str, list[str]] = {}
         self._last_look = clock()
         self._request_failed = False
         self._next_trial = clock()
@@ -138,11 +138,11 @@ class Liveness(Observer):
         models = {name: threads for name, threads in self._engine.threads.items() if not threads.failed}
         looks = {name: threads.look() for name, threads in models.items()}
         if not models and (changes := process_wide.changes()) is not None:
-            looks = {"": Look(frozenset(changes))}
-        # The same object is the same check: a busy model returns that of its last turn.
+            looks = {"": changes}
+        # The same list is the same check: a busy model returns that of its last turn.
         if looks and all(look is not self._looks.get(name) for name, look in looks.items()):
             self._looks, self._last_look = looks, self._clock()
-            names = sorted(frozenset.intersection(*(look.changes for look in looks.values())))
+            names = sorted(set.intersection(*map(set, looks.values())))
             self._changed = {name: self._changed.get(name, self._last_look) for name in names}
         return [
             f"{name} has been changed for {self._last_look - since:.0f} s, for all threads."

@@ -58,17 +58,6 @@ class EngineOptions:
     clock: Callable[[], float] = time.monotonic
 
 
-@dataclass(frozen=True, eq=False)
-class Look:
-    """Differences of PyTorch's process-wide state from that at the start, at a moment when the model had no turn.
-
-    Attributes:
-        changes: names of what differs; see `seewhy.explainers.process_wide`.
-    """
-
-    changes: frozenset[str] = frozenset()
-
-
 class ModelThreads:
     """The threads of one model; the first one loads it.
 
@@ -94,7 +83,7 @@ class ModelThreads:
         self._turn: RunningBatch | None = None
         self._first_batch: RunningBatch | None = None  # the batch of the first thread
         self._shares = Shares()
-        self._look = Look()
+        self._look: list[str] = []
         self._changed = threading.Condition()
         self._stopped = False
         self._worked = time.monotonic()
@@ -156,8 +145,8 @@ class ModelThreads:
         with self._changed:
             return self.loaded.done() and not self._waiting and not self._batches
 
-    def look(self) -> Look:
-        """Return the latest check for changes that the model may have left: a new one, unless the model is busy.
+    def look(self) -> list[str]:
+        """Return what differs from PyTorch's state at the start: a new list, unless the model is busy.
 
         A busy model may have changed the state temporarily; it is checked whenever the turn passes to another batch.
         """
@@ -170,7 +159,7 @@ class ModelThreads:
         """Check, unless another thread is changing PyTorch's state temporarily."""
         changes = process_wide.changes()
         if changes is not None:
-            self._look = Look(frozenset(changes))
+            self._look = changes
 
     @property
     def worked(self) -> float:

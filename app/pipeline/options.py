@@ -4,7 +4,7 @@ This imports no PyTorch, because commands validate their options before they loa
 needs it.
 """
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -50,6 +50,9 @@ from seewhy.explainers.imaging.choices import Rank, Scale, SegmentView, View
 from seewhy.explainers.tasks.choices import Part
 from seewhy.explainers.trust.choices import AREAS, Extent, Fill
 from seewhy.models.sources import Source
+
+if TYPE_CHECKING:
+    from seewhy.explainers.imaging.render import Style
 
 MEDIA_TYPES: dict[str, str] = {
     "png": "image/png",
@@ -174,6 +177,17 @@ class DrawingOptions(Options):
     colormap: Name | None = option_field(DRAWING["colormap"])
     alpha: float = option_field(DRAWING["alpha"], ge=0, le=1)
     scale: Ends = option_field(DRAWING["scale"], validate_default=True)
+
+    def style(self, max_side: int) -> "Style":
+        """Return how to draw the answer.
+
+        Raises:
+            OptionError: a value is invalid.
+        """
+        # NumPy and the colour maps: commands import this module for their help.
+        from seewhy.explainers.imaging.render import Style
+
+        return Style(**{name: getattr(self, name) for name in DRAWING}, max_side=max_side)
 
 
 Layers = Annotated[list[StrictName], BeforeValidator(_listed)]

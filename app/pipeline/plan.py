@@ -10,7 +10,7 @@ from seewhy.app.pipeline.jobs import Deadline, Outcome
 from seewhy.app.pipeline.null_scores import NullScores
 from seewhy.app.pipeline.options import ExplainOptions, MethodOptions
 from seewhy.app.pipeline.record import current
-from seewhy.app.pipeline.validation import check_counts, check_methods
+from seewhy.app.pipeline.validation import check_methods
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.task import BoxTask, each_ask, must_have_boxes, named_ask, named_target
@@ -97,16 +97,6 @@ def build_explainers(names: Sequence[str], options: MethodOptions, settings: Set
     own = {method.name: method.options for method in methods}
     method_options = check_methods(options, own, option_names, settings)
     return tuple(zip(methods, build_methods(methods, method_options), strict=True))
-
-
-def explain_methods(options: ExplainOptions, settings: Settings, default: str) -> Methods:
-    """Return the methods of a request, after checking its numbers of classes and maps.
-
-    Raises:
-        FieldError: there are too many of either; or errors as `build_explainers`.
-    """
-    check_counts(options, settings)
-    return build_explainers(options.method or [default], options, settings)
 
 
 def explain_plan(

@@ -10,7 +10,7 @@ from torch import Tensor
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.options import SegmentOptions
 from seewhy.app.pipeline.plan import Methods
-from seewhy.app.pipeline.timings import Timings
+from seewhy.app.pipeline.record import Timings
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.detect import DetectedBox
 from seewhy.explainers.imaging.render import Style

@@ -15,7 +15,7 @@ from seewhy.app.memory.budget import OUTPUTS
 from seewhy.app.pipeline.engine import Engine
 from seewhy.app.pipeline.jobs import Job, Outcome
 from seewhy.app.pipeline.plan import Plan
-from seewhy.app.pipeline.timings import Timings
+from seewhy.app.pipeline.record import Timings
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.view import View

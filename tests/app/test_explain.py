@@ -6,7 +6,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from seewhy.app.pipeline.jobs import Deadline
-from seewhy.app.pipeline.timings import Timings
+from seewhy.app.pipeline.record import Timings
 from seewhy.explainers import explain
 from seewhy.explainers.imaging.decode import Probe
 from seewhy.models import load_model

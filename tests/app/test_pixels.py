@@ -20,7 +20,7 @@ from seewhy.app.memory.account import Account
 from seewhy.app.memory.budget import PIXELS
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.jobs import Deadline
-from seewhy.app.pipeline.timings import Timings
+from seewhy.app.pipeline.record import Timings
 from seewhy.app.settings import Settings
 from seewhy.explainers.imaging.decode import Probe
 from seewhy.explainers.imaging.limits import PIXEL_BYTES

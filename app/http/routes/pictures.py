@@ -43,9 +43,8 @@ from seewhy.app.pipeline.options import (
     SimilarOptions,
 )
 from seewhy.app.pipeline.parse import parse
-from seewhy.app.pipeline.record import current
+from seewhy.app.pipeline.record import Timings, current
 from seewhy.app.pipeline.results import ExplainResult
-from seewhy.app.pipeline.timings import Timings
 from seewhy.app.pipeline.validation import check_view
 
 blueprint = Blueprint("pictures", __name__)
