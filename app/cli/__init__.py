@@ -8,9 +8,9 @@ import os
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
 from seewhy.app.cli.catalogue import layers, methods, models
-from seewhy.app.cli.completion import completion
 from seewhy.app.cli.hooks import capture, intervene, trace
 from seewhy.app.cli.interrupt import INTERRUPTED, graceful
 from seewhy.app.cli.options import device_option
@@ -73,7 +73,7 @@ for command in (*_PICTURES, trace, capture, intervene, models, layers, methods):
 def settings() -> None:
     """List the settings: variable, value, default, help."""
     from seewhy.app.cli.environment import read_settings
-    from seewhy.app.setting_faults import misspelt
+    from seewhy.app.settings import misspelt
 
     table(("VARIABLE", "VALUE", "DEFAULT", "HELP"), list(read_settings().rows()))
     for warning in misspelt(os.environ):
@@ -94,6 +94,25 @@ def key(name: str) -> None:
         raise click.BadParameter(str(error), param_hint="NAME") from error
     click.echo(f"The key of {name}, shown only once: {secret}", err=True)
     click.echo(line)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script for SHELL.
+
+    It completes commands, options, models, methods and layers.
+
+    \b
+    bash, in ~/.bashrc:                 eval "$(seewhy completion bash)"
+    zsh, in ~/.zshrc, after compinit:   eval "$(seewhy completion zsh)"
+    fish:  seewhy completion fish > ~/.config/fish/completions/seewhy.fish
+    """
+    script = get_completion_class(shell)
+    if script is None:
+        raise click.UsageError(f"click {click.__version__} cannot complete in {shell}.")
+    click.echo(script(ctx.find_root().command, {}, "seewhy", "_SEEWHY_COMPLETE").source())
 
 
 main.add_command(completion)

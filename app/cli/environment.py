@@ -5,8 +5,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from seewhy.app.setting_faults import setting_faults
-from seewhy.app.settings import Settings
+from seewhy.app.settings import Settings, setting_faults
 
 
 class SettingsError(click.ClickException):

@@ -1,6 +1,8 @@
 """Output of the commands about pictures: explain, predict, detect, segment, similar."""
 
+import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,8 @@ from seewhy.app.answers.report import report_body
 from seewhy.app.answers.segment_documents import segment_body
 from seewhy.app.answers.stream import Body
 from seewhy.app.cli.files import DASH, Item, printable, read, write
-from seewhy.app.cli.output import print_bytes
+from seewhy.app.cli.interrupt import unbroken
+from seewhy.app.cli.output import exit_failed, print_bytes, print_failure
 from seewhy.app.cli.run import (
     concurrency,
     for_each,
@@ -28,14 +31,24 @@ from seewhy.app.cli.run import (
 )
 from seewhy.app.cli.sheet import Sheet
 from seewhy.app.cli.summary import Summary
+from seewhy.app.cli.truth import Box
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.choices import DRAWINGS, ExplainFormat, Format
 from seewhy.app.pipeline.likeness import similar
-from seewhy.app.pipeline.options import ExplainOptions, Options, PredictOptions, SegmentOptions, SimilarOptions
+from seewhy.app.pipeline.options import (
+    EvaluateOptions,
+    ExplainOptions,
+    Options,
+    PredictOptions,
+    SegmentOptions,
+    SimilarOptions,
+)
 from seewhy.app.pipeline.plan import build_explainers
 from seewhy.app.pipeline.results import ExplainResult
+from seewhy.explainers import evaluate
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import PictureError
+from seewhy.explainers.results.evaluation import Evaluation
 from seewhy.explainers.trust.proof import Proof
 
 
@@ -284,3 +297,52 @@ def _rows(item: Item, result: ExplainResult, milliseconds: float) -> list[dict[s
         }
         for explanation in result.explanations
     ]
+
+
+def evaluate_pictures(
+    pictures: Sequence[Path],
+    output: Path | None,
+    options: EvaluateOptions,
+    places: Sequence[list[Box] | None] | None,
+    device: str | None,
+) -> None:
+    """Print the table of methods and metrics, and write it to a file; exit with 1 if some pictures failed.
+
+    Raises:
+        click.ClickException: the output cannot be written.
+    """
+    service = open_service(device)
+    table = evaluate(
+        load_model(service, options.model),
+        pictures,
+        options.method or None,
+        options.metrics,
+        options.target,
+        options.layer or None,
+        boxes=places,
+        controls=options.controls,
+        batch_size=service.settings.max_batch,
+        progress=len(pictures) > 1 and sys.stderr.isatty(),
+        on_error="skip",
+        **options.method_options,
+        **options.metric_options,
+    )
+    with unbroken():
+        _write(table, output)
+    if table.failures:
+        exit_failed(len(table.failures), len(pictures))
+
+
+def _write(table: Evaluation, output: Path | None) -> None:
+    click.echo(table.table())
+    for (method, metric), reason in table.reasons.items():
+        click.echo(f"{metric} cannot measure {method}: {reason}", err=True)
+    for picture, fault in table.failures.items():
+        print_failure(printable(Path(picture)), fault)
+    if output is not None:
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            table.save(output)
+        except OSError as error:
+            raise click.ClickException(f"cannot write {str(output)!r}: {error.strerror}") from error
+        click.echo(f"-> {printable(output)}", err=True)

@@ -153,7 +153,7 @@ def evaluate(
     request = check(EvaluateOptions, fields({**options, "method": methods}, extra), items)
     places = None if boxes is None else read_boxes(boxes, sources)
 
-    from seewhy.app.cli.evaluation import evaluate_pictures
+    from seewhy.app.cli.picture_answers import evaluate_pictures
 
     evaluate_pictures(sources, output, request, places, device)
 

@@ -12,9 +12,18 @@ from flask import Blueprint, Response, request
 from seewhy.app.answers.documents import drawing
 from seewhy.app.answers.schemas import HealthAnswer
 from seewhy.app.answers.stream import json_parts, respond
-from seewhy.app.compatible.declarations import BYTES, EXPLAIN, PICTURE, VERSION, TorchServe
 from seewhy.app.compatible.instances import Numbers, Range
-from seewhy.app.compatible.routes import answer, options_of, picture_reader, status_of
+from seewhy.app.compatible.routes import (
+    BYTES,
+    EXPLAIN,
+    PICTURE,
+    VERSION,
+    TorchServe,
+    answer,
+    options_of,
+    picture_reader,
+    status_of,
+)
 from seewhy.app.compatible.schemas import ClassifyOptions, ExplainParameters, TorchServeError
 from seewhy.app.errors import (
     BrokenError,

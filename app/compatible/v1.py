@@ -6,13 +6,15 @@ from flask import Blueprint, Response, request
 
 from seewhy.app.answers.documents import json_documents, ranked
 from seewhy.app.answers.stream import json_parts, respond
-from seewhy.app.compatible.declarations import EXPLAIN, KServe, json_request
 from seewhy.app.compatible.instances import Range
 from seewhy.app.compatible.outputs import numbers
 from seewhy.app.compatible.routes import (
+    EXPLAIN,
+    KServe,
     answer,
     available_names,
     check_count,
+    json_request,
     options_of,
     picture_reader,
     ready_spec,

@@ -8,7 +8,6 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from seewhy.app.answers.stream import respond
-from seewhy.app.compatible.declarations import BYTES, EXPLAIN, VERSION, KServe, json_request
 from seewhy.app.compatible.inference import InferRequest, read_request, write_answer
 from seewhy.app.compatible.instances import Range
 from seewhy.app.compatible.outputs import (
@@ -21,9 +20,14 @@ from seewhy.app.compatible.outputs import (
     predicted_tensors,
 )
 from seewhy.app.compatible.routes import (
+    BYTES,
+    EXPLAIN,
+    VERSION,
+    KServe,
     answer,
     available_names,
     check_count,
+    json_request,
     options_of,
     picture_reader,
     ready_spec,

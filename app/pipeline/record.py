@@ -4,7 +4,7 @@ Those are made from the record when the request is over.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -22,9 +22,8 @@ class Interval(NamedTuple):
 
 @dataclass
 class Timings:
-    """Durations of the stages of a request in milliseconds, and their intervals."""
+    """The intervals in which the stages of a request ran."""
 
-    stages: dict[str, float] = field(default_factory=dict)
     intervals: list[Interval] = field(default_factory=list)
 
     @contextmanager
@@ -34,12 +33,12 @@ class Timings:
         try:
             yield
         finally:
-            self.add(Interval(name, started, time.monotonic() - started))
+            self.intervals.append(Interval(name, started, time.monotonic() - started))
 
-    def add(self, interval: Interval) -> None:
-        """Add an interval to its stage."""
-        self.stages[interval.stage] = self.stages.get(interval.stage, 0.0) + interval.seconds * 1000
-        self.intervals.append(interval)
+    @property
+    def stages(self) -> dict[str, float]:
+        """Total milliseconds of each stage."""
+        return _totals(self.intervals)
 
     @property
     def milliseconds(self) -> dict[str, float]:
@@ -103,11 +102,14 @@ class Record:
     @property
     def stages(self) -> dict[str, float]:
         """Total milliseconds of each stage over all timings."""
-        total: dict[str, float] = {}
-        for timings in self.timings:
-            for name, milliseconds in timings.stages.items():
-                total[name] = total.get(name, 0.0) + milliseconds
-        return total
+        return _totals(interval for timings in self.timings for interval in timings.intervals)
+
+
+def _totals(intervals: Iterable[Interval]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for interval in intervals:
+        total[interval.stage] = total.get(interval.stage, 0.0) + interval.seconds * 1000
+    return total
 
 
 _record: ContextVar[Record | None] = ContextVar("record", default=None)

@@ -129,8 +129,7 @@ class Ticket:
         last_of_round = not self._parts
         for place in {place for place, _ in self._running} - {place for part in self._parts for place, _ in part}:
             submission = self.submissions[place]
-            for interval in self._outcomes[place][-1].intervals(submission.plan.stage):
-                submission.timings.add(interval)
+            submission.timings.intervals.extend(self._outcomes[place][-1].intervals(submission.plan.stage))
         self._running = []
         if last_of_round and self._is_first_round:
             self._is_first_round = False

@@ -1,34 +1,61 @@
 """gunicorn's settings, derived from those of the service; by default one process with several threads."""
 
+import logging
 import math
 import os
+import resource
 import sys
+import time
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flask import Flask
 from gunicorn.app.base import BaseApplication
 from gunicorn.glogging import Logger
+from gunicorn.http.errors import ParseException
 
 from seewhy.app.errors import FieldError
 from seewhy.app.observability.logs import configuration
 from seewhy.app.observability.processes import forget_figures, join_figures
 from seewhy.app.server.application import Application
-from seewhy.app.server.file_limit import connections
-from seewhy.app.server.process_exit import end_process
 from seewhy.app.server.processes import Processes
 from seewhy.app.server.readiness import await_turn, begin
-from seewhy.app.server.unread_body import read_rest
 from seewhy.app.server.worker import Worker
 from seewhy.app.settings import Settings
 from seewhy.app.system.allocator import limit_arenas
 from seewhy.models.errors import UnknownModelError
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
 
 KEEPALIVE_SECONDS = 65
 """How long idle connections stay open: longer than proxies keep them, a minute, or those would use closed ones."""
 
 DRAIN_SECONDS = 5
 """Time beyond the deadline for sending the last answers; then the process aborts them."""
+
+
+BODY_SECONDS = 5.0
+"""Time limit for the rest of a body; behind a proxy, which buffers bodies, it comes at once."""
+
+
+def read_rest(_worker: Any, _request: Any, environ: "WSGIEnvironment", _response: Any) -> None:
+    """gunicorn's hook `post_request`: read the rest of a refused request's body, so that the client gets the answer.
+
+    gunicorn reads 64 kB of it and closes the connection. If some is still unread, the system resets the connection and
+    discards what the client has not read of the answer; a proxy takes that for an error of the service.
+    """
+    body, connection = environ.get("wsgi.input"), environ.get("gunicorn.socket")
+    if body is None or connection is None:  # the request was not valid
+        return
+    deadline = time.monotonic() + BODY_SECONDS
+    connection.settimeout(BODY_SECONDS)
+    with suppress(OSError, ParseException):
+        while time.monotonic() < deadline and body.read(2**16):
+            pass
+    with suppress(OSError):  # the connection may already be closed
+        connection.settimeout(None)
 
 
 class Log(Logger):  # type: ignore[misc]
@@ -146,3 +173,44 @@ def checked_app(settings: Settings, strict: bool = True) -> Flask:
     except UnknownModelError as error:
         raise FieldError(f"SEEWHY_DEFAULT_MODEL: {error}", field="default_model") from error
     return app
+
+
+MOST_CONNECTIONS = 1000
+"""Per process. A proxy needs one for each request in flight; the rest is for clients without a proxy."""
+
+RESERVED_FILES = 128
+"""Files for models, metrics and logs."""
+
+FILES_PER_THREAD = 4
+"""Files per thread: one to wait for a connection, the others for the work."""
+
+
+def raise_file_limit() -> None:
+    """Let this process and its children open as many files as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def connections(threads: int) -> int:
+    """Return how many connections a process may have at once, so that files are left for its work."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    return max(threads + 1, min(MOST_CONNECTIONS, files - FILES_PER_THREAD * threads - RESERVED_FILES))
+
+
+def end_process(error: BaseException | None) -> NoReturn:
+    """End this process.
+
+    At a normal exit Python dismantles PyTorch, waits for threads that answer, and kills threads in the middle of their
+    work, such as loading a model, on which C++ aborts.
+
+    Args:
+        error: the reason; the exit status is the one that Python would give it.
+    """
+    status = error.code if isinstance(error, SystemExit) else error and 1
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status if isinstance(status, int) else int(bool(status)))

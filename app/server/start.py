@@ -15,12 +15,9 @@ from pathlib import Path
 
 from seewhy.app.errors import FieldError
 from seewhy.app.observability.processes import share_figures
-from seewhy.app.server.configuration import Server, bare_host, checked_app
-from seewhy.app.server.file_limit import raise_file_limit
-from seewhy.app.server.process_exit import end_process
+from seewhy.app.server.configuration import Server, bare_host, checked_app, end_process, raise_file_limit
 from seewhy.app.server.processes import Processes
-from seewhy.app.setting_faults import misspelt
-from seewhy.app.settings import MOST_SECONDS, Settings
+from seewhy.app.settings import MOST_SECONDS, Settings, misspelt
 from seewhy.app.system.processors import share_processors
 
 

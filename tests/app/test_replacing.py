@@ -264,7 +264,7 @@ def test_a_process_says_whether_it_answers_and_gives_memory_back(monkeypatch):
 )
 def test_a_process_ends_with_its_main_loop(error, status, monkeypatch):
     exit_ = Mock()
-    monkeypatch.setattr("seewhy.app.server.process_exit.logging.shutdown", Mock())
+    monkeypatch.setattr("seewhy.app.server.configuration.logging.shutdown", Mock())
     monkeypatch.setattr("os._exit", exit_)
     worker = Mock(pid=os.getpid(), state=State())
     worker.state.answers = True

@@ -15,8 +15,7 @@ import torch
 from markupsafe import escape
 from PIL import Image
 
-from seewhy.app.answers.proof_figures import figures
-from seewhy.app.answers.report import command
+from seewhy.app.answers.report import command, figures
 from seewhy.app.pipeline.options import ExplainOptions
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.costs import Passes

@@ -17,9 +17,8 @@ import requests
 from gunicorn.http.errors import ParseException
 
 from seewhy.app.server import start as server
-from seewhy.app.server.configuration import Server
+from seewhy.app.server.configuration import BODY_SECONDS, Server, read_rest
 from seewhy.app.server.start import _check_port
-from seewhy.app.server.unread_body import MOST_SECONDS, read_rest
 from seewhy.app.settings import Settings
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import free_port, rests, underway
@@ -97,7 +96,7 @@ def test_a_large_upload_that_is_refused_is_read_to_its_end(url):
 
 def test_the_rest_of_a_body_is_waited_for_no_longer_than_said(monkeypatch):
     now, connection, body = [1000.0], Mock(), Mock()
-    monkeypatch.setattr("seewhy.app.server.unread_body.time", Mock(monotonic=lambda: now[0]))
+    monkeypatch.setattr("seewhy.app.server.configuration.time", Mock(monotonic=lambda: now[0]))
 
     def read(size):
         now[0] += 1
@@ -105,11 +104,11 @@ def test_the_rest_of_a_body_is_waited_for_no_longer_than_said(monkeypatch):
 
     body.read = read
     read_rest(None, None, {"wsgi.input": body, "gunicorn.socket": connection}, None)
-    assert now[0] == 1000 + MOST_SECONDS
+    assert now[0] == 1000 + BODY_SECONDS
     for error in (TimeoutError(), ParseException()):
         body.read = Mock(side_effect=error)
         read_rest(None, None, {"wsgi.input": body, "gunicorn.socket": connection}, None)
-    assert [call.args for call in connection.settimeout.mock_calls] == [(MOST_SECONDS,), (None,)] * 3
+    assert [call.args for call in connection.settimeout.mock_calls] == [(BODY_SECONDS,), (None,)] * 3
     read_rest(None, None, {}, None)
 
 

@@ -5,8 +5,7 @@ from pydantic import ValidationError
 
 from seewhy.app.errors import FieldError
 from seewhy.app.pipeline.model_store import torch_device
-from seewhy.app.setting_faults import misspelt, setting_faults
-from seewhy.app.settings import Settings
+from seewhy.app.settings import Settings, misspelt, setting_faults
 
 
 def test_variables_of_the_environment(monkeypatch, tmp_path):

@@ -18,7 +18,7 @@ import pytest
 import requests
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
-from seewhy.app.server import file_limit
+from seewhy.app.server import configuration
 from seewhy.app.server.readiness import State
 from seewhy.app.server.worker import WARNING_SECONDS, Worker
 from seewhy.app.system.stopping import SharedFlag
@@ -195,8 +195,8 @@ def test_connections_leave_files_for_the_work(monkeypatch):
     limits = []
     for soft in (resource.RLIM_INFINITY, 1_000_000, 1024, 256, 64):
         monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
-        limits.append(file_limit.connections(40))
-    assert limits == [file_limit.MOST_CONNECTIONS, file_limit.MOST_CONNECTIONS, 736, 41, 41]
+        limits.append(configuration.connections(40))
+    assert limits == [configuration.MOST_CONNECTIONS, configuration.MOST_CONNECTIONS, 736, 41, 41]
 
 
 @reads_proc
