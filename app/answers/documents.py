@@ -18,7 +18,6 @@ from seewhy.app.answers.schemas import (
     AnyTarget,
     BoxAnswer,
     BoxTargetAnswer,
-    DetectAnswer,
     DrawnAnswer,
     EvaluateAnswer,
     ExplainAnswer,
@@ -27,7 +26,6 @@ from seewhy.app.answers.schemas import (
     MethodIdentity,
     MethodValuesAnswer,
     ModelIdentity,
-    PredictAnswer,
     PredictionAnswer,
     RegionAnswer,
     SegmentAnswer,
@@ -43,7 +41,7 @@ from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.app.pipeline.choices import Drawing, Format
 from seewhy.app.pipeline.record import Timings
-from seewhy.app.pipeline.results import DetectResult, EvaluateResult, ExplainResult, PredictResult, Result
+from seewhy.app.pipeline.results import EvaluateResult, ExplainResult, Result
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.evaluate import is_control
@@ -58,7 +56,6 @@ from seewhy.explainers.imaging.render import (
     panel_columns,
     value_range,
 )
-from seewhy.explainers.methods.catalogue import Method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.agreement import rank_correlation
 from seewhy.explainers.results.array_files import ArrayFile
@@ -88,16 +85,6 @@ _ENCODED_BYTES = 12
 """Bytes per pixel of a drawing as PNG, as base64 and within JSON."""
 
 
-def prediction_document(result: PredictResult) -> PredictAnswer:
-    """Return the answer of /predict."""
-    return PredictAnswer(model=model_identity(result.model), predictions=ranked(result.predictions))
-
-
-def detection_document(result: DetectResult) -> DetectAnswer:
-    """Return the answer of /detect."""
-    return DetectAnswer(model=model_identity(result.model), boxes=list(result.boxes))
-
-
 def evaluation_document(result: EvaluateResult) -> EvaluateAnswer:
     """Return the answer of /evaluate."""
     methods = [
@@ -122,9 +109,6 @@ def explain_body(result: ExplainResult, form: Format, values: bool | Literal["ma
 
     Args:
         values: as for `json_documents`.
-
-    Raises:
-        AnswerTooLargeError, DeadlineError, OutOfMemoryError: as `json_documents`, `arrays` or `draw`.
     """
     if form == "json":
         body = json_parts(json_documents([result], values, settings.max_json_values)[0])
@@ -250,7 +234,7 @@ def _document(result: ExplainResult, with_map: bool) -> ExplainAnswer:
     for explanation in result.explanations:
         result.deadline.check()
         answers.append(_explanation(explanation, result, style, with_map))
-    methods = [method_identity(method, explainer) for method, explainer in result.methods]
+    methods = [identity_of(method.name, explainer) for method, explainer in result.methods]
     return ExplainAnswer(
         **head_of(result),
         method=methods[0],
@@ -351,11 +335,6 @@ def _heatmap(explanation: Explanation, style: Style, with_map: bool) -> tuple[Ex
     )
     low, high = value_range(raw, signed, ends(explanation.map, style.scale))
     return heatmap, DrawnAnswer(colormap=style.colormap or default_colormap(signed), low=low, high=high)
-
-
-def method_identity(method: Method, explainer: Explainer) -> MethodIdentity:
-    """Return the method and its options."""
-    return identity_of(method.name, explainer)
 
 
 def identity_of(name: str, explainer: Explainer) -> MethodIdentity:

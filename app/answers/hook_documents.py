@@ -13,7 +13,7 @@ from seewhy.app.answers.documents import (
     drawn_bytes,
     encoded,
     head_of,
-    method_identity,
+    identity_of,
     ranked,
     take_heatmaps,
     target_answer,
@@ -78,12 +78,7 @@ def capture_body(result: CaptureResult, form: CaptureFormat, options: CaptureOpt
 
 
 def intervention_body(result: InterveneResult, form: InterveneFormat, values: bool, max_values: int) -> Body:
-    """Return the body of an intervention in a format.
-
-    Raises:
-        AnswerTooLargeError: there are more values than allowed, or than ever fit into memory.
-        OutOfMemoryError: there is no memory for them or for the drawing at present.
-    """
+    """Return the body of an intervention in a format."""
     intervention = result.intervention
     picture = intervention.before.picture
 
@@ -162,7 +157,7 @@ def _intervention_answer(result: InterveneResult, panel: bytes) -> InterveneAnsw
     ]
     return InterveneAnswer(
         **head_of(result),
-        method=method_identity(result.method, result.explainer),
+        method=identity_of(result.method.name, result.explainer),
         layers=list(before.layers),
         target=target_answer(before.target),
         edits=list(intervention.edits),

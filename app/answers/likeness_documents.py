@@ -12,12 +12,7 @@ _REMEDY = "ask for a drawing"
 
 
 def similar_body(result: SimilarResult, form: Format, settings: Settings) -> Body:
-    """Return the body of a likeness in a format.
-
-    Raises:
-        AnswerTooLargeError: there are more values than allowed, or than ever fit into memory.
-        OutOfMemoryError: there is no memory for them or for the drawing at present.
-    """
+    """Return the body of a likeness in a format."""
     likeness = result.likeness
     if form == "npz":
         take_values([place.width * place.height for place in likeness.geometries], settings.max_values, _REMEDY)

@@ -35,11 +35,7 @@ _UNREPEATED = {"format", "model", "method", "top", "values"}
 def report_body(
     result: ExplainResult, options: ExplainOptions, upload: bytes, mask: bytes | None, settings: Settings
 ) -> bytes:
-    """Return the report of explanations as UTF-8.
-
-    Raises:
-        DeadlineError, OutOfMemoryError: as `json_documents`.
-    """
+    """Return the report of explanations as UTF-8."""
     (document,) = json_documents([result], values=False, max_values=settings.max_json_values)
     record = _record(result, options, document, upload, mask, settings)
     picture = fit(result.explanations[0].picture, result.style.max_side)

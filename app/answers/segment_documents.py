@@ -19,11 +19,7 @@ _COPIES = (2, 7)
 
 
 def segment_body(result: SegmentResult, form: Format, settings: Settings) -> Body:
-    """Return the body of segments in a format.
-
-    Raises:
-        OutOfMemoryError: there is no memory for the mask or for the drawing at present.
-    """
+    """Return the body of segments in a format."""
     segments = result.segments
     place = segments.geometry
     if form in ("png", "jpeg", "webp") and result.options.view != "mask":

@@ -29,9 +29,6 @@ def check(schema: type[Schema], fields: dict[str, Any], items: Sequence[Item]) -
     Args:
         items: the pictures that it needs. If none of them exists, or the only one cannot be used, the command ends
             here, as if it had run.
-
-    Raises:
-        InvalidOptionsError, FieldError, OptionError: as the service.
     """
     settings = read_settings()
     options = validate(schema, fields, {*schema.model_fields, *_method_options(schema, fields)})

@@ -99,11 +99,7 @@ def plan(
 
 
 def check_terminal(items: Sequence[Item], form: str) -> None:
-    """Refuse to print an answer that is not text to a terminal.
-
-    Raises:
-        click.UsageError: the standard output is a terminal, but the answer is not text.
-    """
+    """Refuse to print an answer that is not text to a terminal."""
     if items[0].output == DASH and sys.stdout.isatty() and form not in _TEXTS:
         raise click.UsageError("Standard output is a terminal, but the result is not text: name a file.")
 

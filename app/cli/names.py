@@ -8,7 +8,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -103,25 +103,23 @@ def layer_names(model: str) -> list[str]:
     return search() if model in _names_in_file() else _cached(f"layers of {model}", search)
 
 
-def complete_colormap(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the colour maps with this prefix."""
-    return [name for name in SEQUENTIAL + DIVERGING if name.startswith(incomplete)]
+Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def complete_method(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the methods with this prefix."""
-    return [name for name in method_names() if name.startswith(incomplete.lower())]
+def _completion(names: Callable[[click.Context], Iterable[str]]) -> Completion:
+    """Return the function that completes names, whose prefix may be in either case."""
+    return lambda ctx, _, incomplete: [name for name in names(ctx) if name.lower().startswith(incomplete.lower())]
 
 
-def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the models with this prefix."""
-    return [name for name in model_names() if name.startswith(incomplete)]
+def _layers(ctx: click.Context) -> list[str]:
+    """Return the layers of the model on the command line, or of the default one."""
+    return layer_names(ctx.params.get("model") or os.environ.get("SEEWHY_DEFAULT_MODEL") or "efficientnet_lite0")
 
 
-def complete_layer(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the layers with this prefix, of the model on the command line or of the default one."""
-    model = ctx.params.get("model") or os.environ.get("SEEWHY_DEFAULT_MODEL") or "efficientnet_lite0"
-    return [path for path in layer_names(model) if path.startswith(incomplete)]
+complete_colormap = _completion(lambda _: SEQUENTIAL + DIVERGING)
+complete_method = _completion(lambda _: method_names())
+complete_model = _completion(lambda _: model_names())
+complete_layer = _completion(_layers)
 
 
 def _names_in_file() -> list[str]:

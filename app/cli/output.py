@@ -31,9 +31,3 @@ def exit_failed(failures: int, total: int) -> NoReturn:
     if total > 1:
         click.echo(f"{failures} of {total} pictures failed.", err=True)
     sys.exit(FAILED)
-
-
-def print_bytes(body: bytes) -> None:
-    """Write bytes to the standard output."""
-    sys.stdout.buffer.write(body)
-    sys.stdout.buffer.flush()

@@ -11,14 +11,14 @@ from typing import Any
 import click
 from PIL import Image
 
-from seewhy.app.answers.documents import draw, encode, explain_body
+from seewhy.app.answers.documents import draw, explain_body
 from seewhy.app.answers.likeness_documents import similar_body
 from seewhy.app.answers.report import report_body
 from seewhy.app.answers.segment_documents import segment_body
 from seewhy.app.answers.stream import Body
 from seewhy.app.cli.files import DASH, Item, printable, read, write
 from seewhy.app.cli.interrupt import unbroken
-from seewhy.app.cli.output import exit_failed, print_bytes, print_failure
+from seewhy.app.cli.output import exit_failed, print_failure
 from seewhy.app.cli.run import (
     concurrency,
     for_each,
@@ -43,22 +43,12 @@ from seewhy.app.pipeline.options import (
     SegmentOptions,
     SimilarOptions,
 )
-from seewhy.app.pipeline.plan import build_explainers
 from seewhy.app.pipeline.results import ExplainResult
 from seewhy.explainers import evaluate
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import PictureError
 from seewhy.explainers.results.evaluation import Evaluation
 from seewhy.explainers.trust.proof import Proof
-
-
-@dataclass(frozen=True)
-class Extras:
-    """Output besides the answers."""
-
-    skip_existing: bool
-    sheet: Path | None
-    summary: Path | None
 
 
 @dataclass(frozen=True)
@@ -90,12 +80,14 @@ class _Run:
     options: ExplainOptions
     mask: bytes | None
     form: ExplainFormat
-    extras: Extras
+    skip_existing: bool
+    sheet: Path | None
+    summary: Path | None
 
     def start(self) -> None:
         with ExitStack() as files:
-            sheet = Sheet(self.extras.sheet, self._title) if self.extras.sheet else None
-            summary = Summary(self.extras.summary, self.extras.skip_existing) if self.extras.summary else None
+            sheet = Sheet(self.sheet, self._title) if self.sheet else None
+            summary = Summary(self.summary, self.skip_existing) if self.summary else None
             for file in (sheet, summary):
                 if file is not None:
                     files.callback(file.close)
@@ -110,7 +102,7 @@ class _Run:
                 if summary:
                     summary.add(*answer.rows)
                 if answer.body:
-                    print_bytes(answer.body)
+                    click.echo(answer.body, nl=False)
                 click.echo(answer.line, err=item.output == DASH)
 
             def report_failure(item: Item, message: str) -> None:
@@ -120,17 +112,11 @@ class _Run:
             if skipped := sum(map(self._skips, self.items)):
                 click.echo(f"{skipped} of {len(self.items)} outputs already exist.", err=True)
             if skipped < len(self.items):
-                names = self.options.method or [self.service.default_method(self.options.model)]
-                build_explainers(names, self.options, self.service.settings)  # loading the model takes longer
                 load_model(self.service, self.options.model)
             for_each(self.items, self._answer, report, report_failure, concurrency(self.service.settings.max_batch))
 
     def _skips(self, item: Item) -> bool:
-        return self.extras.skip_existing and item.is_done
-
-    @property
-    def _is_drawing(self) -> bool:
-        return self.form in DRAWINGS
+        return self.skip_existing and item.is_done
 
     @property
     def _title(self) -> str:
@@ -141,23 +127,18 @@ class _Run:
         start = time.perf_counter()
         if self._skips(item):
             return _Answer(tile=self._old_tile(item))
-        draws = self._is_drawing or self.extras.sheet is not None
-        drawn = draws or self.form in ("json", "report")
-        upload = read(item.picture)
+        upload, settings = read(item.picture), self.service.settings
+        drawn = self.form != "npz" or self.sheet is not None
         try:
             result = self.service.explain(upload, self.options, drawn, self.mask)
         except PictureError as error:
             if error.field == "mask":
                 raise click.ClickException(f"The mask: {error}") from error
             raise
-        drawing = draw(result) if draws else None
-        if self.form == "json" or self.form == "npz":
-            answer = explain_body(result, self.form, self.options.values, self.service.settings)
-            body = in_one_piece(answer, self.form)
-        elif self.form == "report":
-            body = report_body(result, self.options, upload, self.mask, self.service.settings)
+        if self.form == "report":
+            body = report_body(result, self.options, upload, self.mask, settings)
         else:
-            body = encode(drawing or draw(result), self.form)
+            body = in_one_piece(explain_body(result, self.form, self.options.values, settings), self.form)
         to_file = item.output != DASH
         if to_file:
             write(item.output, body)
@@ -168,14 +149,14 @@ class _Run:
         return _Answer(
             line="\n".join([f"{printable(item.picture)}: {classes} by {methods}{place}", *_proofs(result)]),
             caption=f": {classes}",
-            rows=tuple(_rows(item, result, milliseconds)) if self.extras.summary else (),
+            rows=tuple(_rows(item, result, milliseconds)) if self.summary else (),
             body=b"" if to_file else body,
-            tile=Sheet.tile(drawing) if drawing and self.extras.sheet else None,
+            tile=Sheet.tile(draw(result)) if self.sheet else None,
         )
 
     def _old_tile(self, item: Item) -> Image.Image | None:
         """Return the tile of an answer that already existed, if it is a picture."""
-        if not (self.extras.sheet and self._is_drawing):
+        if not (self.sheet and self.form in DRAWINGS):
             return None
         with Image.open(item.output) as drawing:
             return Sheet.tile(drawing)
@@ -186,12 +167,14 @@ def explain_pictures(
     form: ExplainFormat,
     options: ExplainOptions,
     mask: Path | None,
-    extras: Extras,
     device: str | None,
+    skip_existing: bool,
+    sheet: Path | None,
+    summary: Path | None,
 ) -> None:
     """Explain pictures, several at once, so that they share passes of the model; exit with 1 if some failed."""
     marked = None if mask is None else mask.read_bytes()
-    _Run(open_service(device), items, options, marked, form, extras).start()
+    _Run(open_service(device), items, options, marked, form, skip_existing, sheet, summary).start()
 
 
 def predict_pictures(items: list[Item], options: PredictOptions, device: str | None) -> None:
@@ -306,11 +289,7 @@ def evaluate_pictures(
     places: Sequence[list[Box] | None] | None,
     device: str | None,
 ) -> None:
-    """Print the table of methods and metrics, and write it to a file; exit with 1 if some pictures failed.
-
-    Raises:
-        click.ClickException: the output cannot be written.
-    """
+    """Print the table of methods and metrics, and write it to a file; exit with 1 if some pictures failed."""
     service = open_service(device)
     table = evaluate(
         load_model(service, options.model),

@@ -94,9 +94,9 @@ def explain(
     needed = [] if skip_existing or summary else items
     request = check(ExplainOptions, {**fields(options, extra), "format": answer_form}, needed)
 
-    from seewhy.app.cli.picture_answers import Extras, explain_pictures
+    from seewhy.app.cli.picture_answers import explain_pictures
 
-    explain_pictures(items, answer_form, request, mask, Extras(skip_existing, sheet, summary), device)
+    explain_pictures(items, answer_form, request, mask, device, skip_existing, sheet, summary)
 
 
 @click.command()

@@ -16,7 +16,7 @@ from seewhy.app.answers.stream import Body
 from seewhy.app.cli.environment import read_settings
 from seewhy.app.cli.files import DASH, Item, check_terminal, printable, write
 from seewhy.app.cli.interrupt import INTERRUPTED, unbroken
-from seewhy.app.cli.output import exit_failed, print_bytes, print_failure
+from seewhy.app.cli.output import exit_failed, print_failure
 from seewhy.app.errors import EXPECTED, field_of, kind_of
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.disconnect import client_disconnected
@@ -147,7 +147,7 @@ def write_each(items: Sequence[Item], form: str, work: Callable[[Item], tuple[st
     def report(item: Item, answer: tuple[str, bytes]) -> None:
         line, body = answer
         if body:
-            print_bytes(body)
+            click.echo(body, nl=False)
         click.echo(line, err=item.output == DASH)
 
     for_each(items, write_answer, report)

@@ -58,11 +58,7 @@ class InferRequest:
         return self.outputs or tuple(V2RequestedOutput(name=name) for name in usual)
 
     def pictures(self) -> list[bytes | Numbers]:
-        """Return the pictures one by one.
-
-        Raises:
-            FieldError: the tensor does not have the axes of pictures.
-        """
+        """Return the pictures one by one."""
         if isinstance(self.tensor, list):
             return list(self.tensor)
         if self.tensor.ndim == 3:

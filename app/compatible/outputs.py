@@ -46,11 +46,7 @@ def explained_names(head: Head, has_proofs: bool = False) -> tuple[str, ...]:
 
 
 def check_proofs(outputs: Sequence[V2RequestedOutput], has_proofs: bool) -> None:
-    """Check that outputs contain proofs if and only if these are requested.
-
-    Raises:
-        FieldError: they do not.
-    """
+    """Check that outputs contain proofs if and only if these are requested."""
     names = {output.name for output in outputs}
     if has_proofs and names.isdisjoint({PROOFS, "explanation"}):
         raise FieldError(

@@ -13,7 +13,7 @@ from seewhy.app.compatible.schemas import ProtocolError, TorchServeError
 from seewhy.app.errors import FieldError, TooManyPicturesError
 from seewhy.app.http.declaration import BINARY, Declaration, Protocol, Schema
 from seewhy.app.http.problems import ErrorReport
-from seewhy.app.http.routes import model_spec, service
+from seewhy.app.http.routes import json_response, model_spec, service
 from seewhy.models.errors import WeightsUnavailableError
 from seewhy.models.spec import ModelSpec
 
@@ -93,11 +93,7 @@ def picture_reader(spec: ModelSpec, meaning: Range | None) -> PictureReader:
 
 
 def check_count(count: int) -> None:
-    """Refuse a request without pictures, or with too many.
-
-    Raises:
-        FieldError, TooManyPicturesError: there are no pictures, or too many.
-    """
+    """Refuse a request without pictures, or with too many."""
     most = service().settings.max_instances
     if count < 1:
         raise FieldError("There is no picture; send one or more.", field="instances")
@@ -119,14 +115,9 @@ def options_of(parameters: dict[str, Any], name: str) -> dict[str, Any]:
 
 def protocol_error(error: Exception, report: ErrorReport) -> Response:
     """Return an error in the format of KServe's protocols."""
-    return answer(ProtocolError(error=report.detail), status_of(report))
+    return json_response(ProtocolError(error=report.detail), status_of(report))
 
 
 def status_of(report: ErrorReport) -> int:
     """Return the status of an error; other servers answer 400 to invalid requests except for 404 and 413."""
     return 400 if report.kind.status in (406, 415, 422) else report.kind.status
-
-
-def answer(document: BaseModel, status: int = 200) -> Response:
-    """Return a document as JSON."""
-    return Response(document.model_dump_json(exclude_unset=True), status=status, mimetype="application/json")

@@ -19,7 +19,6 @@ from seewhy.app.compatible.routes import (
     PICTURE,
     VERSION,
     TorchServe,
-    answer,
     options_of,
     picture_reader,
     status_of,
@@ -36,7 +35,7 @@ from seewhy.app.errors import (
 from seewhy.app.http.bodies import parse_json, read_body
 from seewhy.app.http.declaration import Declaration, Protocol, Schema
 from seewhy.app.http.problems import ErrorReport
-from seewhy.app.http.routes import format_of, liveness, model_spec, service
+from seewhy.app.http.routes import format_of, json_response, liveness, model_spec, service
 from seewhy.app.http.uploads import file_bytes, flatten, merge, read_texts
 from seewhy.app.pipeline.choices import DRAWINGS, Drawing
 from seewhy.app.pipeline.computation import ChannelGradients
@@ -80,7 +79,7 @@ def torchserve_error(error: Exception, report: ErrorReport) -> Response:
     """Return an error in TorchServe's format."""
     status = status_of(report)
     kind = _KINDS.get(type(error)) or _TYPES.get(status, "InternalServerException")
-    return answer(TorchServeError(code=status, type=kind, message=report.detail), status)
+    return json_response(TorchServeError(code=status, type=kind, message=report.detail), status)
 
 
 _KINDS: dict[type[Exception], str] = {
@@ -112,8 +111,8 @@ def ping() -> Response:
         liveness().require()
         service().models.require_ready()
     except (BrokenError, NotReadyError):
-        return answer(HealthAnswer(status="Unhealthy"), HTTPStatus.SERVICE_UNAVAILABLE)
-    return answer(HealthAnswer(status="Healthy"))
+        return json_response(HealthAnswer(status="Unhealthy"), HTTPStatus.SERVICE_UNAVAILABLE)
+    return json_response(HealthAnswer(status="Healthy"))
 
 
 @blueprint.route("/predictions/<path:name>/<version>", methods=["POST", "PUT"])

@@ -11,7 +11,6 @@ from seewhy.app.compatible.outputs import numbers
 from seewhy.app.compatible.routes import (
     EXPLAIN,
     KServe,
-    answer,
     available_names,
     check_count,
     json_request,
@@ -30,7 +29,7 @@ from seewhy.app.compatible.schemas import (
 )
 from seewhy.app.errors import FieldError
 from seewhy.app.http.bodies import parse_object, read_body
-from seewhy.app.http.routes import model_spec, service
+from seewhy.app.http.routes import json_response, model_spec, service
 from seewhy.app.pipeline.decode import Source
 from seewhy.app.pipeline.parse import parse
 from seewhy.models.spec import ModelSpec
@@ -42,14 +41,14 @@ blueprint = Blueprint("v1", __name__, url_prefix="/v1")
 @KServe("The available models", answers=(V1Models,))
 def models() -> Response:
     """List the models whose weights are available."""
-    return answer(V1Models(models=available_names()))
+    return json_response(V1Models(models=available_names()))
 
 
 @blueprint.get("/models/<model:name>")
 @KServe("Whether a model is ready", answers=(ReadyModel,))
 def model(name: str) -> Response:
     """Answer whether a model is ready."""
-    return answer(ReadyModel(name=ready_spec(name).name, ready=True))
+    return json_response(ReadyModel(name=ready_spec(name).name, ready=True))
 
 
 @blueprint.post("/models/<model:name>:predict")
@@ -66,8 +65,8 @@ def predict(name: str) -> Response:
     _pop_targets(body)  # clients send the same instances to predict and explain
     results = service().classify(_pictures(body, spec, options.range), name, options.top)
     if options.output == "labels":
-        return answer(V1Predictions(predictions=[ranked(result.predictions) for result in results]))
-    return answer(V1Predictions(predictions=numbers(results, options.output).tolist()))
+        return json_response(V1Predictions(predictions=[ranked(result.predictions) for result in results]))
+    return json_response(V1Predictions(predictions=numbers(results, options.output).tolist()))
 
 
 @blueprint.post("/models/<model:name>:explain")

@@ -24,7 +24,6 @@ from seewhy.app.compatible.routes import (
     EXPLAIN,
     VERSION,
     KServe,
-    answer,
     available_names,
     check_count,
     json_request,
@@ -50,7 +49,7 @@ from seewhy.app.compatible.tensors import HEADER, Tensor
 from seewhy.app.errors import FieldError, VersionNotFoundError
 from seewhy.app.http.bodies import read_body
 from seewhy.app.http.declaration import BINARY
-from seewhy.app.http.routes import liveness, model_spec, service
+from seewhy.app.http.routes import json_response, liveness, model_spec, service
 from seewhy.app.pipeline.decode import Source
 from seewhy.app.pipeline.parse import parse
 from seewhy.models.spec import ModelSpec
@@ -78,7 +77,7 @@ _Inference = partial(
 def server() -> Response:
     """Return name and version of the server."""
     extensions = ["binary_tensor_data", "classification"]
-    return answer(V2Server(name="seewhy", version=version_of("seewhy"), extensions=extensions))
+    return json_response(V2Server(name="seewhy", version=version_of("seewhy"), extensions=extensions))
 
 
 @blueprint.get("/health/live")
@@ -86,7 +85,7 @@ def server() -> Response:
 def live() -> Response:
     """Answer that the process is alive; 503 if it is broken for good."""
     liveness().require()
-    return answer(V2Live(live=True))
+    return json_response(V2Live(live=True))
 
 
 @blueprint.get("/health/ready")
@@ -95,14 +94,14 @@ def ready() -> Response:
     """Answer whether the default model is loaded."""
     liveness().require()
     service().models.require_ready()
-    return answer(V2Ready(ready=True))
+    return json_response(V2Ready(ready=True))
 
 
 @blueprint.get("/models")
 @KServe("The available models", answers=(V1Models,))
 def models() -> Response:
     """List the models whose weights are available."""
-    return answer(V1Models(models=available_names()))
+    return json_response(V1Models(models=available_names()))
 
 
 @blueprint.get("/models/<model:name>/versions/<version>")
@@ -111,7 +110,7 @@ def models() -> Response:
 def model(name: str, version: str = VERSION) -> Response:
     """Describe a model's tensors."""
     spec = _spec(name, version)
-    return answer(
+    return json_response(
         V2Model(
             name=spec.name, versions=[VERSION], platform="pytorch_seewhy", inputs=_inputs(spec), outputs=_outputs(spec)
         )
@@ -124,7 +123,7 @@ def model(name: str, version: str = VERSION) -> Response:
 def model_ready(name: str, version: str = VERSION) -> Response:
     """Answer whether a model is ready."""
     _spec(name, version)
-    return answer(ReadyModel(name=ready_spec(name).name, ready=True))
+    return json_response(ReadyModel(name=ready_spec(name).name, ready=True))
 
 
 @blueprint.post("/models/<model:name>/versions/<version>/infer")

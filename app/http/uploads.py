@@ -56,33 +56,27 @@ class Upload:
         return [self.picture] if self.other is None else [self.picture, self.other]
 
 
-def read_pair(request: Request, second: SecondPicture) -> tuple[Upload, bytes]:
-    """Return the content of a request for two pictures, and the bytes of the second one; errors as `read_request`."""
-    upload = read_request(request, second)
-    if upload.other is None:
-        raise MalformedRequestError(
-            f"There is no second picture. Send both as multipart file fields (curl -F image=@cat.png -F "
-            f"{second.name}=@dog.png), or as base64 in the members 'image' and '{second.name}' of JSON; a body with "
-            "an image/* content type contains only one picture.",
-            field=second.name,
-        )
-    return upload, upload.other
-
-
 def read_request(request: Request, second: SecondPicture | None = None) -> Upload:
     """Return the bytes of the pictures, and the options.
 
     Args:
-        second: the second picture, if the route takes one; it may be missing.
+        second: the second picture, if the route takes one.
 
     Raises:
-        MalformedRequestError: there is no picture, or the body cannot be parsed.
+        MalformedRequestError: there is no picture, a required second one is missing, or the body cannot be parsed.
         UnsupportedBodyError: the content type is not supported.
         FieldError: a field is repeated that may not be, or `image` is not base64.
         BodyTooLargeError: the body has more strings or values than a request needs.
         OutOfMemoryError: there is no memory for the body at present.
     """
     upload = _read(request, None if second is None else second.name)
+    if second is not None and second.is_required and upload.other is None:
+        raise MalformedRequestError(
+            f"There is no second picture. Send both as multipart file fields (curl -F image=@cat.png -F "
+            f"{second.name}=@dog.png), or as base64 in the members 'image' and '{second.name}' of JSON; a body with "
+            "an image/* content type contains only one picture.",
+            field=second.name,
+        )
     account().keep(len(upload.picture) + len(upload.other or b""), BODY)  # the rest of the body has been freed
     return upload
 
@@ -195,11 +189,7 @@ def decode_base64(field: str, text: Any) -> bytes:
 
 
 def merge(query: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of the query string and of the body.
-
-    Raises:
-        FieldError: an option is in both.
-    """
+    """Return the options of the query string and of the body, none of which may be in both."""
     for name in query:
         if name in body:
             raise FieldError(f"{name} is in both the query string and the body; give it once.", field=name)

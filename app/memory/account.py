@@ -1,5 +1,6 @@
 """The account of one request in the memory budget; see `seewhy.app.memory.budget`."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,15 +8,14 @@ from contextvars import ContextVar
 
 from seewhy.app.memory.budget import MemoryBudget, Purpose
 
+UNLIMITED = MemoryBudget(sys.maxsize)
+"""The budget of work without a request, and of what a request takes after its end."""
+
 
 class Account:
-    """The bytes that one request holds of a budget, until the account is closed.
+    """The bytes that one request holds of a budget, until the account is closed."""
 
-    Args:
-        budget: the budget; None for no limit.
-    """
-
-    def __init__(self, budget: MemoryBudget | None) -> None:
+    def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
         self._lock = threading.Lock()
         self.holdings = 0
@@ -28,16 +28,14 @@ class Account:
             ServiceError, PictureError: the bytes could never fit; `purpose` has the class.
         """
         with self._lock:
-            if self._budget is not None:
-                self._budget.take(size, self.holdings, purpose)
-                self.holdings += size
+            self._budget.take(size, self.holdings, purpose)
+            self.holdings += size
 
     def give(self, size: int) -> None:
         """Give bytes back."""
         with self._lock:
-            if self._budget is not None:
-                self.holdings -= size
-                self._budget.give(size)
+            self.holdings -= size
+            self._budget.give(size)
 
     def keep(self, size: int, purpose: Purpose) -> None:
         """Hold this many bytes in total, because the rest has been freed; errors as `take`."""
@@ -77,24 +75,21 @@ class Account:
             OutOfMemoryError: answers and bodies of others leave too little.
             ServiceError, PictureError: the bytes could never fit.
         """
-        if self._budget is not None:
-            self._budget.wait(size, self.holdings, purpose, check, share, aside)
-            with self._lock:
-                self.holdings += size
+        self._budget.wait(size, self.holdings, purpose, check, share, aside)
+        with self._lock:
+            self.holdings += size
 
     def leave(self, size: int, remainder: int = 0) -> None:
         """Give back the bytes of `wait`, except a remainder, which stays for longer."""
         with self._lock:
-            if self._budget is not None:
-                self.holdings -= size - remainder
-                self._budget.leave(size, remainder)
+            self.holdings -= size - remainder
+            self._budget.leave(size, remainder)
 
     def close(self) -> None:
         """Give everything back and stop counting."""
         with self._lock:
-            if self._budget is not None:
-                self._budget.give(self.holdings)
-                self._budget, self.holdings = None, 0
+            self._budget.give(self.holdings)
+            self._budget, self.holdings = UNLIMITED, 0
 
 
 _account: ContextVar[Account | None] = ContextVar("account", default=None)
@@ -107,4 +102,4 @@ def begin(account: Account) -> None:
 
 def current() -> Account:
     """Return the account of this thread's request; without one, an account without limit."""
-    return _account.get() or Account(None)
+    return _account.get() or Account(UNLIMITED)

@@ -20,48 +20,17 @@ OTHER = "other"
 _log = logging.getLogger(__name__)
 
 
-class Listeners(Observer):
-    """Forwards each event of `Observer` to a list of observers, in order.
+class Operations(Observer):
+    """The listeners of one application. It forwards each event of `Observer` to them, in order.
 
     Their errors are logged: they must not end a request or the thread of a model.
-    """
-
-    def __init__(self, listeners: Iterable[Observer]) -> None:
-        self.listeners = list(listeners)
-
-
-def _broadcast(event: str) -> Callable[..., Any]:
-    """Return the method of `Listeners` for an event. It returns the last true result of a listener, if any."""
-
-    def tell(self: Listeners, *args: Any) -> Any:
-        result = None
-        for listener in self.listeners:
-            try:
-                result = getattr(listener, event)(*args) or result
-            except Exception:
-                _log.exception("An event could not be recorded")
-        return result
-
-    return tell
-
-
-# Derived from the protocol, so that an event is declared once.
-for _event in [name for name in vars(Observer) if not name.startswith("_")]:
-    setattr(Listeners, _event, _broadcast(_event))
-
-
-class Operations(Listeners):
-    """The listeners of one application.
-
-    Raises:
-        FieldError: traces are on, but OpenTelemetry is not installed.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.metrics = Metrics(settings)
         self.traces = traces_of(settings)
         traces = [self.traces] if self.traces is not None else []
-        super().__init__([self.metrics, *traces, Logs(settings)])  # log lines name the trace
+        self.listeners: list[Observer] = [self.metrics, *traces, Logs(settings)]  # log lines name the trace
 
     def watch(self, app: Flask) -> None:
         """Listen to all requests of an application; its earlier hooks are not observed."""
@@ -96,6 +65,26 @@ class Operations(Listeners):
         record.seconds = time.monotonic() - record.started
         self.answered(record)
         begin(None)
+
+
+def _broadcast(event: str) -> Callable[..., Any]:
+    """Return the method of `Operations` for an event. It returns the last true result of a listener, if any."""
+
+    def tell(self: Operations, *args: Any) -> Any:
+        result = None
+        for listener in self.listeners:
+            try:
+                result = getattr(listener, event)(*args) or result
+            except Exception:
+                _log.exception("An event could not be recorded")
+        return result
+
+    return tell
+
+
+# Derived from the protocol, so that an event is declared once.
+for _event in [name for name in vars(Observer) if not name.startswith("_")]:
+    setattr(Operations, _event, _broadcast(_event))
 
 
 def _count(chunks: Iterator[bytes], source: Iterable[object], record: Record) -> Iterator[bytes]:

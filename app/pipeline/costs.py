@@ -68,11 +68,7 @@ def require_time(
     methods: Sequence[Method],
     less: str = "fewer classes",
 ) -> None:
-    """Refuse work that takes longer than the request has, even on an idle server.
-
-    Raises:
-        TooMuchWorkError: the work takes clearly longer.
-    """
+    """Refuse work that takes longer than the request has, even on an idle server."""
     if least <= CLEARLY * deadline.remaining:
         return
     options = list(dict.fromkeys(name for method in methods for name in method.counted))

@@ -99,13 +99,10 @@ class Engine:
             raise
 
     def evict(self, keep: Collection[str], timeout: float) -> bool:
-        """Stop the least recently used idle model, and wait until its weights are freed.
+        """Stop the least recently used idle model and wait until its weights are freed; return whether there was one.
 
         Args:
             timeout: maximum wait, in seconds.
-
-        Returns:
-            Whether there was an idle model.
         """
         with self._lock:
             names = [name for name, threads in self._threads.items() if not threads.failed and threads.idle]

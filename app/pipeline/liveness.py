@@ -82,11 +82,7 @@ class Liveness(Observer):
             self._request_failed = True
 
     def require(self) -> None:
-        """Check the process, and refuse if it is broken.
-
-        Raises:
-            BrokenError: the message says why the process is broken.
-        """
+        """Check the process, and refuse if it is broken."""
         if faults := self.faults():
             raise BrokenError(f"This process must be replaced: {' '.join(faults)}")
 

@@ -146,12 +146,7 @@ class ModelStore:
         self.engine.stop(timeout)
 
     def _load(self, name: str) -> LoadedModel:
-        """Load a model, and possibly compile the parts that every request needs, in the thread that will run it.
-
-        Raises:
-            ModelTooLargeError: the model can never fit into memory.
-            OutOfMemoryError: the model does not fit at present.
-        """
+        """Load a model, and possibly compile the parts that every request needs, in the thread that will run it."""
         dtype = torch.bfloat16 if self._settings.precision == "bfloat16" else torch.float32
         load = partial(
             self.registry.load, name, device=self._device, accelerator=self._settings.accelerator, dtype=dtype
@@ -174,11 +169,7 @@ class ModelStore:
 
 
 def _check_method(name: str) -> None:
-    """Refuse a default method that explains no classifier.
-
-    Raises:
-        FieldError: there is no such method, or it needs targets that only other models have.
-    """
+    """Refuse a default method that explains no classifier."""
     try:
         needs = get_method(name).needs
     except OptionError as error:

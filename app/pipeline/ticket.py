@@ -69,11 +69,7 @@ class Ticket:
         return self.submissions[0].plan
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the model, at most `seconds`; return whether `result` would return at once.
-
-        Raises:
-            Exception: errors as `result`.
-        """
+        """Wait for the model, at most `seconds`; return whether `result` would return at once. Errors as there."""
         running = wait([job.future for _, job in self._running], seconds).not_done
         deadline = self.plan.deadline
         if running and deadline.remaining and not deadline.is_disconnected():

@@ -27,15 +27,11 @@ Fault = tuple[str, str]
 """The place of a fault, such as the name of an option, and a sentence about it."""
 
 
-def _no_place(fault: Any) -> Fault | None:
-    return None
-
-
 def validate(
     schema: type[Schema],
     fields: Mapping[str, Any],
     known: Set[str],
-    place: Callable[[Any], Fault | None] = _no_place,
+    place: Callable[[Any], Fault | None] = lambda fault: None,
 ) -> Schema:
     """Return options, checked by their schema.
 
@@ -87,11 +83,7 @@ def check_methods(
 
 
 def check_counts(options: ExplainOptions, settings: Settings) -> None:
-    """Check the numbers of classes and maps of a request.
-
-    Raises:
-        FieldError: there are too many of either.
-    """
+    """Check the numbers of classes and maps of a request."""
     classes = max(options.top or 1, len(options.target))
     if classes > settings.max_targets:
         raise FieldError(
@@ -108,11 +100,7 @@ def check_counts(options: ExplainOptions, settings: Settings) -> None:
 
 
 def check_view(view: str, form: Format) -> None:
-    """Refuse a mask in a format that would change its indices.
-
-    Raises:
-        FieldError: it is one.
-    """
+    """Refuse a mask in a format that would change its indices."""
     if view == "mask" and form in ("jpeg", "webp"):
         raise FieldError("JPEG and WebP change the indices of a mask; ask for png, json or npz.", field="format")
 

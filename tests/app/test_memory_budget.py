@@ -91,7 +91,7 @@ def test_what_could_never_fit_is_told_so(purpose, error, message):
 
 
 def test_a_request_without_a_budget_is_not_bounded():
-    free = account.Account(None)
+    free = account.Account(account.UNLIMITED)
     free.take(10**18, BODY)
     free.wait(10**18, PIXELS, lambda: None, 1)
     free.close()

@@ -31,20 +31,16 @@ def liveness() -> Liveness:
 
 
 def model_spec(name: str) -> ModelSpec:
-    """Describe the model in a path.
-
-    Raises:
-        ModelNotFoundError: there is no such model.
-    """
+    """Describe the model in a path."""
     try:
         return service().models.registry.spec(name)
     except UnknownModelError as error:
         raise ModelNotFoundError(str(error)) from error
 
 
-def json_response(answer: BaseModel) -> Response:
-    """Return an answer as JSON."""
-    return Response(answer.model_dump_json(), mimetype="application/json")
+def json_response(answer: BaseModel, status: int = 200) -> Response:
+    """Return an answer as JSON, without members that it leaves to their defaults."""
+    return Response(answer.model_dump_json(exclude_unset=True), status=status, mimetype="application/json")
 
 
 def picture_response(body: Body, form: str, facts: Facts) -> Response:

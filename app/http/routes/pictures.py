@@ -6,11 +6,11 @@ from flask import Blueprint, Response, request
 from pydantic import BaseModel
 
 from seewhy.app.answers.documents import (
-    detection_document,
     evaluation_document,
     explain_body,
     layers_of,
-    prediction_document,
+    model_identity,
+    ranked,
 )
 from seewhy.app.answers.likeness_documents import similar_body
 from seewhy.app.answers.report import CONTENT_POLICY, report_body
@@ -28,7 +28,7 @@ from seewhy.app.http import events
 from seewhy.app.http.declaration import Declaration, SecondPicture, current_declaration
 from seewhy.app.http.headers import Facts
 from seewhy.app.http.routes import format_of, json_response, picture_response, service
-from seewhy.app.http.uploads import Upload, read_pair, read_request
+from seewhy.app.http.uploads import Upload, read_request
 from seewhy.app.pipeline import option_table
 from seewhy.app.pipeline.choices import DRAWINGS, ExplainFormat, Format
 from seewhy.app.pipeline.evaluate import evaluate as measure
@@ -101,12 +101,12 @@ def explain() -> Response:
 )
 def similar() -> Response:
     """Compare two pictures: the cosine of their embeddings, both maps, the strongest pairs of patches."""
-    upload, reference = read_pair(request, REFERENCE)
+    upload = read_request(request, REFERENCE)
     options = parse(SimilarOptions, upload.fields)
     form: Format = format_of(options.format)
 
     def answer() -> Response:
-        result = compare(service(), upload.picture, reference, options, drawn=form != "npz")
+        result = compare(service(), upload.picture, upload.other or b"", options, drawn=form != "npz")
         with service().processors:
             body = similar_body(result, form, service().settings)
         facts = Facts(result.model, [], result.timings, [result.likeness.layer], likeness=result.likeness)
@@ -154,7 +154,8 @@ def predict() -> Response:
     """Classify a picture."""
     upload = read_request(request)
     result = service().predict(upload.picture, parse(PredictOptions, upload.fields))
-    return _timed(prediction_document(result), result.timings)
+    answer = PredictAnswer(model=model_identity(result.model), predictions=ranked(result.predictions))
+    return _timed(answer, result.timings)
 
 
 @blueprint.post("/detect")
@@ -163,7 +164,8 @@ def detect() -> Response:
     """Detect things in a picture: boxes with their numbers, labels and scores."""
     upload = read_request(request)
     result = service().detect(upload.picture, parse(Options, upload.fields))
-    return _timed(detection_document(result), result.timings)
+    answer = DetectAnswer(model=model_identity(result.model), boxes=list(result.boxes))
+    return _timed(answer, result.timings)
 
 
 def _timed(answer: BaseModel, timings: Timings) -> Response:

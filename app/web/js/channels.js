@@ -8,7 +8,7 @@ import { chooseLayers, layersOf } from "./layers.js";
 import { modelName } from "./models.js";
 import { readNpz } from "./npz.js";
 import { problemBox, showProblem } from "./problems.js";
-import { methodNamed, usualScale } from "./question.js";
+import { methodNamed, question } from "./question.js";
 import { change, explanation, methodName, state, subject } from "./state.js";
 import { reading, signed } from "./words.js";
 
@@ -191,14 +191,7 @@ function quick() {
 
 function intervention() {
   const method = quick();
-  const fields = [...subject(), ["method", method]];
-  if (method === methodName()) {
-    for (const [name, value] of Object.entries(state.options)) fields.push([name, value]);
-    if ("layer" in methodNamed(method).options) for (const layer of state.layer) fields.push(["layer", layer]);
-  }
-  if (state.colormap) fields.push(["colormap", state.colormap]);
-  const scale = state.scale ?? usualScale(method);
-  if (scale !== "image") fields.push(["scale", scale]);
+  const fields = question({ method, against: null, ...(method !== methodName() && { options: {}, layer: [] }) });
   return [...fields, ["edits", JSON.stringify([{ layer: captured.layer, op: "zero", channels: state.off }])]];
 }
 

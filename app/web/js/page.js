@@ -2,12 +2,12 @@
 
 import { prepareAbsent } from "./absent.js";
 import { keepAddress, readAddress } from "./address.js";
+import { prepareChannels, showChannels } from "./channels.js";
 import { prepareClasses } from "./classes.js";
 import { prepareCompare } from "./compare.js";
 import { prepareCopy } from "./copy.js";
 import { prepareScrolls } from "./dom.js";
 import { prepareExplain } from "./explain.js";
-import { prepareInside } from "./inside.js";
 import { prepareLikeness } from "./likeness.js";
 import { prepareModels } from "./models.js";
 import { prepareOptions } from "./options.js";
@@ -18,8 +18,22 @@ import { learn } from "./question.js";
 import { prepareScene } from "./scene.js";
 import { prepareSettings } from "./settings.js";
 import { prepareStage } from "./stage.js";
-import { state } from "./state.js";
+import { onChange, state } from "./state.js";
 import { prepareTabs } from "./tabs.js";
+import { prepareTrace, showTrace } from "./trace.js";
+
+const NEEDS = ["show", "picture", "model", "target", "answer", "inside", "off", "method", "layer", "options"];
+
+/** Inside the model: the feature maps of a layer, predictions without some of them, and the trace. */
+function prepareInside() {
+  prepareChannels();
+  prepareTrace();
+  onChange((patch) => {
+    if (state.show !== "inside" || !state.picture || !NEEDS.some((name) => name in patch)) return;
+    showChannels();
+    showTrace();
+  });
+}
 
 async function start() {
   readAddress();

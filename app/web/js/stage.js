@@ -1,17 +1,18 @@
-// The stage: the picture with its heatmap, its opacity and wipe, and the value under the pointer.
+// The stage: the picture with its heatmap, its opacity and wipe, the value under the pointer, and the colour bar.
 
+import { coloursOf, gradient } from "./colours.js";
 import { byId, isTouched } from "./dom.js";
 import { seen, valueAt } from "./maps.js";
 import { Overlay } from "./overlay.js";
 import { turnUpright } from "./picture.js";
 import { change, explained, explanation, onChange, state } from "./state.js";
-import { markValue, showBar } from "./bar.js";
-import { reading } from "./words.js";
+import { number, reading } from "./words.js";
 
 export const overlay = new Overlay(byId("stage"));
 
 let wiped = 0;
 let point = null; // the pixel that the keyboard reads
+let scale = null; // of the colour bar
 
 export function prepareStage() {
   overlay.element.addEventListener("pointermove", readPointer);
@@ -61,6 +62,31 @@ async function showAnswer() {
   overlay.describe(`Heatmap of ${answer.method.name} for ${explained().label}, ${reading(explained())}`);
 }
 
+/** Shows the values of the colours. */
+async function showBar(answer) {
+  const current = explanation(answer);
+  scale = current?.drawn ?? null;
+  byId("bar").hidden = !scale;
+  if (!scale) return;
+  const { low, high, colormap } = scale;
+  byId("bar-low").textContent = number(low);
+  byId("bar-high").textContent = number(high);
+  byId("bar-middle").textContent = low < 0 && high === -low ? "0" : number((low + high) / 2);
+  const { min, max } = current.heatmap;
+  byId("bar-range").textContent = `${answer.method.name} map ${number(min)} to ${number(max)}`;
+  byId("bar").setAttribute("aria-label", `Colours from ${number(low)} to ${number(high)}, ${colormap}`);
+  const colours = await coloursOf(colormap);
+  byId("bar-colours").style.backgroundImage = gradient(colours);
+}
+
+/** Marks a value, in the method's own units, on the bar. */
+function markValue(value) {
+  const mark = byId("bar-mark");
+  mark.hidden = value === null || !scale;
+  if (mark.hidden) return;
+  const share = (value - scale.low) / (scale.high - scale.low);
+  mark.style.left = `${Math.min(1, Math.max(0, share)) * 100}%`;
+}
 
 /** Shows a preview of the heatmap. */
 export async function showPreview(source) {
