@@ -53,7 +53,9 @@ def _check_pictures(pictures: Sequence[Path], max_pixels: int) -> None:
     for picture in pictures:
         try:
             if picture != DASH and picture.stat() and len(pictures) == 1 and picture.is_file():
-                _probe(picture, max_pixels)
+                from seewhy.explainers.imaging.decode import Probe
+
+                Probe(picture.read_bytes(), max_pixels)
             return
         except (OSError, PictureError) as error:
             faults.append(error.strerror if isinstance(error, OSError) and error.strerror else str(error))
@@ -61,12 +63,6 @@ def _check_pictures(pictures: Sequence[Path], max_pixels: int) -> None:
         print_failure(printable(picture), fault)
     if faults:
         exit_failed(len(faults), len(pictures))
-
-
-def _probe(picture: Path, max_pixels: int) -> None:
-    from seewhy.explainers.imaging.decode import Probe
-
-    Probe(picture.read_bytes(), max_pixels)
 
 
 def _method_options(schema: type[BaseModel], fields: dict[str, Any]) -> set[str]:

@@ -141,11 +141,10 @@ class PictureReader:
         if self.range is None and (black < 0 or white > 1) and are_unit_levels(array):
             raise FieldError(
                 f"{place} has only numbers from 0 to 1, which look like levels that are not normalised; in a "
-                "normalised input "
-                f"of this model black is {black:.2f} and white {white:.2f}. Send integers from 0 to 255, or set "
-                "range=unit for levels from 0 to 1; normalised values are (level - mean) / std with the mean "
-                f"{list(self.preprocess.mean)} and the std {list(self.preprocess.std)}. Set range=normalized if the "
-                "numbers are normalised.",
+                f"normalised input of this model black is {black:.2f} and white {white:.2f}. Send integers from 0 to "
+                "255, or set range=unit for levels from 0 to 1; normalised values are (level - mean) / std with the "
+                f"mean {list(self.preprocess.mean)} and the std {list(self.preprocess.std)}. Set range=normalized if "
+                "the numbers are normalised.",
                 field=place,
             )
         return torch.from_numpy(np.array(array, order="C"))

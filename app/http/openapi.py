@@ -73,7 +73,8 @@ def _operation(rule: Rule, verb: str, declaration: Declaration) -> dict[str, Any
         *declaration.headers,
     ]
     operation: dict[str, Any] = {"operationId": _identifier(rule, verb, declaration), "summary": declaration.summary}
-    if description := _picture_description(schema) if takes_picture else declaration.description:
+    required = f" Required in either place: {', '.join(schema['required'])}." if schema.get("required") else ""
+    if description := _OPTIONS + required if takes_picture else declaration.description:
         operation["description"] = description
     operation["parameters"] = parameters
     if not is_reading:
@@ -126,11 +127,6 @@ def _responses(statuses: Iterable[int], takes_picture: bool, declaration: Declar
     error: dict[str, Any] = {protocol.media_type: {"schema": PydanticSchema(schema_class=protocol.error)}}
     errors = {str(status): {"description": protocol.title(status), "content": error} for status in sorted(statuses)}
     return {"200": success, **not_modified, **errors}
-
-
-def _picture_description(schema: Schema) -> str:
-    required = schema.get("required", [])
-    return f"{_OPTIONS} Required in either place: {', '.join(required)}." if required else _OPTIONS
 
 
 def _picture_body(schema: Schema, declaration: Declaration) -> dict[str, Any]:

@@ -72,10 +72,9 @@ class ModelMemory:
         most = self._budget.most_aside
         if size > most:
             raise ModelTooLargeError(
-                f"The model {name!r} takes {size:,} bytes of memory, more than the {most:,} available for models "
-                "other than the default one. The operator can give the service more memory, or set "
-                "SEEWHY_MEMORY_BYTES, which limits "
-                "only requests."
+                f"The model {name!r} takes {size:,} bytes of memory, more than the {most:,} available for models other "
+                "than the default one. The operator can give the service more memory, or set SEEWHY_MEMORY_BYTES, "
+                "which limits only requests."
             )
 
 

@@ -219,25 +219,24 @@ class ModelThreads:
 
     def _fill(self, batch: RunningBatch) -> None:
         """Add waiting jobs with equal work to a batch before it starts."""
+
+        def is_full() -> bool:
+            return 1 + sum(queued.job.computation == batch.computation for queued in self._waiting) >= batch.most
+
         with self._changed:
             if batch.fills:
                 left = batch.first.job.created + self._options.max_wait - time.monotonic()
-                self._changed.wait_for(lambda: self._stopped or self._mates(batch) >= batch.most, max(0.0, left))
+                self._changed.wait_for(lambda: self._stopped or is_full(), max(0.0, left))
             batch.jobs = [batch.first.job]
             rest: deque[QueuedJob] = deque()
             for queued in self._waiting:
-                joins = len(batch.jobs) < batch.most and queued.job.computation == batch.computation
-                if joins:
+                if len(batch.jobs) < batch.most and queued.job.computation == batch.computation:
                     batch.jobs.append(queued.job)
                 else:
                     rest.append(queued)
             self._waiting = rest
             self._observer.waiting(self._name, len(rest))
             batch.since = self._clock()
-
-    def _mates(self, batch: RunningBatch) -> int:
-        """Return how many jobs a batch would have now."""
-        return 1 + sum(queued.job.computation == batch.computation for queued in self._waiting)
 
     def _end(self, model: LoadedModel, batch: RunningBatch) -> None:
         """Pass the turn on from a finished batch."""

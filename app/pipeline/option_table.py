@@ -29,8 +29,7 @@ METHOD = (
 )
 """Help on the default method, which the model's task names."""
 
-MASK = "For a segmenter: a picture of the size of the upright one, not a JPEG, that is nonzero in the region to "
-"explain."
+MASK = "For a segmenter: a picture of the size of the upright one, not a JPEG, nonzero in the region to explain."
 
 SOURCE = Option("List only the models of one source.")
 
@@ -74,8 +73,7 @@ EXPLAIN = {
     "top": Option("Explain the N most probable classes instead of `target`."),
     "attribute": Option(
         "Property of a detector's box to explain: `score`, an edge (`x1`, `y1`, `x2`, `y2`), `box` (width plus "
-        "height), "
-        "`objectness` or `mask`; by default `score`."
+        "height), `objectness` or `mask`; by default `score`."
     ),
     "label": Option("Class of a box that `target` names by its place, such as `region:10,20,90,80`."),
 }

@@ -35,7 +35,9 @@ def serve(settings: Settings) -> None:
         print("Warning: under load no thread is free for probes. Set SEEWHY_MAX_IN_FLIGHT ", end="", file=sys.stderr)
         print(f"({settings.max_in_flight}) below SEEWHY_THREADS ({settings.threads}).", file=sys.stderr)
     _check_folder()
-    _check_deadline(settings.deadline)
+    if settings.deadline > MOST_SECONDS:  # threads and sockets cannot wait longer
+        message = f"SEEWHY_DEADLINE or --deadline: the deadline can be at most {MOST_SECONDS:,} seconds, a day."
+        raise FieldError(message, field="deadline")
     _check_port(settings.host, settings.port)
     raise_file_limit()
     remove_figures = share_figures(settings.workers)
@@ -85,13 +87,6 @@ def _check_port(host: str, port: int) -> None:
         raise FieldError(
             message, field="port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "host"
         ) from error
-
-
-def _check_deadline(seconds: float) -> None:
-    """Refuse a deadline longer than threads and sockets can wait."""
-    if seconds > MOST_SECONDS:
-        message = f"SEEWHY_DEADLINE or --deadline: the deadline can be at most {MOST_SECONDS:,} seconds, a day."
-        raise FieldError(message, field="deadline")
 
 
 def _check_folder() -> None:

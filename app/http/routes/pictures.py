@@ -44,7 +44,6 @@ from seewhy.app.pipeline.options import (
 )
 from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.record import Timings, current
-from seewhy.app.pipeline.results import ExplainResult
 from seewhy.app.pipeline.validation import check_view
 
 blueprint = Blueprint("pictures", __name__)
@@ -83,7 +82,9 @@ def explain() -> Response:
                 body: Body = report_body(result, options, upload.picture, upload.other, service().settings)
             else:
                 body = explain_body(result, form, options.values, service().settings)
-        response = picture_response(body, form, _facts(result))
+        methods = ", ".join(method.name for method, _ in result.methods)
+        facts = Facts(result.model, result.targets, result.timings, layers_of(result), methods, result.explanations)
+        response = picture_response(body, form, facts)
         if form == "report":
             response.headers["Content-Security-Policy"] = CONTENT_POLICY
         return response
@@ -212,8 +213,3 @@ def _streamed(upload: Upload, options: ExplainOptions) -> Response:
     # Neither a cache nor a proxy (nginx) may hold events back.
     response.headers.update({"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Vary": "Accept"})
     return response
-
-
-def _facts(result: ExplainResult) -> Facts:
-    methods = ", ".join(method.name for method, _ in result.methods)
-    return Facts(result.model, result.targets, result.timings, layers_of(result), methods, result.explanations)
