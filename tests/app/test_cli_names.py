@@ -187,7 +187,7 @@ COMPLETED = {
     "seewhy explain --skip": ["--skip-existing"],
     "seewhy explain --method gradcam": ["gradcam", "gradcam++", "gradcam-elementwise"],
     "seewhy explain --view o": ["overlay"],
-    "seewhy explain --colormap ba": ["batlow", "balance"],
+    "seewhy explain --colormap BA": ["batlow", "balance"],
     "seewhy capture --kind grad_i": ["grad_input"],
     "seewhy models --source t": ["torchvision", "timm"],
     "seewhy layers resnet1": ["resnet101", "resnet152", "resnet18"],

@@ -7,8 +7,10 @@ import re
 import uuid
 
 import pytest
+from werkzeug.test import Client
 
 from seewhy.app import create_app
+from seewhy.app.http.request_id import Envelope
 from seewhy.app.settings import Settings
 
 MADE = re.compile(r"[0-9a-f]{32}")
@@ -32,6 +34,16 @@ def test_an_id_that_is_not_is_replaced(client, request_id):
     response = client.get("/nowhere", headers={"X-Request-ID": request_id})
     assert MADE.fullmatch(response.headers["X-Request-ID"])
     assert response.get_json()["instance"] == f"urn:seewhy:request:{response.headers['X-Request-ID']}"
+
+
+def test_a_header_that_an_answer_has_is_kept_however_it_is_spelt():
+    def page(environ, start_response):
+        start_response("200 OK", [("cache-control", "no-store")])
+        return []
+
+    response = Client(Envelope(page)).get("/")
+    assert response.headers.getlist("Cache-Control") == ["no-store"]
+    assert response.headers.getlist("X-Frame-Options") == ["DENY"]
 
 
 STRICT = {
