@@ -10,7 +10,7 @@ import yaml
 
 from seewhy.app.observability.logs import fields
 from seewhy.app.observability.metrics import Metrics
-from seewhy.app.pipeline.record import Record
+from seewhy.app.pipeline.record import Interval, Record
 from seewhy.app.settings import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -125,7 +125,7 @@ def test_every_member_of_a_log_line_is_documented():
         "POST", "/explain", "id", "client", "address", "model", "method", ("top",), "problem", "hit", 200, 1, 2
     )
     full.trace_id = "trace"
-    full.timed().stages["decode"] = 1.0
+    full.timed().intervals.append(Interval("decode", 0.0, 1.0))
     for name in fields(full):
         assert f"`{name}`" in PAGE, name
     assert len(fields(full)) == 16
