@@ -68,7 +68,7 @@ def test_no_more_pixels_are_decoded_at_a_time_than_there_is_memory_for(one_model
         assert ask(large) == 600
         assert service.processors._value == 4
     finally:
-        account.begin(account.Account(None))
+        account.begin(account.Account(account.UNLIMITED))
         service.models.stop()
 
 
@@ -85,7 +85,7 @@ def test_only_what_is_decoded_of_a_jpeg_counts(monkeypatch):
         def leave(self, size, remainder=0):
             pass
 
-    monkeypatch.setattr("seewhy.app.pipeline.decode.account", lambda: Watched(None))
+    monkeypatch.setattr("seewhy.app.pipeline.decode.account", lambda: Watched(account.UNLIMITED))
     for progressive in (False, True):
         file = io.BytesIO()
         Image.new("RGB", (6400, 3200)).save(file, "JPEG", progressive=progressive)

@@ -34,7 +34,7 @@ def test_binary_numbers_are_not_copied_and_items_are_counted():
         try:
             return body, read_request(body, str(len(head))).tensor, budget.occupancy
         finally:
-            account.begin(account.Account(None))
+            account.begin(account.Account(account.UNLIMITED))
 
     body, numbers, _ = parse("UINT8", [100, 100, 3], bytes(30_000))
     assert np.shares_memory(numbers, np.frombuffer(body, np.uint8))
