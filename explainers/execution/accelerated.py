@@ -120,7 +120,7 @@ class AcceleratedModel:
         Args:
             images: (N, C, H, W), the next ones whose gradients are computed.
         """
-        if self.name not in PACKAGES or missing("openvino") or not self._serves(images):
+        if self.name not in PACKAGES or not self._serves(images):
             return None
         return self._ready(_VJP, images, GRADIENTS_TO_COMPILE, self._compile_vjp)
 
@@ -229,6 +229,8 @@ class AcceleratedModel:
 
     def _compile_vjp(self) -> Vjp | None:
         """Return the vector-Jacobian product, if the graph of gradients can be written and agrees with the model."""
+        if missing("openvino"):
+            return None
         with evaluation_mode(self._module), torch.inference_mode(False):
             try:
                 return vjp_of(self._module, self._outputs, self._probe())
