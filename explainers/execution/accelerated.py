@@ -188,8 +188,9 @@ class AcceleratedModel:
             expected = cut.prefix(probe.clone()), self._outputs(self._module(probe.clone()))
             if self.precision == "bfloat16" and (run := self._in_bfloat16(cut)):
                 return self._segmented(Parts(run, cut.suffix), cut, layers, expected)
-            # PyTorch itself takes over where the accelerator fails; where both do, the model runs whole.
-            for name in dict.fromkeys((self.name, "eager")):
+            # ONNX Runtime takes over where OpenVINO fails, and then PyTorch itself; where all do, the model runs whole.
+            runtimes = (self.name, "onnxruntime") if self.name in PACKAGES else (self.name,)
+            for name in dict.fromkeys((*runtimes, "eager")):
                 try:
                     parts = Parts(ACCELERATORS[name](cut.prefix, probe[:1]), cut.suffix)
                     if self._agree(parts, probe, expected):
