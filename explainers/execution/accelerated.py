@@ -120,7 +120,7 @@ class AcceleratedModel:
         Args:
             images: (N, C, H, W), the next ones whose gradients are computed.
         """
-        if self.name not in PACKAGES or missing("openvino") or not self._serves(images):
+        if self.name not in PACKAGES or not self._serves(images):
             return None
         return self._ready(_VJP, images, GRADIENTS_TO_COMPILE, self._compile_vjp)
 
@@ -188,8 +188,9 @@ class AcceleratedModel:
             expected = cut.prefix(probe.clone()), self._outputs(self._module(probe.clone()))
             if self.precision == "bfloat16" and (run := self._in_bfloat16(cut)):
                 return self._segmented(Parts(run, cut.suffix), cut, layers, expected)
-            # PyTorch itself takes over where the accelerator fails; where both do, the model runs whole.
-            for name in dict.fromkeys((self.name, "eager")):
+            # ONNX Runtime takes over where OpenVINO fails, and then PyTorch itself; where all do, the model runs whole.
+            runtimes = (self.name, "onnxruntime") if self.name in PACKAGES else (self.name,)
+            for name in dict.fromkeys((*runtimes, "eager")):
                 try:
                     parts = Parts(ACCELERATORS[name](cut.prefix, probe[:1]), cut.suffix)
                     if self._agree(parts, probe, expected):
@@ -229,6 +230,8 @@ class AcceleratedModel:
 
     def _compile_vjp(self) -> Vjp | None:
         """Return the vector-Jacobian product, if the graph of gradients can be written and agrees with the model."""
+        if missing("openvino"):
+            return None
         with evaluation_mode(self._module), torch.inference_mode(False):
             try:
                 return vjp_of(self._module, self._outputs, self._probe())

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from seewhy.explainers.execution.onnx_writer import Rules, UnknownOperationError, Writer, shape_of
+from seewhy.explainers.execution.onnx_writer import Rules, UnknownOperationError, Writer, of_channels, shape_of
 
 RULES = Rules()
 
@@ -153,7 +153,7 @@ def _affine(
 def _batch_norm(writer: Writer, source: fx.Node, *arguments: Any, node: fx.Node) -> str:
     if source.target is _aten.convolution.default and _norm_after(source) is node:
         return writer.names[source]
-    factor, offset = (values[:, None, None] for values in _affine(writer, *arguments))
+    factor, offset = (of_channels(values, node) for values in _affine(writer, *arguments))
     scaled = writer.step("Mul", writer.value(source), writer.constant(factor))
     return writer.step("Add", scaled, writer.constant(offset))
 

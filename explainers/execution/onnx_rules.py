@@ -101,9 +101,10 @@ def _slice_backward(
 ) -> str:
     if step != 1:
         raise UnknownOperationError("There is no rule for slices with gaps.")
-    margins = [0] * (2 * len(sizes))
-    margins[dim], margins[len(sizes) + dim] = start, sizes[dim] - min(end, sizes[dim])
-    return writer.step("Pad", writer.value(gradient), writer.constant(margins))
+    before, after = [0] * len(sizes), [0] * len(sizes)
+    first, last, _ = slice(start, end).indices(sizes[dim])  # either may count from the end
+    before[dim], after[dim] = first, sizes[dim] - last
+    return writer.step("Pad", writer.value(gradient), writer.constant([*before, *after]))
 
 
 @RULES.of(_aten.constant_pad_nd.default)

@@ -103,7 +103,7 @@ class Writer:
         """
         factor = self.factors.pop(node, None)
         if factor is not None:
-            self.names[node] = self.step("Mul", self.names[node], self.constant(factor[:, None, None]))
+            self.names[node] = self.step("Mul", self.names[node], self.constant(of_channels(factor, node)))
         elif node in self.constants and node not in self.names:
             self.names[node] = self.constant(self.constants[node])
         elif node not in self.names:
@@ -148,6 +148,11 @@ class Writer:
         """Return the name of a gradient that is zero unless a value is above, or below, a bound."""
         mask = self.step("Greater" if above else "Less", value, self.constant(float(bound)))
         return self.step("Where", mask, gradient, self.constant(0.0))
+
+
+def of_channels(values: Tensor, node: fx.Node) -> Tensor:
+    """Return values (C,) in a shape in which they multiply those of a node (N, C, ...)."""
+    return values.reshape(-1, *[1] * (len(shape_of(node)) - 2))
 
 
 def shape_of(node: Any) -> tuple[int, ...]:

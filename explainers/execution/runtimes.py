@@ -19,7 +19,8 @@ Run = Callable[..., tuple[Tensor, ...]]
 """From tensors (N, ...) of any N, float32 in main memory, to the model's outputs, without a graph, in new memory."""
 
 FIXED_COUNTS = (1, 8)
-"""Numbers of pictures for which OpenVINO compiles a graph of fixed shapes, which is up to a quarter faster."""
+"""Numbers of pictures for which OpenVINO compiles a graph of fixed shapes, which is up to a quarter faster. It runs at
+most the last number at once: its graphs keep the memory that their largest batch needed."""
 
 _ROUNDS = 5
 """Runs of each contestant in a comparison of speed."""
@@ -70,12 +71,17 @@ def openvino_run(model: bytes, precision: str = "f32") -> Run:
     networks = _Networks(model, precision)
     requests = _Requests()
 
-    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+    def run_at_once(*tensors: Tensor) -> tuple[Tensor, ...]:
         count = len(tensors[0]) if len(tensors[0]) in FIXED_COUNTS else None
         if count not in requests.by_count:
             requests.by_count[count] = networks.compiled(count).create_infer_request()
         values = requests.by_count[count].infer(list(map(_array, tensors)), share_inputs=True)
         return tuple(map(torch.from_numpy, values.to_tuple()))
+
+    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+        batches = zip(*(torch.split(tensor, max(FIXED_COUNTS)) for tensor in tensors), strict=True)
+        results = [run_at_once(*batch) for batch in batches]
+        return tuple(map(torch.cat, zip(*results, strict=True))) if len(results) > 1 else results[0]
 
     return run
 
@@ -129,10 +135,11 @@ def _imported_openvino() -> Any:
     telemetry = "openvino_telemetry"
     blocked: dict[str, Any] = sys.modules
     blocked.setdefault(telemetry, None)  # OpenVINO does without it if it cannot be imported
-    import openvino  # not on machines for which it is not built
-
-    if blocked[telemetry] is None:
-        del blocked[telemetry]
+    try:
+        import openvino  # not on machines for which it is not built
+    finally:
+        if blocked[telemetry] is None:
+            del blocked[telemetry]
     return openvino
 
 

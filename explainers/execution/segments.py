@@ -19,16 +19,19 @@ class _Stretch(torch.autograd.Function):
     """A stretch as one operation; its backward pass runs the stretch again."""
 
     @staticmethod
-    def forward(ctx: Any, run: Run, vjp: Vjp, values: Tensor) -> Tensor:
-        ctx.vjp = vjp
+    def forward(ctx: Any, segment: "Segment", values: Tensor) -> Tensor:
+        ctx.segment = segment
         ctx.save_for_backward(values)
-        (result,) = run(values)
+        (result,) = segment.run(values)
         return result
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
         (values,) = ctx.saved_tensors
-        return None, None, ctx.vjp(values.contiguous(), gradient.contiguous())[1]
+        if torch.is_grad_enabled():  # for second derivatives, which the graph does not have
+            (result,) = ctx.segment.plain(values.clone())
+            return None, *torch.autograd.grad(result, values, gradient, create_graph=True)
+        return None, ctx.segment.vjp(values.contiguous(), gradient.contiguous())[1]
 
 
 class Segment(nn.Module):
@@ -37,15 +40,16 @@ class Segment(nn.Module):
     Args:
         run: the forward pass.
         vjp: its vector-Jacobian product.
+        plain: the forward pass in PyTorch, which may modify its input in place.
     """
 
-    def __init__(self, run: Run, vjp: Vjp) -> None:
+    def __init__(self, run: Run, vjp: Vjp, plain: Run) -> None:
         super().__init__()
-        self._run, self._vjp = run, vjp
+        self.run, self.vjp, self.plain = run, vjp, plain
 
     def forward(self, values: Tensor) -> Tensor:
         """Return the later layer's output."""
-        result: Tensor = _Stretch.apply(self._run, self._vjp, values)
+        result: Tensor = _Stretch.apply(self, values)
         return result
 
 
@@ -69,7 +73,9 @@ def segmented(cut: Cut, layers: Sequence[str], values: Tensor) -> fx.GraphModule
         following = cut_before(cut.suffix, sorted(rest), values)
         segment = f"segment_{number}"
         vjp = vjp_of(following.prefix, _only, values)
-        members[cut.layer], members[segment] = LayerView(), Segment(onnxruntime(following.prefix, values[:1]), vjp)
+        run = onnxruntime(following.prefix, values[:1])
+        # Not the module itself: hooks have no place within a segment.
+        members[cut.layer], members[segment] = LayerView(), Segment(run, vjp, following.prefix.forward)
         value = graph.call_module(segment, (graph.call_module(cut.layer, (value,)),))
         with torch.no_grad():
             (values,) = following.prefix(values.clone())

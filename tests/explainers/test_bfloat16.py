@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,53 @@ def test_openvino_sends_no_telemetry():
     runtimes._imported_openvino()
     assert "openvino.tools.ovc.telemetry_stub" in sys.modules
     assert "openvino_telemetry" not in sys.modules
+
+
+def test_an_import_that_fails_hides_no_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    monkeypatch.delitem(sys.modules, "openvino_telemetry", raising=False)
+    with pytest.raises(ImportError):
+        runtimes._imported_openvino()
+    assert "openvino_telemetry" not in sys.modules
+
+
+def test_onnxruntime_takes_over_where_openvino_fails(monkeypatch):
+    def fail() -> None:
+        raise ImportError("a library is missing")
+
+    monkeypatch.setattr(runtimes, "_imported_openvino", fail)
+    model = accelerated(net())
+    assert model.precision == "float32"
+    pictures = torch.randn(3, *SIZE, generator=torch.Generator().manual_seed(0))
+    assert model.whole(pictures).prefix.__qualname__.startswith("onnxruntime_run")
+    assert nets.relative_error(model.whole(pictures)(pictures), net()(pictures)) < 1e-5
+
+
+def test_large_batches_run_in_parts_whose_memory_is_bounded(monkeypatch):
+    module, counts, compiled = net(), list[int | None](), runtimes._Networks.compiled
+    run = accelerated(module, bfloat16=False).whole(torch.zeros(1, *SIZE))
+    run(torch.zeros(8, *SIZE))
+
+    def recorded(networks: runtimes._Networks, count: int | None) -> object:
+        counts.append(count)
+        return compiled(networks, count)
+
+    monkeypatch.setattr(runtimes._Networks, "compiled", recorded)
+    pictures = torch.randn(20, *SIZE, generator=torch.Generator().manual_seed(0))
+    with ThreadPoolExecutor(1) as pool:  # a thread has requests of its own
+        outputs = pool.submit(run, pictures).result()
+    assert counts == [8, None]
+    assert nets.relative_error(outputs, module(pictures)) < 1e-5
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_each_graph_in_bfloat16_is_compared(count, monkeypatch, faster_in_bfloat16):
+    def wrong(model: bytes, precision: str = "f32") -> runtimes.Run:
+        run = runtimes.openvino_run(model)
+        return lambda images: tuple(-values if len(images) == count else values for values in run(images))
+
+    monkeypatch.setattr(bfloat16, "openvino_run", wrong)
+    assert accelerated(net()).precision == "float32"
 
 
 def test_the_first_part_is_rounded_where_explanations_stay_the_same(faster_in_bfloat16):

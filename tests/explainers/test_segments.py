@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seewhy.explainers import LayerCAM, VotesDetail
+from seewhy.explainers import LayerCAM, ShapleyCAM, VotesDetail
 from seewhy.explainers.execution.accelerated import PICTURES_TO_COMPILE
 from seewhy.explainers.execution.segments import Segment
 from seewhy.explainers.hooks.session import HookSession
@@ -61,7 +61,7 @@ def test_a_segment_lies_between_each_two_layers(layers, count, model):
     assert segments(model, layers) == count
 
 
-@pytest.mark.parametrize("explainer", [LayerCAM(layers=LAYERS), VotesDetail()])
+@pytest.mark.parametrize("explainer", [LayerCAM(layers=LAYERS), ShapleyCAM(layers=LAYERS), VotesDetail()])
 @pytest.mark.parametrize("count", [1, 5])
 def test_maps_are_those_of_the_model(explainer, count, model):
     images = pictures(count)

@@ -13,7 +13,7 @@ from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
 from seewhy.explainers.execution import onnx_graph
 from seewhy.explainers.execution.accelerated import GRADIENTS_TO_COMPILE, AcceleratedModel
 from seewhy.explainers.execution.onnx_writer import UnknownOperationError
-from seewhy.explainers.execution.vjp import DifferentGradientsError, vjp_of
+from seewhy.explainers.execution.vjp import DifferentResultsError, vjp_of
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.models import LoadedModel, load_model, wrap_model
 from tests import nets
@@ -51,6 +51,9 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     "sum": lambda: Applied(function=lambda values: values + functional.relu(values) + 1),
     "product": lambda: Applied(function=lambda values: values.mean((2, 3), keepdim=True) * values / 3 * 2),
     "concatenation": lambda: Applied(function=lambda values: torch.cat((values[:, 2:7], values.relu()), dim=1)),
+    "slices": lambda: Applied(function=lambda values: values[:, 1:-2, -9:, 2:]),
+    "norm of features": lambda: Applied(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(8), nn.ReLU()),
+    "norm of linear features": lambda: Applied(nn.Flatten(), nn.Linear(8 * 15 * 12, 6), nn.BatchNorm1d(6)),
     "padding": lambda: Applied(nn.ZeroPad2d((1, 2, 0, 3)), nn.Conv2d(8, 4, 3, stride=2)),
     "padding read twice": lambda: Applied(nn.ZeroPad2d((1, 2, 0, 3)), nn.ReLU()),
     "pooling": lambda: Applied(nn.MaxPool2d(3, stride=2, padding=1)),
@@ -72,7 +75,7 @@ def frozen(build: Callable[[], nn.Module]) -> nn.Module:
         module = build().eval()
         module(torch.zeros(1, *SIZE))
         for part in module.modules():
-            if isinstance(part, nn.BatchNorm2d):
+            if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
                 part.running_mean = torch.randn(part.num_features)  # type: ignore[assignment]
                 part.running_var = torch.rand(part.num_features) + 0.5  # type: ignore[assignment]
         return module
@@ -93,7 +96,7 @@ def by_autograd(module: nn.Module, images: Tensor, seeds: Tensor) -> Tensor:
 def test_gradients_are_those_of_autograd(case):
     module = frozen(CASES[case])
     vjp = vjp_of(module, Classification().outputs, pictures(3))
-    for count in (1, 2, 5):
+    for count in (1, 2, 8, 11):
         images, seeds = pictures(count), torch.randn(count, 5)
         outputs, gradients = vjp(images, seeds)
         torch.testing.assert_close(outputs, module(images), atol=1e-5, rtol=1e-5)
@@ -151,8 +154,17 @@ def test_other_gradients_are_refused(monkeypatch):
         return writer.value(gradient)
 
     monkeypatch.setitem(onnx_graph.RULES, torch.ops.aten.threshold_backward.default, without_mask)
-    with pytest.raises(DifferentGradientsError, match="differ from PyTorch's"):
+    with pytest.raises(DifferentResultsError, match="The gradients differ from PyTorch's"):
         vjp_of(frozen(lambda: Applied(nn.ReLU())), Classification().outputs, pictures(3))
+
+
+def test_other_outputs_are_refused(monkeypatch):
+    def without_bias(writer, first, second, *, node):
+        return writer.value(first)
+
+    monkeypatch.setitem(onnx_graph.RULES, torch.ops.aten.add.Tensor, without_bias)
+    with pytest.raises(DifferentResultsError, match="The outputs differ from PyTorch's"):
+        vjp_of(frozen(lambda: Applied(function=lambda values: values + 1)), Classification().outputs, pictures(3))
 
 
 class Net(nn.Module):
@@ -175,6 +187,14 @@ def test_a_graph_is_compiled_when_it_pays():
     model = accelerated(frozen(Net))
     assert model.vjp(pictures(GRADIENTS_TO_COMPILE - 1)) is None
     assert model.vjp(pictures(1)) is not None
+
+
+def test_pytorch_computes_gradients_without_openvino(monkeypatch):
+    monkeypatch.setattr("seewhy.explainers.execution.accelerated.missing", lambda name: [name])
+    model = accelerated(frozen(Net))
+    assert model.vjp(pictures(GRADIENTS_TO_COMPILE)) is None
+    monkeypatch.undo()
+    assert model.vjp(pictures(GRADIENTS_TO_COMPILE)) is None  # not looked for before each pass
 
 
 def test_pytorch_computes_what_the_graph_does_not():
