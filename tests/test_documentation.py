@@ -84,9 +84,27 @@ def app_routes():
     return [path.replace("{name}", "NAME").replace("{version}", "VERSION") for path in paths]
 
 
-def test_every_command_is_in_the_readme():
+def test_every_command_is_documented():
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     for command in main.commands:
-        assert f"seewhy {command}" in README or f"`{command}`" in README, command
+        assert f"seewhy {command}" in text or f"`{command}`" in text, command
+
+
+def test_the_readme_compares_as_measured():
+    measured, swept = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("performance.md", "sweep.md"))
+    rows = re.findall(r"^\| `([a-z-]+)`, (\w+), (\d+) pictures? (\|.*\|)$", README, re.MULTILINE)
+    assert len(rows) == 6
+    for method, model, batch, cells in rows:
+        assert f"| `{method}` | {model} | {batch} {cells}" in measured, method
+    model, ours, theirs = re.search(r"backward pass, (\w+) \| ([\d,]+) kB \| ([\d,]+) kB", README).groups()
+    assert f"| {model} | {ours} | {theirs} |" in measured
+    ours, theirs = re.findall(r"handles ([\d.]+)", README)
+    assert f"| 512×512 | 8 | SeeWhy | {ours} |" in measured
+    assert f"| 512×512 | 8 | Flask, one thread a worker | {theirs} |" in measured
+    counts = re.search(r"([\d,]+) of the ([\d,]+) modules .+?all ([\d,]+)\]", README, re.DOTALL)
+    raised, tried, modules = counts.groups()
+    assert f"| **all 80** |  | {modules} |".replace(",", "") in swept
+    assert f"| {raised} of {tried} |".replace(",", "") in swept
 
 
 def test_every_key_of_the_models_file_is_documented():
