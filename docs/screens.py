@@ -68,7 +68,7 @@ def main(port: int = 8765) -> None:
         while not _ready(url):
             if service.poll() is not None:
                 sys.exit(
-                    f"The service did not start; is port {port} taken? Say another one: python -m docs.screens 9000"
+                    f"The service did not start; is port {port} taken? Use another one: python -m docs.screens 9000"
                 )
             time.sleep(0.5)
         with TemporaryDirectory() as profile, sync_playwright() as playwright:
