@@ -10,7 +10,7 @@ from PIL import Image
 from docs import settings
 from docs.methods import PAGE
 from docs.pictures import IMAGES, pictures
-from docs.screens import VIEWS
+from docs.screens import TOUR, VIEWS
 from seewhy.app.cli import main
 from seewhy.app.errors import HTTP_KINDS, INTERNAL, KINDS
 from seewhy.app.pipeline.edit_options import InterveneOptions
@@ -39,6 +39,12 @@ def test_pictures_are_what_the_software_draws(name, drawings):
         committed = np.asarray(image.convert("RGB")).astype(int)
     assert pixels.shape == committed.shape
     assert np.abs(pixels - committed).mean() < 1
+
+
+def test_the_moving_picture_has_all_views_and_is_small():
+    with Image.open(IMAGES / "tour.webp") as image:
+        assert image.n_frames == len(TOUR), "run make screens"
+    assert (IMAGES / "tour.webp").stat().st_size < 1_000_000
 
 
 def test_every_option_and_method_is_documented():
