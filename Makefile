@@ -92,8 +92,9 @@ trust: .venv/installed-tests ## measure the methods on networks with real weight
 bench: .venv/installed-bench ## compare the speed with other libraries and a plain Flask server; writes docs/performance.md
 	$(BIN)/python -m benchmarks
 
-methods: .venv/installed ## write docs/methods.md and docs/metrics.md from the catalogues and draw the pictures of methods
+methods: .venv/installed ## write the pages about methods and metrics from the catalogues and draw their pictures
 	$(BIN)/python -m docs.methods
+	$(BIN)/python -m docs.choice
 	$(BIN)/python -m docs.metrics
 
 pictures: .venv/installed ## draw the pictures of the documentation

@@ -53,8 +53,8 @@ class Settings(BaseSettings):
     threads: int = Field(40, ge=2, description="Threads per process for reading requests and rendering responses.")
     max_in_flight: Count = Field(
         32,
-        description="Maximum number of concurrent requests per process, without probes, metrics and web pages; more "
-        "are refused with 503. Keep it below SEEWHY_THREADS, so that a thread is free for probes.",
+        description="Maximum number of concurrent requests per process, not counting probes, metrics and web pages; "
+        "more are refused with 503. Keep it below SEEWHY_THREADS, so that a thread is free for probes.",
     )
     memory_bytes: int | None = Field(
         None,
@@ -83,7 +83,7 @@ class Settings(BaseSettings):
         "float32",
         description="Precision of models: float32, tf32 (float32 with products rounded by the GPU) or bfloat16. On a "
         "CPU, bfloat16 applies to the parts that need no hooks, and only to models whose maps "
-        "stay the same; answers say in `model.precision` which it was. Maps are always float32.",
+        "stay the same; `model.precision` in JSON answers names the one used. Maps are always float32.",
     )
     default_model: str = Field("efficientnet_lite0", description="Model for requests that do not name one.")
     default_method: str = Field(
@@ -129,8 +129,8 @@ class Settings(BaseSettings):
     )
     sanity: bool = Field(
         True,
-        description="Measure while the service is idle, on eight pictures of its requests, whether the heatmaps of a "
-        "method depend on the class and on the model, for proofs with models for which this is not included.",
+        description="While the service is idle, measure on eight pictures of its requests whether the heatmaps of a "
+        "method depend on the class and on the model. Proofs report it; for some models it is included.",
     )
     log_format: Literal["text", "json"] = Field("text", description="Log format: text or json.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(

@@ -281,7 +281,7 @@ def tables(results: Sequence[dict]) -> str:
         stages.append(
             (case["name"], str(case["clients"]), *(f"{spent.get(stage, 0):.1f}" for stage in STAGES), f"**{share}**")
         )
-    head = ("upload", "clients", *(f"{stage}, ms" for stage in STAGES), "outside the explainer, of all but queue")
+    head = ("upload", "clients", *(f"{stage}, ms" for stage in STAGES), "outside the explainer, queue not counted")
     return f"{description(PACKAGES)}\n\n{page.table(HEAD, rows)}\n{page.table(head, stages)}"
 
 

@@ -40,7 +40,6 @@ def pictures(model: LoadedModel) -> dict[str, Image.Image]:
             [cup.overlay() for cup in cups],
             [f"{cup.target.label} {cup.target.probability:.1%}" for cup in cups],
         ),
-        "saliency.png": explain(model, cat, method="saliency").overlay(alpha=0.8),
         **_of_concepts(model, cat),
     }
 

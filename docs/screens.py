@@ -1,5 +1,6 @@
 """Takes the pictures of the page: `make screens`. Fonts differ between machines, so tests compare them roughly."""
 
+import io
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from tempfile import TemporaryDirectory
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from PIL import Image
 from playwright.sync_api import BrowserContext, sync_playwright
 
 IMAGES = Path(__file__).parent / "images"
@@ -20,11 +22,24 @@ VIEWS = {
         "#agreement tbody tr:nth-child(4)",
     ),
 }
+EXPLAINED = "#figure.answered[aria-busy=false]"
+TOUR = (
+    ("?example=coffee", EXPLAINED),
+    ("?example=coffee&target=968", EXPLAINED),
+    ("?example=cat", EXPLAINED),
+    ("?example=cat&target=282&against=281", EXPLAINED),
+    ("?example=cat&target=282&method=layercam", EXPLAINED),
+    VIEWS["page-compare.png"],
+    ("?example=cat&target=282&show=inside", "#maps li:nth-child(6)"),
+)
+"""The views of the moving picture."""
+
+FRAME = (800, 588)
+SECONDS = 2
 
 
-def take(context: BrowserContext, url: str, name: str) -> bytes:
-    """Return what a browser shows of a view of the page, as PNG."""
-    query, ready = VIEWS[name]
+def take(context: BrowserContext, url: str, query: str, ready: str) -> bytes:
+    """Return what a browser shows of a view of the page, as PNG: once the selector `ready` matches."""
     page = context.new_page()
     page.emulate_media(color_scheme="light", reduced_motion="reduce")
     page.set_viewport_size(SIZE)  # type: ignore[arg-type]
@@ -37,6 +52,14 @@ def take(context: BrowserContext, url: str, name: str) -> bytes:
     return screenshot
 
 
+def film(screenshots: list[Image.Image]) -> None:
+    """Write the moving picture of the README."""
+    first, *others = [screenshot.convert("RGB").resize(FRAME, Image.Resampling.LANCZOS) for screenshot in screenshots]
+    first.save(
+        IMAGES / "tour.webp", save_all=True, append_images=others, duration=1000 * SECONDS, loop=0, quality=80, method=6
+    )
+
+
 def main(port: int = 8765) -> None:
     """Start the service and take all pictures."""
     url = f"http://127.0.0.1:{port}"
@@ -45,7 +68,7 @@ def main(port: int = 8765) -> None:
         while not _ready(url):
             if service.poll() is not None:
                 sys.exit(
-                    f"The service did not start; is port {port} taken? Say another one: python -m docs.screens 9000"
+                    f"The service did not start; is port {port} taken? Use another one: python -m docs.screens 9000"
                 )
             time.sleep(0.5)
         with TemporaryDirectory() as profile, sync_playwright() as playwright:
@@ -53,9 +76,11 @@ def main(port: int = 8765) -> None:
                 profile, executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
             )
             context.set_default_timeout(120_000)
-            for name in VIEWS:
-                (IMAGES / name).write_bytes(take(context, url, name))
+            for name, view in VIEWS.items():
+                (IMAGES / name).write_bytes(take(context, url, *view))
+            tour = [Image.open(io.BytesIO(take(context, url, *view))) for view in TOUR]
             context.close()
+            film(tour)
     finally:
         service.terminate()
         service.wait()

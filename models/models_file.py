@@ -183,7 +183,7 @@ def _builder(name: str, architecture: str, classes: int) -> Callable[[], nn.Modu
     hint = near_matches(architecture, zoo_names())
     raise ModelsFileError(
         f"[models.{name}]: there is no architecture {architecture!r}. {hint} "
-        "Your own code is named 'package.module:factory'."
+        "Custom code is named as 'package.module:factory'."
     )
 
 

@@ -202,9 +202,7 @@ def load_model(
         OptionError: the accelerator is unknown, not installed, or does not support the device.
     """
     if not isinstance(name, str):
-        raise UnknownModelError(
-            f"A model's name is needed, not {type(name).__name__}; `wrap_model` makes a model of a module."
-        )
+        raise UnknownModelError(f"Expected the name of a model, got {type(name).__name__}; `wrap_model` takes modules.")
     return _from_environment(download).load(name, weights, device, accelerator, dtype)
 
 

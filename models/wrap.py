@@ -73,7 +73,7 @@ def wrap_model(
         OptionError: the accelerator is unknown or not installed.
     """
     if not isinstance(module, nn.Module):
-        raise ModelError(f"A torch.nn.Module is needed, not {type(module).__name__}; `load_model` takes names.")
+        raise ModelError(f"Expected a torch.nn.Module, got {type(module).__name__}; `load_model` takes names.")
     for part in module.modules():
         remove_leftovers(part)
     name = name or type(module).__name__
@@ -153,7 +153,7 @@ def _preprocess(
     if detector is None:
         return preprocess
     if replace(preprocess, size=default.size, scale_size=default.scale_size) != default or resize:
-        raise ModelError("A detector of torchvision resizes and normalises by itself; give `input_size` alone.")
+        raise ModelError("Torchvision's detectors resize and normalise pictures; pass only `input_size`.")
     base = preprocess_of_detector(detector)
     return base if input_size is None else replace(base, size=size, scale_size=size)
 
@@ -168,10 +168,10 @@ def _box_head(
     """
     if detector is not None:
         if head not in ("detection", detector.box_head):
-            raise ModelError("The head of a detector of torchvision is known; leave it out.")
+            raise ModelError("SeeWhy knows the head of torchvision's detectors; omit `head`.")
         return detector.box_head
     if head == "detection":
-        raise ModelError("A detector of one's own needs a function that reads its boxes; give head=BoxHead(decode).")
+        raise ModelError("A custom detector needs a function that reads its boxes; pass head=BoxHead(decode).")
     return head.fitted(raw, size) if isinstance(head, BoxHead) else None
 
 

@@ -10,7 +10,7 @@ from PIL import Image
 from docs import settings
 from docs.methods import PAGE
 from docs.pictures import IMAGES, pictures
-from docs.screens import VIEWS
+from docs.screens import TOUR, VIEWS
 from seewhy.app.cli import main
 from seewhy.app.errors import HTTP_KINDS, INTERNAL, KINDS
 from seewhy.app.pipeline.edit_options import InterveneOptions
@@ -39,6 +39,12 @@ def test_pictures_are_what_the_software_draws(name, drawings):
         committed = np.asarray(image.convert("RGB")).astype(int)
     assert pixels.shape == committed.shape
     assert np.abs(pixels - committed).mean() < 1
+
+
+def test_the_moving_picture_has_all_views_and_is_small():
+    with Image.open(IMAGES / "tour.webp") as image:
+        assert image.n_frames == len(TOUR), "run make screens"
+    assert (IMAGES / "tour.webp").stat().st_size < 1_000_000
 
 
 def test_every_option_and_method_is_documented():
@@ -84,9 +90,27 @@ def app_routes():
     return [path.replace("{name}", "NAME").replace("{version}", "VERSION") for path in paths]
 
 
-def test_every_command_is_in_the_readme():
+def test_every_command_is_documented():
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     for command in main.commands:
-        assert f"seewhy {command}" in README or f"`{command}`" in README, command
+        assert f"seewhy {command}" in text or f"`{command}`" in text, command
+
+
+def test_the_readme_compares_as_measured():
+    measured, swept = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("performance.md", "sweep.md"))
+    rows = re.findall(r"^\| `([a-z-]+)`, (\w+), (\d+) pictures? (\|.*\|)$", README, re.MULTILINE)
+    assert len(rows) == 6
+    for method, model, batch, cells in rows:
+        assert f"| `{method}` | {model} | {batch} {cells}" in measured, method
+    model, ours, theirs = re.search(r"backward pass, (\w+) \| ([\d,]+) kB \| ([\d,]+) kB", README).groups()
+    assert f"| {model} | {ours} | {theirs} |" in measured
+    ours, theirs = re.findall(r"handles ([\d.]+)", README)
+    assert f"| 512×512 | 8 | SeeWhy | {ours} |" in measured
+    assert f"| 512×512 | 8 | Flask, one thread a worker | {theirs} |" in measured
+    counts = re.search(r"([\d,]+) of the ([\d,]+) modules .+?all ([\d,]+)\]", README, re.DOTALL)
+    raised, tried, modules = counts.groups()
+    assert f"| **all 80** |  | {modules} |".replace(",", "") in swept
+    assert f"| {raised} of {tried} |".replace(",", "") in swept
 
 
 def test_every_key_of_the_models_file_is_documented():

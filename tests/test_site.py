@@ -1,22 +1,53 @@
 """The documentation as a site: it builds without a warning, holds every page, and loads nothing from elsewhere."""
 
+import functools
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+from playwright.sync_api import expect, sync_playwright
 
 import seewhy
 from docs.mathematics import markdown
 from docs.routes import page
 from seewhy.explainers.methods.catalogue import METHODS
 from tests.pages import PAGES, ROOT
+from tests.waiting import GUARD
 
 pytestmark = pytest.mark.slow  # long, and run by .ci/run all the same
+
+ANSWERS = {
+    "custom model": "own-models.html",
+    "authentication": "security.html#authentication-with-api-keys",
+    "configuration": "deployment.html#configuration",
+    "tutorial": "index.html",
+    "troubleshooting": "operations.html#troubleshooting",
+    "dataset": "python.html#many-pictures-datasets-dataloaders",
+    "DataLoader": "python.html#many-pictures-datasets-dataloaders",
+    "streaming": "http.html#streaming-progress",
+    "vanishing gradients": "hooks.html#vanishing-gradients",
+    "gradient debugging": "hooks.html#gradient-debugging",
+    "exploding gradients": "hooks.html#exploding-gradients-and-nan",
+    "remove hook": "hooks.html#remove-hooks",
+    "binary classifier": "own-models.html#binary-and-multi-label-classifiers",
+    "faithfulness": "metrics.html#faithfulness",
+    "object detection": "own-models.html#object-detection",
+    "Hugging Face": "faq.html#my-model-returns-a-dictionary-or-a-tuple",
+    "Jupyter": "python.html#one-picture",
+    "fine-tuned": "own-models.html#the-models-file",
+    "blank heatmap": "faq.html#why-is-the-heatmap-blank",
+    "environment variables": "deployment.html#configuration",
+}
+"""What readers search for, and the section that answers it."""
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +64,36 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert process.returncode == 0, output
     assert "griffe" not in output, output  # of docstrings; the build goes on after these
     return copy / "site"
+
+
+@pytest.fixture(scope="module")
+def search(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The site in a browser, with its search open."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        assert "CI" not in os.environ, "chromium is not installed"
+        pytest.skip("chromium is not installed")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=site))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    with sync_playwright() as playwright:
+        context = playwright.chromium.launch_persistent_context(
+            str(tmp_path_factory.mktemp("profile")), executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
+        context.set_default_timeout(1000 * GUARD)
+        page = context.new_page()
+        page.goto(f"http://127.0.0.1:{server.server_port}/index.html", wait_until="domcontentloaded")
+        page.locator(".md-search__button").first.click()
+        yield page
+        context.close()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_request(self, *args: object) -> None:
+        """Do not write requests to standard error."""
 
 
 class _Loads(HTMLParser):
@@ -72,6 +133,13 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     for file in site.rglob("*.css"):
         text = file.read_text(encoding="utf-8")
         assert not re.search(r"@import|url\(['\"]?(https?:)?//", text), file.name
+
+
+@pytest.mark.parametrize("words", ANSWERS)
+def test_search_finds_the_words_of_readers(search: Any, words: str) -> None:
+    search.get_by_role("combobox").fill(words)
+    first = search.locator("li:nth-child(-n+3) > [role=option]")
+    expect(first.and_(search.locator(f"[href$='/{ANSWERS[words]}']"))).to_be_visible(timeout=1000 * GUARD)
 
 
 def test_equations_are_drawn_without_scripts(site: Path) -> None:

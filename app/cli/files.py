@@ -40,7 +40,7 @@ class Item:
     """A picture and the file of its answer.
 
     Attributes:
-        picture: `DASH` for the standard input.
+        picture: `DASH` for standard input.
         output: `DASH` for the standard output.
     """
 

@@ -29,7 +29,7 @@ def picture_options(command: Command) -> Command:
 
 
 def file_argument(name: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds an argument of one file, or `-` for the standard input."""
+    """Return a decorator that adds an argument of one file, or `-` for standard input."""
     return click.argument(name, type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
 
 

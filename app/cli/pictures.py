@@ -75,7 +75,7 @@ def explain(
 ) -> None:
     """Write the heatmap of each PICTURE.
 
-    A PICTURE is a file, a folder (all pictures in it and below), a glob in quotes, or `-` for the standard input.
+    A PICTURE is a file, a folder (all pictures in it and below), a glob in quotes, or `-` for standard input.
 
     \b
     Exit status: 0 all done, 1 some pictures failed, 2 invalid options, 130 interrupted.

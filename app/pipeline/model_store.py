@@ -169,14 +169,14 @@ class ModelStore:
 
 
 def _check_method(name: str) -> None:
-    """Refuse a default method that explains no classifier."""
+    """Refuse a default method that does not explain classifiers."""
     try:
         needs = get_method(name).needs
     except OptionError as error:
         raise FieldError(f"SEEWHY_DEFAULT_METHOD: {error}", field="default_method") from error
     if {"boxes", "region"} & {*needs}:
         raise FieldError(
-            f"SEEWHY_DEFAULT_METHOD: Method {name!r} explains no classifier; name one that does.",
+            f"SEEWHY_DEFAULT_METHOD: Method {name!r} does not explain classifiers; name one that does.",
             field="default_method",
         )
 

@@ -29,7 +29,7 @@ METHOD = (
 )
 """Help on the default method, which the model's task names."""
 
-MASK = "For a segmenter: a picture of the size of the upright one, not a JPEG, nonzero in the region to explain."
+MASK = "For a segmenter: a picture as large as the upright one, nonzero in the region to explain; not a JPEG."
 
 SOURCE = Option("List only the models of one source.")
 
@@ -117,7 +117,7 @@ EVALUATE = {
 
 METRICS = Option("Names of metrics, repeated or separated by commas.", list(DEFAULT_METRICS))
 
-TRUTH = "A picture of the size of the upright one, not a JPEG, that is nonzero where the target is."
+TRUTH = "A picture as large as the upright one, nonzero where the target is; not a JPEG."
 
 TRACE = {
     "target": Option(f"{_TARGET}; {_DEFAULT}."),

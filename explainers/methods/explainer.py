@@ -165,7 +165,7 @@ class Explainer(Parameters, ABC):
         if not isinstance(targets, Ask):
             targets = Ask(against=against, function=targets) if callable(targets) else Ask(targets, against)
         elif against is not None:
-            raise TargetError("What targets are contrasted with is part of an `Ask`; leave `against` out.")
+            raise TargetError("An `Ask` already contains the contrast; omit `against`.")
         with pose(model, images, targets, progress) as question:
             attribution = self.attribution(question)
             require_finite(attribution.maps)

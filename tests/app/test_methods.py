@@ -77,7 +77,7 @@ def test_the_default_method_is_that_of_the_setting_but_where_a_task_needs_anothe
     ("name", "message"),
     [
         ("gradcm", "There is no method 'gradcm'. Near matches: gradcam"),
-        ("drise", "Method 'drise' explains no classifier"),
+        ("drise", "Method 'drise' does not explain classifiers"),
     ],
 )
 def test_a_default_method_that_cannot_be_is_told_by_its_setting(name, message):

@@ -373,7 +373,7 @@ def test_the_page_runs_nothing_that_is_not_its_own(browser, url):
 @pytest.mark.slow
 def test_pictures_of_the_page_show_it_as_it_is(browser, url, name):
     """Roughly: fonts differ between machines."""
-    screenshot, committed = levels(take(browser, url, name)), levels(IMAGES / name)
+    screenshot, committed = levels(take(browser, url, *VIEWS[name])), levels(IMAGES / name)
     assert screenshot.shape == committed.shape
     assert np.abs(screenshot - committed).mean() < 12
 

@@ -118,7 +118,7 @@ def test_an_ask_is_asked_as_its_parts_are(net, images):
     )
     assert torch.equal(attribution.maps, parts.maps)
     assert torch.equal(attribution.against, OTHERS)
-    with pytest.raises(TargetError, match="part of an `Ask`"):
+    with pytest.raises(TargetError, match="already contains the contrast"):
         explainer.explain(net, images, Ask(TARGETS), OTHERS)
 
 

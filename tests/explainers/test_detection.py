@@ -414,7 +414,7 @@ def test_boxes_lie_in_the_upload(windows):
         ({"head": BoxHead(lambda raw: raw)}, "`decode` must return Candidates"),
         ({"head": BoxHead(lambda raw: Candidates(raw, raw))}, "it returned Candidates of .*8, 8, 8"),
         ({"head": BoxHead(lambda raw: raw.boxes)}, "raised AttributeError"),
-        ({"head": "detection"}, r"give head=BoxHead\(decode\)"),
+        ({"head": "detection"}, r"pass head=BoxHead\(decode\)"),
         ({"head": WINDOWS, "labels": ["dog"]}, "has 3 classes, but 1 labels"),
     ],
 )
@@ -425,7 +425,7 @@ def test_heads_that_do_not_fit_are_refused(arguments, reason):
 
 def test_a_detector_of_torchvision_needs_no_head_or_normalisation():
     module = detector("SSD")
-    for arguments, reason in (({"mean": (0, 0, 0)}, "normalises by itself"), ({"head": "softmax"}, "leave it out")):
+    for arguments, reason in (({"mean": (0, 0, 0)}, "resize and normalise"), ({"head": "softmax"}, "omit `head`")):
         with pytest.raises(ModelError, match=reason):
             wrap_model(module, LABELS, **arguments)
     model = wrap_model(module, LABELS)

@@ -244,7 +244,7 @@ class SeparateCells(nn.Module):
     def _through(self, grid: nn.Module, _module: nn.Module, _args: Any, output: Tensor) -> Tensor:
         """Return a layer's output, passed through a module as one grid."""
         if not isinstance(output, Tensor) or output.ndim != 4:
-            raise LayerError("The outputs of this layer for several cells form no grid; leave out difull.")
+            raise LayerError("The outputs of this layer for several cells do not form a grid; omit difull.")
         return split(grid(joined(output, self._side)), self._side)
 
 
