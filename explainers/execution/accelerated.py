@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 
 from seewhy.explainers.execution.accelerators import ACCELERATORS, PACKAGES, choose, missing
 from seewhy.explainers.execution.bfloat16 import rounded
+from seewhy.explainers.execution.chunks import chunk_size
 from seewhy.explainers.execution.cut import Cut, UncuttableError, cut_before
 from seewhy.explainers.execution.runtimes import Run
 from seewhy.explainers.execution.segments import segmented
@@ -234,7 +235,9 @@ class AcceleratedModel:
             return None
         with evaluation_mode(self._module), torch.inference_mode(False):
             try:
-                return vjp_of(self._module, self._outputs, self._probe())
+                probe = self._probe()
+                most = chunk_size(self._module, probe, backward=True)
+                return vjp_of(self._module, self._outputs, probe, most)
             except Exception as error:  # a trace or the runtime may raise anything
                 _log.info("Gradients of pictures are computed in PyTorch: %s", error)
                 return None

@@ -66,7 +66,7 @@ class Replay:
         self._size, self._copying = 0, False
         self._replayed: Counter[nn.Module] = Counter()
         self._outputs: dict[nn.Module, list[Any]] = {}
-        self.value, self.calls = self._note(call)
+        self.value, self.calls, self._plain = self._note(call)
         self._recorded_version = self._version()
         if not is_copy:
             self._outputs.clear()  # other threads use the module itself: it must not be changed, and runs whole
@@ -93,15 +93,16 @@ class Replay:
     def outputs(
         self,
         outputs_of: Callable[[Any], Tensor],
-        plain: Tensor,
         batches: Callable[[], Iterable[EditBatch]],
         edit: RowEdit,
     ) -> list[Tensor]:
         """Return the outputs of each batch, by the fastest way to run the model that leaves unedited rows unchanged.
 
+        The first row of each batch must equal the outputs of the recorded run up to rounding. (Those of an accelerated
+        model may be rounded more.)
+
         Args:
             outputs_of: reads the outputs (N, ...) in what the module returns.
-            plain: (1, ...), the picture's outputs, which the first row of each batch must equal up to rounding.
             batches: makes the batches; called anew for each way.
             edit: see `RowEdit`.
 
@@ -112,6 +113,7 @@ class Replay:
             ModelOutputError: every way changes the unedited rows.
         """
         dtypes = {value.dtype for value in self.module.parameters() if value.is_floating_point()}
+        plain = outputs_of(self._plain).float()
         tolerance = max(_TOLERANCE, *(8 * torch.finfo(dtype).eps for dtype in dtypes), 0) * plain.abs().max()
         for way in (self.run, partial(self.run, copying=True), self.run_all):
             rows = []
@@ -182,8 +184,12 @@ class Replay:
         leaves = tree_flatten(list(self._outputs.values()))[0]
         return sum(leaf._version for leaf in leaves if isinstance(leaf, Tensor))
 
-    def _note(self, number: int) -> tuple[Any, int]:
-        """Run the model once, and record the outputs of the outermost modules that return before the layer's call."""
+    def _note(self, number: int) -> tuple[Any, int, Any]:
+        """Run the model once, and record the outputs of the outermost modules that return before the layer's call.
+
+        Returns:
+            `value` and `calls`, and what the model returned.
+        """
         at = self._at
         finished: list[tuple[nn.Module, Any]] = []
         marks: list[int] = []
@@ -212,10 +218,10 @@ class Replay:
 
             hooks.before_forward(before, nn.Module, with_kwargs=True)
             hooks.after_forward(after, nn.Module)
-            self.module(self._images.clone())
+            plain = self.module(self._images.clone())
         for part, output in finished:
             self._outputs.setdefault(part, []).append(output)
-        return edited, calls
+        return edited, calls, plain
 
 
 def structure_of(module: nn.Module) -> nn.Module:

@@ -53,13 +53,14 @@ class Vjp:
         return outputs, gradients
 
 
-def vjp_of(module: nn.Module, outputs: Outputs, probe: Tensor) -> Vjp:
+def vjp_of(module: nn.Module, outputs: Outputs, probe: Tensor, most: int = max(FIXED_COUNTS)) -> Vjp:
     """Return a model's vector-Jacobian product, compared with PyTorch's.
 
     Args:
         module: frozen, in evaluation mode and float32, in main memory.
         outputs: see `Outputs`.
         probe: (3, C, H, W) float32, likely images: a trace of a single one would not hold for others.
+        most: pictures that memory allows in one pass.
 
     Raises:
         ImportError: OpenVINO is not installed.
@@ -88,7 +89,8 @@ def vjp_of(module: nn.Module, outputs: Outputs, probe: Tensor) -> Vjp:
             values = read(leaf)
             expected = values.detach(), *torch.autograd.grad(values, leaf, seeds[:count])
         _must_agree(product(probe[:count], seeds[:count]), expected)
-    rows = torch.arange(max(FIXED_COUNTS)) % len(probe)  # OpenVINO has a graph of its own for this number
+    # OpenVINO has a graph of its own for this number.
+    rows = torch.arange(min(most, max(FIXED_COUNTS))) % len(probe)
     _must_agree(product(probe[rows], seeds[rows]), [results[rows] for results in expected])
     return product
 

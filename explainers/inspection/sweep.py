@@ -211,7 +211,7 @@ def sweep_images(
 
             # One channel per row, and an unedited row first, which shows whether the replay is right.
             change = partial(_edit_rows, edit.model_copy(update={"channels": None}), path, swapped, image_size)
-            rows = torch.cat([batch[1:] for batch in replay.outputs(task.outputs, outputs, batches, change)])
+            rows = torch.cat([batch[1:] for batch in replay.outputs(task.outputs, batches, change)])
     view: FeatureMaps | None
     if at == "output":
         view = maps_at(model, path, tuple(values.shape), (images.shape[1], *image_size), task.outputs)

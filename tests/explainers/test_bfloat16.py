@@ -3,6 +3,7 @@
 import logging
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from seewhy.explainers import Classification, GradCAM
+from seewhy.explainers import AblationCAM, Classification, GradCAM, ReciproCAM
 from seewhy.explainers.correlations import rank_correlations
 from seewhy.explainers.execution import bfloat16, runtimes
 from seewhy.explainers.execution.accelerated import AcceleratedModel
 from seewhy.explainers.execution.accelerators import choose
-from seewhy.models import LoadedModel, load_model
+from seewhy.models import LoadedModel, load_model, wrap_model
 from tests import nets
 
 SIZE = (3, 64, 64)
@@ -232,6 +233,18 @@ def test_the_accelerator_for_bfloat16(monkeypatch):
     monkeypatch.setattr("seewhy.explainers.execution.accelerators.find_spec", lambda name: name != "openvino" or None)
     assert choose("auto", cpu, torch.bfloat16) == "eager"
     assert choose("auto", cpu) == "onnxruntime"
+
+
+@pytest.mark.parametrize("explainer", [AblationCAM(), ReciproCAM()])
+def test_replays_of_a_rounded_model_run(explainer, faster_in_bfloat16):
+    """They run in float32, whose outputs are not those of the rounded model."""
+    model = wrap_model(net(), input_size=SIZE[1:], accelerator="openvino")
+    model = replace(model, bfloat16=True)
+    model.accelerated.warm()
+    pictures = torch.randn(2, *SIZE, generator=torch.Generator().manual_seed(0))
+    assert model.precision == "bfloat16"
+    actual, expected = (explainer.explain(carrier, pictures) for carrier in (model, model.module))
+    assert nets.relative_error(actual.maps, expected.maps) < 0.05
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def outputs_with(
         return torch.cat([first, view.put(first, edit(view.of(first), numbers))]).contiguous()
 
     with torch.no_grad(), closing(Replay(question.module, image, path)) as replay:
-        parts = replay.outputs(question.task.outputs, tensors.outputs[row : row + 1], batches, replace)
+        parts = replay.outputs(question.task.outputs, batches, replace)
     edited = torch.cat([rows[1:] for rows in parts])
     if not bool(torch.isfinite(edited).all()):
         raise ModelOutputError(
