@@ -18,9 +18,9 @@ from seewhy.explainers.process_wide import exclusive
 Run = Callable[..., tuple[Tensor, ...]]
 """From tensors (N, ...) of any N, float32 in main memory, to the model's outputs, without a graph, in new memory."""
 
-FIXED_COUNTS = (1, 8)
-"""Numbers of pictures for which OpenVINO compiles a graph of fixed shapes, which is up to a quarter faster. It runs at
-most the last number at once: its graphs keep the memory that their largest batch needed."""
+BATCH = 8
+"""Number of pictures that OpenVINO runs at once; the rest of a batch runs one by one. The graphs for these two numbers
+have fixed shapes. One for any number is up to a quarter slower, and each keeps the memory of its activations."""
 
 _ROUNDS = 5
 """Runs of each contestant in a comparison of speed."""
@@ -72,15 +72,16 @@ def openvino_run(model: bytes, precision: str = "f32") -> Run:
     requests = _Requests()
 
     def run_at_once(*tensors: Tensor) -> tuple[Tensor, ...]:
-        count = len(tensors[0]) if len(tensors[0]) in FIXED_COUNTS else None
+        count = len(tensors[0])
         if count not in requests.by_count:
             requests.by_count[count] = networks.compiled(count).create_infer_request()
         values = requests.by_count[count].infer(list(map(_array, tensors)), share_inputs=True)
         return tuple(map(torch.from_numpy, values.to_tuple()))
 
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
-        batches = zip(*(torch.split(tensor, max(FIXED_COUNTS)) for tensor in tensors), strict=True)
-        results = [run_at_once(*batch) for batch in batches]
+        batches, rest = divmod(len(tensors[0]), BATCH)
+        parts = (torch.split(tensor, [BATCH] * batches + [1] * rest) for tensor in tensors)
+        results = [run_at_once(*part) for part in zip(*parts, strict=True)]
         return tuple(map(torch.cat, zip(*results, strict=True))) if len(results) > 1 else results[0]
 
     return run
@@ -90,7 +91,7 @@ class _Requests(threading.local):
     """OpenVINO's inference requests by the number of pictures. Each serves one thread."""
 
     def __init__(self) -> None:
-        self.by_count: dict[int | None, Any] = {}
+        self.by_count: dict[int, Any] = {}
 
 
 class _Networks:
@@ -110,16 +111,15 @@ class _Networks:
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
             "ENABLE_CPU_PINNING": False,  # the threads of several processes would share the first processors
         }
-        self._compiled: dict[int | None, Any] = {}
+        self._compiled: dict[int, Any] = {}
         self._lock = threading.Lock()
 
-    def compiled(self, count: int | None) -> Any:
-        """Return the network for a number of pictures; None for any number."""
+    def compiled(self, count: int) -> Any:
+        """Return the network for a number of pictures."""
         with self._lock:
             if count not in self._compiled:
                 network = self._model.clone()
-                if count:
-                    network.reshape({value: [count, *_sides(value)] for value in network.inputs})
+                network.reshape({value: [count, *_sides(value)] for value in network.inputs})
                 self._compiled[count] = self._core.compile_model(network, "CPU", self._options)
             return self._compiled[count]
 
@@ -155,13 +155,13 @@ def faster(runs: tuple[Run, ...], images: Tensor) -> Run:
 
 
 def fastest(runs: tuple[Run, ...], image: Tensor) -> Run:
-    """Return the fastest of some runs for one picture and for batches, as measured now for `FIXED_COUNTS`.
+    """Return the fastest of some runs for one picture and for batches, as measured now for `BATCH`.
 
     Args:
         runs: the contestants.
         image: (1, C, H, W).
     """
-    single, batch = (faster(runs, image.repeat(count, 1, 1, 1)) for count in FIXED_COUNTS)
+    single, batch = (faster(runs, image.repeat(count, 1, 1, 1)) for count in (1, BATCH))
     return single if single is batch else partial(_either, single, batch)
 
 

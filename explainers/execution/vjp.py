@@ -15,7 +15,7 @@ from torch.func import functionalize, vjp
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from seewhy.explainers.execution.onnx_graph import onnx_model
-from seewhy.explainers.execution.runtimes import FIXED_COUNTS, Run, openvino_run
+from seewhy.explainers.execution.runtimes import BATCH, Run, openvino_run
 from seewhy.explainers.process_wide import exclusive
 
 Outputs = Callable[[Any], Tensor]
@@ -53,7 +53,7 @@ class Vjp:
         return outputs, gradients
 
 
-def vjp_of(module: nn.Module, outputs: Outputs, probe: Tensor, most: int = max(FIXED_COUNTS)) -> Vjp:
+def vjp_of(module: nn.Module, outputs: Outputs, probe: Tensor, most: int = BATCH) -> Vjp:
     """Return a model's vector-Jacobian product, compared with PyTorch's.
 
     Args:
@@ -89,8 +89,8 @@ def vjp_of(module: nn.Module, outputs: Outputs, probe: Tensor, most: int = max(F
             values = read(leaf)
             expected = values.detach(), *torch.autograd.grad(values, leaf, seeds[:count])
         _must_agree(product(probe[:count], seeds[:count]), expected)
-    # OpenVINO has a graph of its own for this number.
-    rows = torch.arange(min(most, max(FIXED_COUNTS))) % len(probe)
+    # OpenVINO has another graph for this number.
+    rows = torch.arange(min(most, BATCH)) % len(probe)
     _must_agree(product(probe[rows], seeds[rows]), [results[rows] for results in expected])
     return product
 
