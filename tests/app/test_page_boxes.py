@@ -92,6 +92,7 @@ def test_a_click_explains_the_box_there(street, boxes):
     expect(street.locator("#answer-probability")).to_have_text(f"{green['score']:.1%}")
     expect(street.locator("#places .chosen")).to_have_attribute("d", path(green["box"]))
     expect(street.locator("#names .chosen")).to_have_text(["green"])
+    expect(street.locator("#marking")).to_be_hidden()  # a drag asks about a box
     accessible(street)
 
 

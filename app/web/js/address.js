@@ -4,11 +4,11 @@
 import { learn } from "./question.js";
 import { DEFAULTS, asTarget, change, onChange, state } from "./state.js";
 
-const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside", "reference"];
+const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside", "reference", "mark"];
 const LISTS = ["layer", "compare"];
 const CLASSES = ["target", "against"];
 const OURS = ["image", "format", "view", "values", "top"]; // HTTP options that the page sets itself
-const STEPS = ["picture", "second", "show", "model", "method", "target", "against", "layer"]; // Back undoes a change of these
+const STEPS = ["picture", "second", "show", "model", "method", "target", "against", "layer", "mark"]; // Back undoes a change of these
 const PAUSE = 250; // milliseconds: browsers limit how often the address may change, as by a slider
 const STRIDE = 500; // milliseconds: faster changes, as by arrow keys in a list, are one step
 const KEPT = 8; // pictures that Back can show again
@@ -57,8 +57,9 @@ function addressOf(from) {
 
 /** The address of the current view, without the choices of the others. */
 export function link() {
-  const { by, compare, inside, off, reference } = DEFAULTS;
+  const { by, compare, inside, mark, off, reference } = DEFAULTS;
   const others = {
+    ...(state.show !== "explain" && { mark }),
     ...(state.show !== "compare" && { by, compare }),
     ...(state.show !== "inside" && { inside, off }),
     ...(state.show !== "likeness" && { reference }),

@@ -9,6 +9,7 @@ import { prepareCopy } from "./copy.js";
 import { prepareScrolls } from "./dom.js";
 import { prepareExplain } from "./explain.js";
 import { prepareLikeness } from "./likeness.js";
+import { prepareMarking } from "./marking.js";
 import { prepareModels } from "./models.js";
 import { prepareOptions } from "./options.js";
 import { openExample, preparePicture } from "./picture.js";
@@ -43,6 +44,7 @@ async function start() {
   prepareScene();
   prepareStage();
   prepareAbsent();
+  prepareMarking();
   preparePlaces();
   prepareTabs();
   prepareClasses();

@@ -28,8 +28,8 @@ async function open(source, example = null) {
       URL.revokeObjectURL(picture.url);
       return;
     }
-    // Classes and channels of a link are about the first picture.
-    const fresh = state.picture ? { target: null, against: null, off: [] } : {};
+    // Classes, channels and marks of a link are about the first picture.
+    const fresh = state.picture ? { target: null, against: null, off: [], mark: null } : {};
     change({ ...fresh, answer: null, example, picture });
   } catch (error) {
     if (mine === turn) showProblem(error, () => (example ? openExample(example) : open(source)));

@@ -5,6 +5,7 @@ import { byId, isTouched } from "./dom.js";
 import { seen, valueAt } from "./maps.js";
 import { Overlay } from "./overlay.js";
 import { turnUpright } from "./picture.js";
+import { methodNamed } from "./question.js";
 import { change, explained, explanation, onChange, state } from "./state.js";
 import { number, reading } from "./words.js";
 
@@ -67,7 +68,9 @@ async function showBar(answer) {
   const current = explanation(answer);
   scale = current?.drawn ?? null;
   byId("bar").hidden = !scale;
+  byId("meaning").hidden = !scale;
   if (!scale) return;
+  byId("meaning").textContent = meaning(answer.method, current);
   const { low, high, colormap } = scale;
   byId("bar-low").textContent = number(low);
   byId("bar-high").textContent = number(high);
@@ -77,6 +80,18 @@ async function showBar(answer) {
   byId("bar").setAttribute("aria-label", `Colours from ${number(low)} to ${number(high)}, ${colormap}`);
   const colours = await coloursOf(colormap);
   byId("bar-colours").style.backgroundImage = gradient(colours);
+}
+
+/** What the colours of a map mean. */
+function meaning({ name, options }, { target, against, heatmap }) {
+  const { family, discriminates = true, options: schemas } = methodNamed(name) ?? {};
+  if (family === "control") return "A control: its colours say nothing about the model.";
+  const what = `“${target.label}”${against ? ` rather than “${against.label}”` : ""}`;
+  if (!discriminates) return `Bright: what the model reacts to, whether it is ${what} or not.`;
+  const [speaks, opposes] = { up: ["raises", "lowers"], down: ["lowers", "raises"] }[target.direction] ?? ["speaks for", "speaks against"];
+  if (heatmap.signed) return `Left: ${opposes} ${what}; right: ${speaks} it.`;
+  const isSize = (options.sign ?? schemas?.sign?.default) === "absolute";
+  return isSize ? `Bright: matters for ${what}, for or against it.` : `Bright: ${speaks} ${what}.`;
 }
 
 /** Marks a value, in the method's own units, on the bar. */
@@ -142,14 +157,15 @@ function read(pixel, aloud = false) {
     return;
   }
   const { heatmap } = explanation();
-  const value = valueAt(heatmap, ...pixel);
+  const share = valueAt(heatmap, ...pixel);
+  const value = share * Math.max(heatmap.max, -heatmap.min); // in the unit of the bar
   const place = state.scene?.at(pixel);
-  const said = `x ${pixel[0]}, y ${pixel[1]}: ${value.toFixed(3)}${place ? ` · ${place.label}` : ""}`;
+  const said = `x ${pixel[0]}, y ${pixel[1]}: ${number(value)}${place ? ` · ${place.label}` : ""}`;
   byId("reading").textContent = said;
-  markValue(value * Math.max(heatmap.max, -heatmap.min));
+  markValue(value);
   if (aloud) {
     byId("reader").setAttribute("aria-valuetext", said);
-    byId("reader").setAttribute("aria-valuenow", value.toFixed(3));
+    byId("reader").setAttribute("aria-valuenow", share.toFixed(3));
     mark.style.left = `${((pixel[0] + 0.5) / heatmap.shape[1]) * 100}%`;
     mark.style.top = `${((pixel[1] + 0.5) / heatmap.shape[0]) * 100}%`;
   }

@@ -18,6 +18,8 @@ export const DEFAULTS = Object.freeze({
   map: 0, // which of the explanations of that answer is shown: of a class of a detector there is one for each box
   by: "method", // what is compared: method or layer
   compare: [], // names of the compared methods or layers
+  mark: null, // the marked part of the picture, see marking.js
+  altered: null, // what the model predicts before and after that part is hidden, see marking.js
   scene: null, // what the model predicts at each place of the picture, see scene.js
   reference: null, // name of the example picture that it is compared with, if that is one
   second: null, // the picture that it is compared with, see picture.js
