@@ -4,7 +4,7 @@
 import { learn } from "./question.js";
 import { DEFAULTS, asTarget, change, onChange, state } from "./state.js";
 
-const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside", "reference", "mark"];
+const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside", "reference", "mark", "look"];
 const LISTS = ["layer", "compare"];
 const CLASSES = ["target", "against"];
 const OURS = ["image", "format", "view", "values", "top"]; // HTTP options that the page sets itself
@@ -18,7 +18,7 @@ let amending = false;
 
 function toQuery(from) {
   const query = new URLSearchParams();
-  for (const name of [...TEXTS, "by", ...CLASSES, "alpha"]) {
+  for (const name of [...TEXTS, "by", ...CLASSES, "alpha", "strongest"]) {
     if (from[name] !== DEFAULTS[name]) query.set(name, from[name]);
   }
   for (const name of LISTS) for (const value of from[name]) query.append(name, value);
@@ -37,6 +37,7 @@ function fromQuery(query) {
     else if (LISTS.includes(name)) patch[name] = [...new Set([...(patch[name] ?? []), value])];
     else if (CLASSES.includes(name)) patch[name] = asTarget(value);
     else if (name === "alpha") patch.alpha = Math.min(1, Math.max(0, Number(value || NaN)));
+    else if (name === "strongest") patch.strongest = Math.min(99, Math.max(1, Number(value) || DEFAULTS.strongest));
     else if (name === "off") patch.off = value.split(",").filter((channel) => /^\d+$/.test(channel)).map(Number);
     else if (!OURS.includes(name)) patch.options[name] = value;
   }
@@ -91,7 +92,7 @@ export function keepAddress() {
   onChange((patch) => {
     if (patch.picture) keepPicture(patch.picture);
     clearTimeout(waiting);
-    if ("alpha" in patch && !amending) waiting = setTimeout(keep, PAUSE);
+    if (["alpha", "strongest"].some((name) => name in patch) && !amending) waiting = setTimeout(keep, PAUSE);
     else keep(!amending && STEPS.some((name) => name in patch));
   });
   window.addEventListener("popstate", restore);
@@ -119,7 +120,7 @@ async function restore() {
     return;
   }
   const patch = {};
-  for (const name of [...TEXTS, ...LISTS, ...CLASSES, "by", "alpha", "off", "options"]) {
+  for (const name of [...TEXTS, ...LISTS, ...CLASSES, "by", "alpha", "strongest", "off", "options"]) {
     if (JSON.stringify(wanted[name]) !== JSON.stringify(state[name])) patch[name] = wanted[name];
   }
   if (!picture) delete patch.example;

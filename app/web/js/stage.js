@@ -6,7 +6,7 @@ import { seen, valueAt } from "./maps.js";
 import { Overlay } from "./overlay.js";
 import { turnUpright } from "./picture.js";
 import { methodNamed } from "./question.js";
-import { change, explained, explanation, onChange, state } from "./state.js";
+import { change, explained, explanation, onChange, redraws, state } from "./state.js";
 import { number, reading } from "./words.js";
 
 export const overlay = new Overlay(byId("stage"));
@@ -24,6 +24,8 @@ export function prepareStage() {
   byId("reader").addEventListener("blur", () => read((point = null)));
   const alpha = byId("alpha");
   alpha.addEventListener("input", () => change({ alpha: Number(alpha.value) }));
+  byId("look").addEventListener("change", ({ target: { value } }) => change({ look: value }));
+  byId("strongest").addEventListener("input", ({ target: { value } }) => change({ strongest: Number(value) }));
   prepareWipe(byId("wipe"));
   onChange(show);
   show({ alpha: state.alpha });
@@ -38,9 +40,17 @@ function show(patch) {
     byId("figure").hidden = false;
   }
   if ("answer" in patch) showAnswer();
-  if ("alpha" in patch) {
+  if (redraws(patch)) {
+    const look = byId("look");
+    look.value = state.look;
+    if (!look.value) look.value = state.look = "overlay"; // a link may name another one
     byId("alpha").value = state.alpha;
     byId("alpha-value").textContent = `${Math.round(state.alpha * 100)}%`;
+    byId("strongest").value = state.strongest;
+    byId("strongest-value").textContent = `${state.strongest}%`;
+    const isPart = ["contour", "mask"].includes(state.look);
+    byId("alpha-field").hidden = isPart;
+    byId("strongest-field").hidden = !isPart;
     overlay.draw();
   }
 }

@@ -13,6 +13,8 @@ export const DEFAULTS = Object.freeze({
   colormap: null, // by default the one that fits the map
   scale: null, // by default the one that fits the method
   alpha: 0.5,
+  look: "overlay", // how the map is drawn, see looks.js
+  strongest: 25, // percent of the map that a contour or a mask shows
   answer: null, // the server's last answer
   asked: null, // the question of that answer, as fields; the current one may differ until it is answered
   map: 0, // which of the explanations of that answer is shown: of a class of a detector there is one for each box
@@ -40,6 +42,9 @@ export function change(patch) {
   Object.assign(state, patch);
   for (const listener of listeners) listener(patch);
 }
+
+/** Whether maps are drawn anew after a change, without another request. */
+export const redraws = (patch) => ["alpha", "look", "strongest"].some((name) => name in patch);
 
 /** The chosen model and class, as fields. */
 export function subject() {
