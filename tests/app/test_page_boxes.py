@@ -1,6 +1,5 @@
 """The page with a detector: boxes in the picture are clicked to be explained, and rectangles without one."""
 
-
 import pytest
 import torch
 from playwright.sync_api import expect

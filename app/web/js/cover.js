@@ -1,27 +1,11 @@
 // The picture with a part of it hidden or blurred, drawn in the browser.
 
-import { make } from "./dom.js";
 import { decoded } from "./overlay.js";
+import { canvas, shrunk } from "./shrink.js";
 
 const MOST = 1600; // pixels of the longer side: far more than models see
 const BLURRED = 16; // cells along the longer side, of which a blurred part is made
 const SAMPLED = 32; // cells of the mean colour
-
-function canvas(width, height) {
-  const element = make("canvas", { width: Math.max(1, Math.round(width)), height: Math.max(1, Math.round(height)) });
-  const context = element.getContext("2d", { willReadFrequently: true });
-  context.imageSmoothingQuality = "high";
-  return [element, context];
-}
-
-function shrunk(image, side) {
-  const scale = Math.min(1, side / Math.max(image.width, image.height));
-  const [element, context] = canvas(image.width * scale, image.height * scale);
-  context.fillStyle = "#fff"; // as the service draws transparent pixels
-  context.fillRect(0, 0, element.width, element.height);
-  context.drawImage(image, 0, 0, element.width, element.height);
-  return element;
-}
 
 function meanColour(image) {
   const small = shrunk(image, SAMPLED);

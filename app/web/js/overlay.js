@@ -90,7 +90,7 @@ export class Overlay {
 
   #shape(width, height) {
     this.element.style.aspectRatio = `${width} / ${height}`;
-    this.element.style.setProperty("--ratio", width / height);
+    (this.element.closest("figure") ?? this.element).style.setProperty("--ratio", width / height); // its frame has the same
   }
 
   /** Shows the map only to the right of `share` of the width. */

@@ -22,6 +22,7 @@ import { prepareStage } from "./stage.js";
 import { onChange, state } from "./state.js";
 import { prepareTabs } from "./tabs.js";
 import { prepareTrace, showTrace } from "./trace.js";
+import { prepareZoom } from "./zoom.js";
 
 const NEEDS = ["show", "picture", "model", "target", "answer", "inside", "off", "method", "layer", "options"];
 
@@ -43,6 +44,7 @@ async function start() {
   prepareScrolls();
   prepareScene();
   prepareStage();
+  prepareZoom();
   prepareAbsent();
   prepareMarking();
   preparePlaces();

@@ -3,6 +3,7 @@
 import { Problem, get, post } from "./api.js";
 import { byId, make } from "./dom.js";
 import { clearProblems, showProblem } from "./problems.js";
+import { acceptable } from "./shrink.js";
 import { change, state } from "./state.js";
 
 const EXAMPLES = [
@@ -47,7 +48,8 @@ export async function readPicture(chosen) {
   image.src = url;
   try {
     await image.decode();
-    return { file, url, width: image.naturalWidth, height: image.naturalHeight };
+    const accepted = await acceptable(file, image);
+    return { file: accepted, url, width: image.naturalWidth, height: image.naturalHeight, isShrunk: accepted !== file };
   } catch {
     URL.revokeObjectURL(url);
     return { file, ...(await fromServer(file)) };

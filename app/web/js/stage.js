@@ -35,6 +35,7 @@ function show(patch) {
   if ("picture" in patch && state.picture) {
     overlay.showPicture(state.picture, "The picture");
     dress();
+    byId("shrunk").hidden = !state.picture.isShrunk;
     point = null;
     wipe(0);
     byId("figure").hidden = false;
