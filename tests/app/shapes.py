@@ -63,7 +63,7 @@ def shown(page):
     return page
 
 
-def over(page, x, y):
-    """Return where a pixel of the picture lies on the page."""
+def over(page, x, y, size=(WIDTH, HEIGHT)):
+    """Return where a pixel of a picture of this size lies on the page."""
     box = page.locator("#stage").bounding_box()
-    return box["x"] + (x + 0.5) / WIDTH * box["width"], box["y"] + (y + 0.5) / HEIGHT * box["height"]
+    return box["x"] + (x + 0.5) / size[0] * box["width"], box["y"] + (y + 0.5) / size[1] * box["height"]

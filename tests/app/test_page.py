@@ -46,6 +46,7 @@ def test_an_upload_is_answered_in_place(page, url):
     bar = ask(url, method=START, format="json").json()["explanations"][0]["drawn"]
     assert float(page.inner_text("#bar-high")) == pytest.approx(bar["high"], rel=5e-3)
     expect(page.locator("#bar-range")).to_contain_text("map 0 to")
+    expect(page.locator("#meaning")).to_have_text("Bright: speaks for “tiger cat”.")
 
 
 def test_the_proof_stands_directly_under_the_picture(cat_page, url):
@@ -360,16 +361,17 @@ def test_a_method_of_regions_is_shown_as_its_sheet(tab, url):
 def test_the_value_under_the_pointer_is_that_of_the_arrays(cat_page, url):
     with np.load(io.BytesIO(ask(url, method=START, format="npz").content)) as arrays:
         heatmap = arrays["heatmaps"][0]
+    heatmap *= ask(url, method=START, format="json").json()["explanations"][0]["drawn"]["high"]  # in the bar's unit
     expect(cat_page.locator("#proof .grade")).to_be_visible()
     for x, y in ((200, 150), (90, 260), (3, 3), (300, 40)):
         box = cat_page.locator("#stage").bounding_box()
         cat_page.mouse.move(box["x"] + (x + 0.5) / 451 * box["width"], box["y"] + (y + 0.5) / 300 * box["height"])
-        expect(cat_page.locator("#reading")).to_have_text(f"x {x}, y {y}: {heatmap[y, x]:.3f}")
+        expect(cat_page.locator("#reading")).to_have_text(f"x {x}, y {y}: {heatmap[y, x]:.3g}")
     reader = cat_page.locator("#reader")
     reader.focus()
-    expect(cat_page.locator("#reading")).to_have_text(f"x 225, y 150: {heatmap[150, 225]:.3f}")
+    expect(cat_page.locator("#reading")).to_have_text(f"x 225, y 150: {heatmap[150, 225]:.3g}")
     reader.press("Shift+ArrowRight")
-    expect(reader).to_have_attribute("aria-valuetext", f"x 226, y 150: {heatmap[150, 226]:.3f}")
+    expect(reader).to_have_attribute("aria-valuetext", f"x 226, y 150: {heatmap[150, 226]:.3g}")
 
 
 @pytest.mark.slow

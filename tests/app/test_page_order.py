@@ -129,6 +129,27 @@ def test_what_would_fail_again_is_not_offered_again(page):
     expect(page.locator("#retry")).to_be_hidden()
 
 
+@pytest.mark.parametrize(
+    ("detail", "words"),
+    [
+        (
+            "It has 60 s (SEEWHY_DEADLINE). Use fewer samples or a cheaper method: GET /methods lists their costs.",
+            "It has 60 s. Use fewer samples or a cheaper method.",
+        ),
+        (
+            "Use a cheaper method (`seewhy methods` or GET /methods lists the costs), or try again later.",
+            "Use a cheaper method, or try again later.",
+        ),
+        ("There is no model 'x'. `seewhy models` or GET /models lists all names.", "There is no model 'x'."),
+    ],
+)
+def test_errors_speak_of_no_settings_and_routes(page, detail, words):
+    problem = json.dumps({"title": "x", "status": 422, "detail": detail})
+    page.route("**/explain", lambda route: route.fulfill(status=422, content_type="application/json", body=problem))
+    page.set_input_files("#image", EXAMPLES / "cat.png")
+    expect(page.locator("#problem-text")).to_have_text(words)
+
+
 def test_quick_answers_move_nothing(page, url):
     upload(page)
     with (EXAMPLES / "cat.png").open("rb") as picture:

@@ -128,3 +128,17 @@ def test_a_border_that_the_model_does_not_see_is_told(page, tmp_path, coffee):
         page.set_input_files("#image", tmp_path / "picture.png")
         answered(page)
         expect(page.locator("#unseen")).to_be_visible(visible=is_told)
+
+
+@pytest.mark.slow
+def test_a_picture_that_is_too_large_is_sent_smaller(page, tmp_path):
+    with Image.open(EXAMPLES / "coffee.png") as picture:
+        large = picture.convert("RGB").resize((4500, 3000))
+    large.save(tmp_path / "large.png", compress_level=0)
+    assert (tmp_path / "large.png").stat().st_size > 33_554_432  # the service would refuse it
+    upload(page, tmp_path / "large.png")
+    expect(page.locator("#shrunk")).to_be_visible()
+    expect(page.locator("#answer-label")).to_have_text("espresso")
+    assert page_pixels(page).shape == (1365, 2048, 3)
+    upload(page)
+    expect(page.locator("#shrunk")).to_be_hidden()

@@ -236,6 +236,10 @@ def test_the_keyboard_is_enough_and_nothing_keeps_anybody_out(page):
 STATES = {
     "empty": lambda page, url: page,
     "answered": lambda page, url: answered(example(page, url, "&method=lrp&epsilon=0.5&against=281")),
+    "marked": lambda page, url: (
+        answered(example(page, url, "&mark=hide:126,60,226,180")),
+        expect(page.locator("#predictions .moved").first).to_be_visible(),
+    ),
     "compare": lambda page, url: (example(page, url, "&show=compare"), compared(page, 4)),
     "likeness": lambda page, url: (
         example(page, url, "&show=likeness&reference=coffee"),
@@ -283,6 +287,32 @@ def test_each_view_is_for_everybody_light_or_dark_and_on_a_narrow_screen(tab, ur
     accessible(tab)
     tab.emulate_media(color_scheme="dark", reduced_motion="reduce")
     accessible(tab, "color-contrast")  # all else is the same
+
+
+def test_the_picture_stays_in_sight_and_what_belongs_to_it_beside_it(page, url):
+    page.set_viewport_size({"width": 1440, "height": 900})
+    answered(example(page, url))
+    for name in ("stage", "proof", "marking", "bar", "reading", "model", "method", "layer", "options", "drawing"):
+        box = page.locator(f"#{name}").bounding_box()
+        assert box["y"] + box["height"] <= 900, name
+    page.set_viewport_size({"width": 1100, "height": 900})
+    page.locator("#drawing > summary").click()
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    assert page.locator("#stage").bounding_box()["y"] >= 0
+
+
+def test_progress_moves_nothing(page, url):
+    answered(example(page, url))
+    places = """[...document.querySelectorAll("main :is(p, button, input, select, ol, #stage)")]
+        .filter((one) => one.getClientRects().length && !one.closest("#progress, #status"))
+        .map((one) => [one.id, one.getBoundingClientRect().y])"""
+    page.route("**/explain", lambda route: None)  # it is never answered
+    before = page.evaluate(places)
+    page.click("#predictions .class:has-text('tabby')")
+    expect(page.locator("#progress")).to_be_visible()
+    assert page.evaluate(places) == before
+    page.keyboard.press("Escape")
+    expect(page.locator("#progress")).to_be_hidden()
 
 
 @pytest.mark.slow

@@ -4,11 +4,11 @@
 import { learn } from "./question.js";
 import { DEFAULTS, asTarget, change, onChange, state } from "./state.js";
 
-const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside", "reference"];
+const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside", "reference", "mark", "look"];
 const LISTS = ["layer", "compare"];
 const CLASSES = ["target", "against"];
 const OURS = ["image", "format", "view", "values", "top"]; // HTTP options that the page sets itself
-const STEPS = ["picture", "second", "show", "model", "method", "target", "against", "layer"]; // Back undoes a change of these
+const STEPS = ["picture", "second", "show", "model", "method", "target", "against", "layer", "mark"]; // Back undoes a change of these
 const PAUSE = 250; // milliseconds: browsers limit how often the address may change, as by a slider
 const STRIDE = 500; // milliseconds: faster changes, as by arrow keys in a list, are one step
 const KEPT = 8; // pictures that Back can show again
@@ -18,7 +18,7 @@ let amending = false;
 
 function toQuery(from) {
   const query = new URLSearchParams();
-  for (const name of [...TEXTS, "by", ...CLASSES, "alpha"]) {
+  for (const name of [...TEXTS, "by", ...CLASSES, "alpha", "strongest"]) {
     if (from[name] !== DEFAULTS[name]) query.set(name, from[name]);
   }
   for (const name of LISTS) for (const value of from[name]) query.append(name, value);
@@ -37,6 +37,7 @@ function fromQuery(query) {
     else if (LISTS.includes(name)) patch[name] = [...new Set([...(patch[name] ?? []), value])];
     else if (CLASSES.includes(name)) patch[name] = asTarget(value);
     else if (name === "alpha") patch.alpha = Math.min(1, Math.max(0, Number(value || NaN)));
+    else if (name === "strongest") patch.strongest = Math.min(99, Math.max(1, Number(value) || DEFAULTS.strongest));
     else if (name === "off") patch.off = value.split(",").filter((channel) => /^\d+$/.test(channel)).map(Number);
     else if (!OURS.includes(name)) patch.options[name] = value;
   }
@@ -57,8 +58,9 @@ function addressOf(from) {
 
 /** The address of the current view, without the choices of the others. */
 export function link() {
-  const { by, compare, inside, off, reference } = DEFAULTS;
+  const { by, compare, inside, mark, off, reference } = DEFAULTS;
   const others = {
+    ...(state.show !== "explain" && { mark }),
     ...(state.show !== "compare" && { by, compare }),
     ...(state.show !== "inside" && { inside, off }),
     ...(state.show !== "likeness" && { reference }),
@@ -90,7 +92,7 @@ export function keepAddress() {
   onChange((patch) => {
     if (patch.picture) keepPicture(patch.picture);
     clearTimeout(waiting);
-    if ("alpha" in patch && !amending) waiting = setTimeout(keep, PAUSE);
+    if (["alpha", "strongest"].some((name) => name in patch) && !amending) waiting = setTimeout(keep, PAUSE);
     else keep(!amending && STEPS.some((name) => name in patch));
   });
   window.addEventListener("popstate", restore);
@@ -118,7 +120,7 @@ async function restore() {
     return;
   }
   const patch = {};
-  for (const name of [...TEXTS, ...LISTS, ...CLASSES, "by", "alpha", "off", "options"]) {
+  for (const name of [...TEXTS, ...LISTS, ...CLASSES, "by", "alpha", "strongest", "off", "options"]) {
     if (JSON.stringify(wanted[name]) !== JSON.stringify(state[name])) patch[name] = wanted[name];
   }
   if (!picture) delete patch.example;

@@ -1,15 +1,16 @@
 // Requests to the service, and its errors.
 
 import { keyedFetch } from "./key.js";
+import { plain } from "./words.js";
 
 const UNREACHABLE = "The server cannot be reached. Is it still running?";
 
 /** An error answer: a message, and errors per field. */
 export class Problem extends Error {
   constructor({ detail, errors = [], status = 0 }) {
-    super(detail);
+    super(plain(detail));
     this.name = "Problem";
-    this.errors = errors;
+    this.errors = errors.map(({ field, message }) => ({ field, message: plain(message) }));
     this.status = status;
   }
 }

@@ -6,6 +6,7 @@ import { copy, curl } from "./copy.js";
 import { byId, make } from "./dom.js";
 import { chooseLayers, layersOf } from "./layers.js";
 import { modelName } from "./models.js";
+import { movedBy, movedTrack } from "./moved.js";
 import { readNpz } from "./npz.js";
 import { problemBox, showProblem } from "./problems.js";
 import { methodNamed, question } from "./question.js";
@@ -247,19 +248,12 @@ function showEffect(before, after, moved) {
 }
 
 function effectRow(label, before, after) {
-  const bar = (name, prediction) => {
-    const element = make("span", { class: `fill ${name}` });
-    element.style.width = `${(prediction?.probability ?? prediction?.area ?? 0) * 100}%`;
-    return element;
-  };
-  const size = ({ probability, value, area }) => value ?? (probability ?? area) * 100;
-  const change = before && after ? size(after) - size(before) : null;
-  const moved = change !== null && Math.abs(change) >= 0.05 ? ` ${signed(change, 1)}` : "";
+  const moved = before && after ? movedBy(before, after) : "";
   return make(
     "li",
     {},
     make("span", { class: "label", textContent: label }),
     make("span", { class: "share" }, after ? reading(after) : "lower", make("span", { class: "moved", textContent: moved })),
-    make("span", { class: "track", "aria-hidden": "true" }, bar("before", before), bar("after", after)),
+    movedTrack(before, after),
   );
 }

@@ -2,6 +2,7 @@
 
 import { catalogue, modelPath } from "./api.js";
 import { byId, make } from "./dom.js";
+import { movedBy, movedTrack, stillTrack } from "./moved.js";
 import { point } from "./places.js";
 import { showProof, warningsOf } from "./proof.js";
 import { explainPlace, joined, kind, split } from "./scene.js";
@@ -11,7 +12,7 @@ import { percent, reading } from "./words.js";
 let labelled = null; // the model whose labels are suggested
 
 export function prepareClasses() {
-  onChange((patch) => ("answer" in patch || "scene" in patch) && show());
+  onChange((patch) => ["answer", "scene", "altered"].some((name) => name in patch) && show());
   const input = byId("target");
   const ask = () => {
     const text = input.value.trim();
@@ -34,7 +35,7 @@ function show() {
   const { target, against, diagnostics, proof } = explanation();
   const predictions = state.scene?.rows ?? answer.predictions;
   const listed = predictions.map(identity);
-  const added = [target, isBox(target) ? null : against].filter((prediction) => prediction && !listed.includes(identity(prediction)));
+  const added = [target, isBox(target) ? null : against, risen()].filter((prediction) => prediction && !listed.includes(identity(prediction)));
   point(null);
   const focused = document.activeElement?.dataset?.focus;
   byId("predictions").replaceChildren(...[...predictions, ...added].map((prediction) => row(prediction, target, against)));
@@ -92,11 +93,9 @@ function row(prediction, target, against) {
       },
     },
     make("span", { class: "label", textContent: prediction.label }),
-    make("span", { class: "share", textContent: reading(prediction) + (chosen && target.direction === "down" ? " ↓" : "") }),
-    make("span", { class: "track", "aria-hidden": "true" }, make("span", { class: "fill" })),
+    ...shares(prediction, chosen && target.direction === "down" ? " ↓" : ""),
   );
   explain.dataset.focus = `class-${identity(prediction)}`;
-  explain.querySelector(".fill").style.width = `${(prediction.probability ?? prediction.area ?? 0) * 100}%`;
   const rather = make("button", {
     type: "button",
     class: "rather",
@@ -109,6 +108,20 @@ function row(prediction, target, against) {
   });
   rather.dataset.focus = `contrast-${identity(prediction)}`;
   return make("li", {}, explain, rather);
+}
+
+/** The text and the bar of a prediction, and with a marked part how they move. */
+function shares(prediction, sign) {
+  const after = state.altered?.after.get(prediction.index);
+  const text = make("span", { class: "share" }, reading(after ?? prediction) + sign);
+  if (after) text.append(make("span", { class: "moved", textContent: movedBy(prediction, after) }));
+  return [text, after ? movedTrack(prediction, after) : stillTrack(prediction)];
+}
+
+/** The prediction, for the whole picture, of what is the best class with a marked part. */
+function risen() {
+  const { before, after } = state.altered ?? {};
+  return after && before.get([...after.keys()][0]);
 }
 
 function contrast(prediction) {

@@ -9,7 +9,7 @@ import { modelName } from "./models.js";
 import { problemBox, showProblem } from "./problems.js";
 import { methodNamed, question } from "./question.js";
 import { methodGroups } from "./settings.js";
-import { change, methodName, onChange, state } from "./state.js";
+import { change, methodName, onChange, redraws, state } from "./state.js";
 
 const MOST = 6;
 const USUAL = ["gradcam", "layercam", "saliency"];
@@ -34,7 +34,7 @@ export function prepareCompare() {
     if (event.key === "Escape" && runs() && !document.querySelector("dialog")) cancel();
   });
   onChange((patch) => {
-    if ("alpha" in patch) for (const card of cards.values()) card.overlay.draw();
+    if (redraws(patch)) for (const card of cards.values()) card.overlay.draw();
     // A hidden view needs no answers, and later requests would wait for them. They are requested again on return.
     if (state.show !== "compare") for (const card of cards.values()) card.stop();
     if ("show" in patch) for (const [key, card] of cards) if (card.isToBeAsked) cards.delete(key);

@@ -8,7 +8,7 @@ import { Patches } from "./patches.js";
 import { exampleFile, listExamples, readPicture, turnUpright } from "./picture.js";
 import { clearProblems, problemBox, showProblem } from "./problems.js";
 import { warningsOf } from "./proof.js";
-import { change, onChange, state } from "./state.js";
+import { change, onChange, redraws, state } from "./state.js";
 import { number } from "./words.js";
 
 const MOST = 100; // pairs, of the service
@@ -42,7 +42,7 @@ export function prepareLikeness() {
   });
   byId("copy-similar").addEventListener("click", (event) => copy(curlOfTwo("/similar", drawing(), "alike.png"), event.currentTarget));
   onChange((patch) => {
-    if ("alpha" in patch) for (const side of sides) side.overlay.draw();
+    if (redraws(patch)) for (const side of sides) side.overlay.draw();
     if ("reference" in patch && !("second" in patch)) follow();
     if (state.show === "likeness" && state.picture && state.second) compare();
     byId("likeness").hidden = !state.second;

@@ -49,7 +49,7 @@ export function valueAt(heatmap, x, y) {
 }
 
 /** Resizes rows bilinearly to a finer grid. */
-function resized(rows, height, width) {
+export function resized(rows, height, width) {
   if (rows.length === height && rows[0].length === width) return rows.flat();
   const places = (size, cells) =>
     Array.from({ length: size }, (_, place) => {

@@ -1,13 +1,14 @@
 // A heatmap over its picture: the picture is below, and the map is drawn on a canvas with the chosen opacity.
 
 import { make } from "./dom.js";
+import { drawLook } from "./looks.js";
 import { seen } from "./maps.js";
 import { state } from "./state.js";
 
 export class Overlay {
   #canvas = make("canvas", { class: "map", "aria-hidden": "true" });
   #picture = make("img", { class: "below", alt: "", draggable: false });
-  #map = null; // {image, heatmap, isSheet}
+  #map = null; // {image, heatmap, drawn, isSheet}
   #preview = null; // an image
   #turn = 0; // an image decoded after a newer one is not shown
   #previews = 0;
@@ -35,17 +36,17 @@ export class Overlay {
   }
 
   /** Shows the map of an explanation; one with regions is a sheet of its own instead of an overlay. */
-  showMap({ overlay, heatmap, regions }) {
-    this.#showing = this.#show(overlay, heatmap, regions.length > 0);
+  showMap({ overlay, heatmap, drawn, regions }) {
+    this.#showing = this.#show(overlay, { heatmap, drawn, isSheet: regions.length > 0 });
     return this.#showing;
   }
 
-  async #show(source, heatmap, isSheet) {
+  async #show(source, map) {
     this.#turn += 1;
     const mine = this.#turn;
     const image = await decoded(source);
     if (mine !== this.#turn) return;
-    this.#map = { image, heatmap, isSheet };
+    this.#map = { image, ...map };
     this.#preview = null;
     this.draw();
   }
@@ -89,7 +90,7 @@ export class Overlay {
 
   #shape(width, height) {
     this.element.style.aspectRatio = `${width} / ${height}`;
-    this.element.style.setProperty("--ratio", width / height);
+    (this.element.closest("figure") ?? this.element).style.setProperty("--ratio", width / height); // its frame has the same
   }
 
   /** Shows the map only to the right of `share` of the width. */
@@ -130,7 +131,7 @@ export async function decoded(source) {
 }
 
 /** Paints a map with the chosen opacity; `heatmap`, which previews do not have, gives its position. */
-function paint(canvas, { image, heatmap = null, isSheet = false }) {
+function paint(canvas, { image, heatmap = null, drawn = null, isSheet = false }) {
   const { naturalWidth: width, naturalHeight: height } = image;
   Object.assign(canvas, { width, height });
   const context = canvas.getContext("2d");
@@ -143,6 +144,8 @@ function paint(canvas, { image, heatmap = null, isSheet = false }) {
     context.beginPath();
     context.rect(left, top, right - left, bottom - top);
     context.clip();
+    drawLook(context, image, heatmap, drawn, [left, top, right - left, bottom - top]);
+    return;
   }
   context.globalAlpha = state.alpha;
   context.drawImage(image, 0, 0);

@@ -9,6 +9,7 @@ import { prepareCopy } from "./copy.js";
 import { prepareScrolls } from "./dom.js";
 import { prepareExplain } from "./explain.js";
 import { prepareLikeness } from "./likeness.js";
+import { prepareMarking } from "./marking.js";
 import { prepareModels } from "./models.js";
 import { prepareOptions } from "./options.js";
 import { openExample, preparePicture } from "./picture.js";
@@ -21,6 +22,7 @@ import { prepareStage } from "./stage.js";
 import { onChange, state } from "./state.js";
 import { prepareTabs } from "./tabs.js";
 import { prepareTrace, showTrace } from "./trace.js";
+import { prepareZoom } from "./zoom.js";
 
 const NEEDS = ["show", "picture", "model", "target", "answer", "inside", "off", "method", "layer", "options"];
 
@@ -42,7 +44,9 @@ async function start() {
   prepareScrolls();
   prepareScene();
   prepareStage();
+  prepareZoom();
   prepareAbsent();
+  prepareMarking();
   preparePlaces();
   prepareTabs();
   prepareClasses();

@@ -3,6 +3,7 @@
 import { Problem, get, post } from "./api.js";
 import { byId, make } from "./dom.js";
 import { clearProblems, showProblem } from "./problems.js";
+import { acceptable } from "./shrink.js";
 import { change, state } from "./state.js";
 
 const EXAMPLES = [
@@ -28,8 +29,8 @@ async function open(source, example = null) {
       URL.revokeObjectURL(picture.url);
       return;
     }
-    // Classes and channels of a link are about the first picture.
-    const fresh = state.picture ? { target: null, against: null, off: [] } : {};
+    // Classes, channels and marks of a link are about the first picture.
+    const fresh = state.picture ? { target: null, against: null, off: [], mark: null } : {};
     change({ ...fresh, answer: null, example, picture });
   } catch (error) {
     if (mine === turn) showProblem(error, () => (example ? openExample(example) : open(source)));
@@ -47,7 +48,8 @@ export async function readPicture(chosen) {
   image.src = url;
   try {
     await image.decode();
-    return { file, url, width: image.naturalWidth, height: image.naturalHeight };
+    const accepted = await acceptable(file, image);
+    return { file: accepted, url, width: image.naturalWidth, height: image.naturalHeight, isShrunk: accepted !== file };
   } catch {
     URL.revokeObjectURL(url);
     return { file, ...(await fromServer(file)) };

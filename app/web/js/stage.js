@@ -5,7 +5,8 @@ import { byId, isTouched } from "./dom.js";
 import { seen, valueAt } from "./maps.js";
 import { Overlay } from "./overlay.js";
 import { turnUpright } from "./picture.js";
-import { change, explained, explanation, onChange, state } from "./state.js";
+import { methodNamed } from "./question.js";
+import { change, explained, explanation, onChange, redraws, state } from "./state.js";
 import { number, reading } from "./words.js";
 
 export const overlay = new Overlay(byId("stage"));
@@ -23,6 +24,8 @@ export function prepareStage() {
   byId("reader").addEventListener("blur", () => read((point = null)));
   const alpha = byId("alpha");
   alpha.addEventListener("input", () => change({ alpha: Number(alpha.value) }));
+  byId("look").addEventListener("change", ({ target: { value } }) => change({ look: value }));
+  byId("strongest").addEventListener("input", ({ target: { value } }) => change({ strongest: Number(value) }));
   prepareWipe(byId("wipe"));
   onChange(show);
   show({ alpha: state.alpha });
@@ -32,14 +35,23 @@ function show(patch) {
   if ("picture" in patch && state.picture) {
     overlay.showPicture(state.picture, "The picture");
     dress();
+    byId("shrunk").hidden = !state.picture.isShrunk;
     point = null;
     wipe(0);
     byId("figure").hidden = false;
   }
   if ("answer" in patch) showAnswer();
-  if ("alpha" in patch) {
+  if (redraws(patch)) {
+    const look = byId("look");
+    look.value = state.look;
+    if (!look.value) look.value = state.look = "overlay"; // a link may name another one
     byId("alpha").value = state.alpha;
     byId("alpha-value").textContent = `${Math.round(state.alpha * 100)}%`;
+    byId("strongest").value = state.strongest;
+    byId("strongest-value").textContent = `${state.strongest}%`;
+    const isPart = ["contour", "mask"].includes(state.look);
+    byId("alpha-field").hidden = isPart;
+    byId("strongest-field").hidden = !isPart;
     overlay.draw();
   }
 }
@@ -67,7 +79,9 @@ async function showBar(answer) {
   const current = explanation(answer);
   scale = current?.drawn ?? null;
   byId("bar").hidden = !scale;
+  byId("meaning").hidden = !scale;
   if (!scale) return;
+  byId("meaning").textContent = meaning(answer.method, current);
   const { low, high, colormap } = scale;
   byId("bar-low").textContent = number(low);
   byId("bar-high").textContent = number(high);
@@ -77,6 +91,18 @@ async function showBar(answer) {
   byId("bar").setAttribute("aria-label", `Colours from ${number(low)} to ${number(high)}, ${colormap}`);
   const colours = await coloursOf(colormap);
   byId("bar-colours").style.backgroundImage = gradient(colours);
+}
+
+/** What the colours of a map mean. */
+function meaning({ name, options }, { target, against, heatmap }) {
+  const { family, discriminates = true, options: schemas } = methodNamed(name) ?? {};
+  if (family === "control") return "A control: its colours say nothing about the model.";
+  const what = `“${target.label}”${against ? ` rather than “${against.label}”` : ""}`;
+  if (!discriminates) return `Bright: what the model reacts to, whether it is ${what} or not.`;
+  const [speaks, opposes] = { up: ["raises", "lowers"], down: ["lowers", "raises"] }[target.direction] ?? ["speaks for", "speaks against"];
+  if (heatmap.signed) return `Left: ${opposes} ${what}; right: ${speaks} it.`;
+  const isSize = (options.sign ?? schemas?.sign?.default) === "absolute";
+  return isSize ? `Bright: matters for ${what}, for or against it.` : `Bright: ${speaks} ${what}.`;
 }
 
 /** Marks a value, in the method's own units, on the bar. */
@@ -142,14 +168,15 @@ function read(pixel, aloud = false) {
     return;
   }
   const { heatmap } = explanation();
-  const value = valueAt(heatmap, ...pixel);
+  const share = valueAt(heatmap, ...pixel);
+  const value = share * Math.max(heatmap.max, -heatmap.min); // in the unit of the bar
   const place = state.scene?.at(pixel);
-  const said = `x ${pixel[0]}, y ${pixel[1]}: ${value.toFixed(3)}${place ? ` · ${place.label}` : ""}`;
+  const said = `x ${pixel[0]}, y ${pixel[1]}: ${number(value)}${place ? ` · ${place.label}` : ""}`;
   byId("reading").textContent = said;
-  markValue(value * Math.max(heatmap.max, -heatmap.min));
+  markValue(value);
   if (aloud) {
     byId("reader").setAttribute("aria-valuetext", said);
-    byId("reader").setAttribute("aria-valuenow", value.toFixed(3));
+    byId("reader").setAttribute("aria-valuenow", share.toFixed(3));
     mark.style.left = `${((pixel[0] + 0.5) / heatmap.shape[1]) * 100}%`;
     mark.style.top = `${((pixel[1] + 0.5) / heatmap.shape[0]) * 100}%`;
   }

@@ -13,11 +13,15 @@ export const DEFAULTS = Object.freeze({
   colormap: null, // by default the one that fits the map
   scale: null, // by default the one that fits the method
   alpha: 0.5,
+  look: "overlay", // how the map is drawn, see looks.js
+  strongest: 25, // percent of the map that a contour or a mask shows
   answer: null, // the server's last answer
   asked: null, // the question of that answer, as fields; the current one may differ until it is answered
   map: 0, // which of the explanations of that answer is shown: of a class of a detector there is one for each box
   by: "method", // what is compared: method or layer
   compare: [], // names of the compared methods or layers
+  mark: null, // the marked part of the picture, see marking.js
+  altered: null, // what the model predicts before and after that part is hidden, see marking.js
   scene: null, // what the model predicts at each place of the picture, see scene.js
   reference: null, // name of the example picture that it is compared with, if that is one
   second: null, // the picture that it is compared with, see picture.js
@@ -38,6 +42,9 @@ export function change(patch) {
   Object.assign(state, patch);
   for (const listener of listeners) listener(patch);
 }
+
+/** Whether maps are drawn anew after a change, without another request. */
+export const redraws = (patch) => ["alpha", "look", "strongest"].some((name) => name in patch);
 
 /** The chosen model and class, as fields. */
 export function subject() {

@@ -32,3 +32,9 @@ export function duration(milliseconds) {
   const seconds = milliseconds / 1000;
   return seconds < 60 ? `${seconds.toFixed(seconds < 10 ? 1 : 0)} s` : `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
 }
+
+/** An error of the service without the names of settings, and without the commands and routes that list more. */
+export function plain(message) {
+  const short = message.replace(/ \(SEEWHY_\w+\)/g, "").replace(/[:;]? \(?(`[^`]+` or )?GET \/\S+ lists [^.)]*\)?/g, "");
+  return short.replace(/\.\s*\.$/, ".");
+}

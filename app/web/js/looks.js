@@ -1,0 +1,89 @@
+// How a map is drawn over its picture, besides the overlay of the service: with low values clear, or its strongest part.
+
+import { make } from "./dom.js";
+import { resized } from "./maps.js";
+import { state } from "./state.js";
+
+const MOST = 480; // cells along the longer side: contours of more would look the same
+const DIM = 205; // opacity outside the mask, of 255
+
+const grids = new WeakMap();
+
+/** The values of a map, row after row, fine enough to be drawn, and the height and width of their grid. */
+function grid(heatmap) {
+  if (grids.has(heatmap)) return grids.get(heatmap);
+  const { map, box: [left, top, right, bottom] } = heatmap;
+  const scale = MOST / Math.max(right - left, bottom - top);
+  const size = [[bottom - top, map.length], [right - left, map[0].length]].map(([side, cells]) => Math.max(cells, Math.round(side * scale)));
+  const fine = { values: resized(map, ...size), size };
+  grids.set(heatmap, fine);
+  return fine;
+}
+
+/** A canvas of cells, of which `colour(cell)` gives red, green, blue and opacity, or nothing for a clear one. */
+function cells([height, width], colour) {
+  const canvas = make("canvas", { width, height });
+  const pixels = new ImageData(width, height);
+  for (let cell = 0; cell < width * height; cell += 1) {
+    const pixel = colour(cell);
+    if (pixel) pixels.data.set(pixel, cell * 4);
+  }
+  canvas.getContext("2d").putImageData(pixels, 0, 0);
+  return canvas;
+}
+
+/** The least of the strongest values, as many as are chosen. */
+function threshold(values) {
+  const sorted = Float64Array.from(values).sort();
+  return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * (1 - state.strongest / 100)))];
+}
+
+function mask({ values, size }) {
+  const least = threshold(values);
+  return cells(size, (cell) => (values[cell] < least ? [0, 0, 0, DIM] : null));
+}
+
+function contour({ values, size }) {
+  const [height, width] = size;
+  const least = threshold(values);
+  const isIn = (row, column) => row >= 0 && column >= 0 && row < height && column < width && values[row * width + column] >= least;
+  // A white line inside the part and a black one outside, so that it shows on any picture.
+  const isNear = (row, column, reach, wanted) => {
+    for (const [down, across] of [[-1, 0], [1, 0], [0, -1], [0, 1]]) {
+      for (let step = 1; step <= reach; step += 1) if (isIn(row + step * down, column + step * across) === wanted) return true;
+    }
+    return false;
+  };
+  return cells(size, (cell) => {
+    const [row, column] = [Math.floor(cell / width), cell % width];
+    if (isIn(row, column)) return isNear(row, column, 2, false) ? [255, 255, 255, 255] : null;
+    return isNear(row, column, 2, true) ? [0, 0, 0, 255] : null;
+  });
+}
+
+/** The drawing with the opacity of each pixel by its value; at the middle strength the highest is opaque. The power keeps
+ * the dark colours of low values from darkening the picture. */
+function clear(image, [left, top, width, height], { values, size }, peak) {
+  const opacity = cells(size, (cell) => [0, 0, 0, 255 * Math.min(1, Math.abs(values[cell]) / peak) ** 1.5]);
+  const drawing = make("canvas", { width: image.naturalWidth, height: image.naturalHeight });
+  const context = drawing.getContext("2d");
+  context.drawImage(opacity, left, top, width, height);
+  context.globalCompositeOperation = "source-in";
+  context.drawImage(image, 0, 0);
+  return drawing;
+}
+
+/** Draws a map's image onto a part of a canvas, left, top, width and height, in the chosen way. */
+export function drawLook(context, image, heatmap, drawn, place) {
+  if (state.look === "mask") context.drawImage(mask(grid(heatmap)), ...place);
+  else if (state.look === "contour") context.drawImage(contour(grid(heatmap)), ...place);
+  else if (state.look === "clear") {
+    const ends = drawn ?? { low: heatmap.min, high: heatmap.max };
+    const peak = Math.max(ends.high, -ends.low) || 1;
+    context.globalAlpha = Math.min(1, 2 * state.alpha);
+    context.drawImage(clear(image, place, grid(heatmap), peak), 0, 0);
+  } else {
+    context.globalAlpha = state.alpha;
+    context.drawImage(image, 0, 0);
+  }
+}

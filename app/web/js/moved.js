@@ -1,0 +1,24 @@
+// The bar of a prediction, and how far it moves when something is changed.
+
+import { make } from "./dom.js";
+import { signed } from "./words.js";
+
+function bar(name, prediction) {
+  const element = make("span", { class: `fill ${name}` });
+  element.style.width = `${(prediction?.probability ?? prediction?.area ?? 0) * 100}%`;
+  return element;
+}
+
+const track = (...bars) => make("span", { class: "track", "aria-hidden": "true" }, ...bars);
+
+export const stillTrack = (prediction) => track(bar("", prediction));
+
+/** Its bars before and after. */
+export const movedTrack = (before, after) => track(bar("before", before), bar("after", after));
+
+/** By how much it moves, in percent or in units of a value; empty if that is next to nothing. */
+export function movedBy(before, after) {
+  const size = ({ probability, value, area }) => value ?? (probability ?? area) * 100;
+  const difference = size(after) - size(before);
+  return Math.abs(difference) < 0.05 ? "" : ` ${signed(difference, 1)}`;
+}

@@ -1,0 +1,46 @@
+// A closer look at the picture: it is enlarged inside its frame, which scrolls, or fills the screen.
+
+import { byId } from "./dom.js";
+import { onChange } from "./state.js";
+
+const STEPS = [1, 1.5, 2, 3, 4, 6, 8];
+
+let step = 0;
+
+export function prepareZoom() {
+  const viewport = byId("viewport");
+  byId("zoom-in").addEventListener("click", () => zoom(step + 1));
+  byId("zoom-out").addEventListener("click", () => zoom(step - 1));
+  viewport.addEventListener("keydown", ({ key }) => {
+    if (["+", "="].includes(key)) zoom(step + 1);
+    if (key === "-") zoom(step - 1);
+  });
+  viewport.addEventListener("wheel", scale, { passive: false });
+  const full = byId("full-screen");
+  full.hidden = !document.fullscreenEnabled;
+  full.addEventListener("click", () => (document.fullscreenElement ? document.exitFullscreen() : byId("figure").requestFullscreen()));
+  onChange((patch) => {
+    if (patch.picture) zoom(0);
+  });
+}
+
+/** Zooms by a wheel with Ctrl, as a trackpad's pinch is one, around the pointer. */
+function scale(event) {
+  if (!event.ctrlKey) return;
+  event.preventDefault();
+  const { left, top } = byId("viewport").getBoundingClientRect();
+  zoom(step + (event.deltaY < 0 ? 1 : -1), [event.clientX - left, event.clientY - top]);
+}
+
+/** Changes the size of the picture; the point of it at `place` of its frame, by default the middle, stays there. */
+function zoom(to, place) {
+  const [viewport, stage] = [byId("viewport"), byId("stage")];
+  const [x, y] = place ?? [viewport.clientWidth / 2, viewport.clientHeight / 2];
+  const [across, down] = [(viewport.scrollLeft + x) / stage.offsetWidth, (viewport.scrollTop + y) / stage.offsetHeight];
+  step = Math.min(STEPS.length - 1, Math.max(0, to));
+  byId("figure").classList.toggle("zoomed", step > 0);
+  stage.style.setProperty("--zoom", STEPS[step]);
+  byId("zoom-in").disabled = step === STEPS.length - 1;
+  byId("zoom-out").disabled = step === 0;
+  viewport.scrollTo(across * stage.offsetWidth - x, down * stage.offsetHeight - y);
+}

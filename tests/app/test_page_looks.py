@@ -1,0 +1,87 @@
+"""How the page draws a map over its picture: with low values clear, or its strongest part as a contour or a mask."""
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from tests.app.browsing import accessible, answered, ask, levels, page_pixels, upload
+from tests.app.conftest import EXAMPLES, opened
+from tests.grids import few
+
+SEEN = np.s_[20:280, 96:356]  # rows and columns of the cat that the model sees
+
+
+@pytest.fixture(scope="module")
+def cat(browser, url):
+    """The page with the answer to the picture of the cat."""
+    with opened(browser, url) as tab:
+        tab.goto(url)
+        yield upload(tab)
+
+
+def changed(page):
+    """Where picture and map differ from the picture, by how much, inside what the model sees."""
+    return np.abs(page_pixels(page) - levels(EXAMPLES / "cat.png")).max(-1)[SEEN]
+
+
+def luminance(picture):
+    """The median luminance of what the model sees."""
+    return np.median(picture[SEEN] @ (0.299, 0.587, 0.114))
+
+
+def test_low_values_leave_the_picture_its_light(cat, url):
+    light = luminance(levels(EXAMPLES / "cat.png"))
+    cat.select_option("#look", "overlay")
+    assert luminance(page_pixels(cat)) < 0.85 * light
+    cat.select_option("#look", "clear")
+    assert luminance(page_pixels(cat)) > 0.92 * light
+    explanation = ask(url, method="votes-detail", values="true", format="json").json()["explanations"][0]
+    heatmap = np.array(explanation["heatmap"]["values"])[SEEN]
+    assert np.corrcoef(heatmap.ravel(), changed(cat).ravel())[0, 1] > 0.8
+    cat.locator("#alpha").fill("0")
+    assert changed(cat).max() <= 1
+    cat.locator("#alpha").fill("0.5")
+
+
+@pytest.mark.parametrize("percent", few([25, 10], short=[25]))
+def test_a_mask_shows_the_strongest_part(cat, url, percent):
+    cat.select_option("#look", "mask")
+    cat.locator("#strongest").fill(str(percent))
+    expect(cat.locator("#strongest-value")).to_have_text(f"{percent}%")
+    expect(cat.locator("#alpha")).to_be_hidden()
+    explanation = ask(url, method="votes-detail", values="true", format="json").json()["explanations"][0]
+    heatmap = np.array(explanation["heatmap"]["values"])[SEEN]
+    strongest = heatmap >= np.quantile(heatmap, 1 - percent / 100)
+    shown = changed(cat) <= 8
+    assert shown.mean() == pytest.approx(percent / 100, abs=0.02)
+    assert (strongest & shown).sum() > 0.9 * strongest.sum()
+
+
+@pytest.mark.slow
+def test_a_contour_goes_round_that_part(cat):
+    cat.select_option("#look", "mask")
+    cat.locator("#strongest").fill("25")
+    isin = changed(cat) <= 8
+    cat.select_option("#look", "contour")
+    lines = changed(cat) > 60
+    assert 0.01 < lines.mean() < 0.2
+    edges = np.zeros_like(isin)
+    edges[:, 1:] |= isin[:, 1:] != isin[:, :-1]
+    edges[1:] |= isin[1:] != isin[:-1]
+    near = sum(np.roll(lines, shift, (0, 1)) for shift in ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))) > 0
+    assert near[edges].mean() > 0.9
+    accessible(cat)
+
+
+@pytest.mark.slow
+def test_a_link_holds_the_look_and_an_unknown_one_is_the_overlay(tab, url):
+    tab.goto(f"{url}/?example=cat&look=mask&strongest=40")
+    answered(tab)
+    expect(tab.locator("#look")).to_have_value("mask")
+    expect(tab.locator("#strongest-value")).to_have_text("40%")
+    tab.select_option("#look", "clear")
+    expect(tab).to_have_url(f"{url}/?example=cat&look=clear&strongest=40")
+    tab.goto(f"{url}/?example=cat&look=nonsense&strongest=-3")
+    answered(tab)
+    expect(tab.locator("#look")).to_have_value("overlay")
+    expect(tab.locator("#strongest")).to_have_value("1")

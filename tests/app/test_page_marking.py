@@ -1,0 +1,193 @@
+"""Asking the picture: a part of it is marked, and the classes move."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+from playwright.sync_api import expect
+
+from tests.app.browsing import accessible, answered, ask, explained_anew, levels, upload
+from tests.app.conftest import EXAMPLES, opened
+from tests.app.shapes import over
+from tests.grids import few
+
+BOX = (126, 60, 226, 180)  # the left eye of the cat
+SIZE = (451, 300)
+PARTS = {
+    "hide": "Without the marked part",
+    "blur": "With the marked part blurred",
+    "keep": "From the marked part alone",
+}
+
+
+@pytest.fixture(scope="module")
+def cat_page(browser, url):
+    """The page with the answer to the picture of the cat, for one mark after another."""
+    with opened(browser, url) as tab:
+        tab.goto(url)
+        upload(tab)
+        tab.click("#marking-on")
+        yield tab
+
+
+@pytest.fixture
+def cat(cat_page):
+    """The same, without a mark."""
+    if cat_page.locator("#marker").is_visible():
+        cat_page.keyboard.press("Escape")
+    return cat_page
+
+
+def drag(page, start, stop, drop=True):
+    page.mouse.move(*over(page, *start, SIZE))
+    page.mouse.down()
+    page.mouse.move(*over(page, *stop, SIZE), steps=4)
+    if drop:
+        page.mouse.up()
+
+
+def told(page, beginning="(Without|With|From) the marked part"):
+    """Wait for the sentence about the mark, and return it."""
+    expect(page.locator("#marking-said")).to_have_text(re.compile(f"^{beginning}.* (falls|rises|stays) "))
+    expect(page.locator("#marking-said")).not_to_have_attribute("aria-busy", "true")
+    return page.inner_text("#marking-said")
+
+
+def covered(how):
+    """The picture that the model is asked about, drawn here; of a blurred part by another filter."""
+    picture = levels(EXAMPLES / "cat.png").astype(np.uint8)
+    left, top, right, bottom = BOX
+    part = np.zeros(picture.shape[:2], bool)
+    part[top:bottom, left:right] = True
+    if how == "blur":
+        small = Image.fromarray(picture).resize((16, 11), Image.Resampling.BOX)
+        other = np.asarray(small.resize(SIZE, Image.Resampling.BILINEAR))
+    else:
+        other = np.broadcast_to(picture.mean((0, 1)).round().astype(np.uint8), picture.shape)
+    encoded = io.BytesIO()
+    Image.fromarray(np.where((part ^ (how == "keep"))[..., None], other, picture)).save(encoded, "PNG")
+    return encoded.getvalue()
+
+
+def probabilities(url, picture, tmp_path):
+    (tmp_path / "covered.png").write_bytes(picture)
+    answer = ask(url, "/predict", tmp_path / "covered.png", top=1000).json()
+    return {row["label"]: row["probability"] for row in answer["predictions"]}
+
+
+@pytest.mark.parametrize("how", few(PARTS, short=["hide"]))
+def test_the_classes_move_without_a_part_and_a_sentence_says_how(cat, url, tmp_path, how):
+    cat.check(f"[name=how][value={how}]", force=True)
+    drag(cat, BOX[:2], (BOX[2] - 1, BOX[3] - 1))
+    sentence = told(cat, PARTS[how])
+    assert f"mark={how}%3A{'%2C'.join(map(str, BOX))}" in cat.url
+    expected = probabilities(url, covered(how), tmp_path)
+    before, after = (float(share) for share in re.search(r"from ([\d.]+)% to ([\d.]+)%", sentence).groups())
+    assert before == float(cat.inner_text("#answer-probability")[:-1])
+    assert after == pytest.approx(100 * expected["tiger cat"], abs=3 if how == "blur" else 1)
+    best = max(expected, key=expected.get)
+    assert (f"The best class is now {best}, " in sentence) == (best != "tiger cat")
+    row = cat.locator("#predictions .class", has_text="tiger cat").locator(".share")
+    expect(row).to_have_text(f"{after}% −{before - after:.1f}" if how != "blur" else re.compile("%"))
+    shown = cat.locator("#covered canvas").evaluate(
+        "(canvas, [x, y]) => canvas.getContext('2d').getImageData(x, y, 1, 1).data[3]", [BOX[0] + 5, BOX[1] + 5]
+    )
+    assert shown == (0 if how == "keep" else 255)
+    accessible(cat)
+
+
+def test_escape_takes_a_mark_back_and_undo_too(cat):
+    for leave in (lambda: cat.keyboard.press("Escape"), cat.get_by_role("button", name="Undo").click):
+        drag(cat, BOX[:2], BOX[2:])
+        told(cat)
+        leave()
+        expect(cat.locator("#marker")).to_be_hidden()
+        assert "mark=" not in cat.url
+        expect(cat.locator("#covered canvas")).to_have_count(0)
+        expect(cat.locator("#predictions .moved")).to_have_count(0)
+        expect(cat.get_by_role("button", name="Undo")).to_be_disabled()
+
+
+@pytest.mark.slow
+def test_escape_ends_a_drag_and_the_mark_before_stays(cat):
+    drag(cat, BOX[:2], BOX[2:])
+    told(cat)
+    address, place = cat.url, cat.locator("#marker").bounding_box()
+    drag(cat, (20, 20), (60, 60), drop=False)
+    assert cat.locator("#marker").bounding_box() != place
+    cat.keyboard.press("Escape")
+    cat.mouse.up()
+    assert cat.locator("#marker").bounding_box() == place
+    assert cat.url == address
+    drag(cat, (150, 100), (160, 110))  # within the mark: it is moved
+    expect(cat.locator("#marker")).to_have_attribute("aria-valuetext", "x 136 to 237, y 70 to 191")
+    told(cat)
+
+
+@pytest.mark.slow
+def test_the_keyboard_marks_moves_sizes_and_removes(page):
+    upload(page)
+    page.locator("#marking-on").press("Enter")
+    marker = page.locator("#marker")
+    expect(marker).to_be_focused()
+    expect(marker).to_have_attribute("aria-valuetext", "x 159 to 292, y 84 to 216")
+    told(page)
+    marker.press("ArrowRight")
+    expect(marker).to_have_attribute("aria-valuetext", "x 170 to 303, y 84 to 216")
+    marker.press("Shift+ArrowUp")
+    expect(marker).to_have_attribute("aria-valuetext", "x 170 to 303, y 84 to 205")
+    for _ in range(20):
+        marker.press("ArrowDown")
+    expect(marker).to_have_attribute("aria-valuetext", "x 170 to 303, y 179 to 300")  # it stays in the picture
+    expect(page.locator("#status")).to_contain_text("Without the marked part")
+    marker.press("Delete")
+    expect(marker).to_be_hidden()
+    expect(page.locator("#marking-on")).to_be_focused()
+
+
+@pytest.mark.slow
+def test_a_link_holds_a_mark_and_another_picture_has_none(tab, url):
+    tab.goto(f"{url}/?example=cat&mark=keep:126,60,226,180")
+    answered(tab)
+    sentence = told(tab, PARTS["keep"])
+    fields = explained_anew(tab, lambda: tab.click("#predictions .class:has-text('Egyptian')"))
+    assert ("target", "285") in fields
+    assert "mark" not in dict(fields)
+    assert told(tab, PARTS["keep"] + ", Egyptian cat") != sentence
+    upload(tab, "coffee.png")
+    assert "mark=" not in tab.url
+    expect(tab.locator("#marker")).to_be_hidden()
+    tab.goto(f"{url}/?example=cat&mark=keep:900,900,950,950")
+    answered(tab)
+    expect(tab).to_have_url(f"{url}/?example=cat")
+
+
+@pytest.mark.slow
+def test_a_part_that_the_model_does_not_see_changes_nothing(tab, url):
+    tab.goto(f"{url}/?example=cat&mark=hide:0,0,40,40")
+    answered(tab)
+    assert told(tab) == "Without the marked part, tiger cat stays at 38.5%. The model does not see this part."
+
+
+@pytest.mark.slow
+def test_what_fails_is_asked_again_and_shows_nothing_meanwhile(cat):
+    cat.route("**/predict", lambda route: route.abort())
+    drag(cat, BOX[:2], BOX[2:])
+    expect(cat.locator("#problem")).to_contain_text("cannot be reached")
+    expect(cat.locator("#predictions .moved")).to_have_count(0)
+    expect(cat.locator("#marking-said")).not_to_have_attribute("aria-busy", "true")
+    cat.unroute("**/predict")
+    cat.get_by_role("button", name="Try again").click()
+    told(cat)
+    expect(cat.locator("#problem")).to_be_hidden()
+
+
+@pytest.mark.slow
+def test_a_finger_marks_instead_of_scrolling(cat):
+    stage = cat.locator("#stage")
+    assert stage.evaluate("one => getComputedStyle(one).touchAction") == "none"
+    cat.click("#marking-on")
+    assert stage.evaluate("one => getComputedStyle(one).touchAction") == "pan-y"
+    cat.click("#marking-on")

@@ -1,0 +1,83 @@
+"""A closer look at the picture: enlarged in its frame, or on the full screen."""
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.app.browsing import accessible, upload
+from tests.app.conftest import opened
+from tests.app.shapes import over
+
+SIZE = (451, 300)
+
+
+@pytest.fixture(scope="module")
+def cat_page(browser, url):
+    with opened(browser, url) as tab:
+        tab.goto(url)
+        yield upload(tab)
+
+
+@pytest.fixture
+def cat(cat_page):
+    """The page with the answer to the picture of the cat, at its usual size."""
+    while cat_page.locator("#zoom-out").is_enabled():
+        cat_page.click("#zoom-out")
+    return cat_page
+
+
+def sides(page, name):
+    box = page.locator(name).bounding_box()
+    return box["width"], box["height"]
+
+
+def test_zoom_enlarges_the_picture_in_its_frame_around_the_pointer(cat):
+    usual = sides(cat, "#viewport")
+    assert sides(cat, "#stage") == pytest.approx(usual)
+    place = over(cat, 300, 100, SIZE)
+    cat.mouse.move(*place)
+    expect(cat.locator("#reading")).to_contain_text("x 300, y 100: ")
+    cat.keyboard.down("Control")
+    for _ in range(3):
+        cat.mouse.wheel(0, -100)
+    cat.keyboard.up("Control")
+    cat.wait_for_function("() => document.querySelector('#stage').style.getPropertyValue('--zoom') === '3'")
+    assert sides(cat, "#viewport") == pytest.approx(usual, abs=1)
+    assert sides(cat, "#stage")[0] > 2.8 * usual[0]
+    assert over(cat, 300, 100, SIZE) == pytest.approx(place, abs=3)
+    accessible(cat)
+
+
+@pytest.mark.slow
+def test_what_is_read_and_marked_keeps_its_place_in_an_enlarged_picture(cat):
+    cat.click("#zoom-in")
+    cat.click("#zoom-in")
+    cat.mouse.move(*over(cat, 200, 150, SIZE))
+    expect(cat.locator("#reading")).to_contain_text("x 200, y 150: ")
+    cat.click("#marking-on")
+    cat.mouse.move(*over(cat, 180, 120, SIZE))
+    cat.mouse.down()
+    cat.mouse.move(*over(cat, 240, 170, SIZE), steps=4)
+    cat.mouse.up()
+    expect(cat.locator("#marker")).to_have_attribute("aria-valuetext", "x 180 to 241, y 120 to 171")
+    cat.keyboard.press("Escape")
+    cat.click("#marking-on")
+
+
+@pytest.mark.slow
+def test_keys_zoom_and_another_picture_has_its_usual_size(cat):
+    cat.locator("#reader").press("+")
+    assert sides(cat, "#stage")[0] > 1.4 * sides(cat, "#viewport")[0]
+    cat.locator("#reader").press("-")
+    expect(cat.locator("#zoom-out")).to_be_disabled()
+    cat.click("#zoom-in")
+    upload(cat, "coffee.png")
+    expect(cat.locator("#zoom-out")).to_be_disabled()
+    upload(cat)
+
+
+@pytest.mark.slow
+def test_the_figure_fills_the_screen(cat):
+    cat.click("#full-screen")
+    cat.wait_for_function("() => document.fullscreenElement?.id === 'figure'")
+    cat.click("#full-screen")
+    cat.wait_for_function("() => !document.fullscreenElement")
