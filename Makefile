@@ -42,7 +42,7 @@ serve: .venv/installed ## serve on 127.0.0.1:8000 (PORT=9000 for another port)
 test: .venv/installed-tests ## run the main tests: four minutes on two idle cores
 	$(PYTEST)
 
-test-slow: .venv/installed-tests ## run the longer tests and further cases (SLOW=tests/app for some of them)
+test-slow: .venv/installed-tests ## run the longer tests and further cases: a quarter of an hour (SLOW=tests/app for some)
 	$(PYTEST) -m slow $(SLOW)
 
 test-all: .venv/installed-tests ## run all tests

@@ -23,7 +23,7 @@ from seewhy.explainers.methods.catalogue import METHODS
 from tests.pages import PAGES, ROOT
 from tests.waiting import GUARD
 
-pytestmark = pytest.mark.slow  # long, and run by .ci/run all the same
+pytestmark = pytest.mark.slow
 
 ANSWERS = {
     "custom model": "own-models.html",
