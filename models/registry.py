@@ -14,7 +14,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from seewhy.explainers.errors import LayerError, near_matches
-from seewhy.explainers.execution.accelerators import choose
+from seewhy.explainers.execution.accelerators import PACKAGES, choose
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.process_wide import exclusive
 from seewhy.explainers.tasks.pose import survey
@@ -121,7 +121,7 @@ class Registry:
         device = torch.device(device)
         accelerator = choose(accelerator, device, dtype)
         # OpenVINO rounds by itself; the part in PyTorch needs float32 for gradients.
-        bfloat16 = dtype == torch.bfloat16 and accelerator in ("openvino", "fastest")
+        bfloat16 = dtype == torch.bfloat16 and "openvino" in PACKAGES.get(accelerator, ())
         path = obtain_weights(spec, self._weights_dir, self._download) if weights is not None else None
         spec.prepare()
         (spec, module), digest = _as_detector(spec, _build(spec)), None

@@ -20,7 +20,7 @@ Run = Callable[..., tuple[Tensor, ...]]
 
 BATCH = 8
 """Number of pictures that OpenVINO runs at once; the rest of a batch runs one by one. The graphs for these two numbers
-have fixed shapes. One for any number is up to a quarter slower, and each keeps the memory of its activations."""
+have fixed shapes: one for any number is slower, and each graph keeps the memory of its activations."""
 
 _ROUNDS = 5
 """Runs of each contestant in a comparison of speed."""
