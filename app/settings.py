@@ -74,10 +74,9 @@ class Settings(BaseSettings):
     accelerator: str = Field(
         "auto",
         pattern=rf"^({'|'.join(ACCELERATOR_NAMES)})$",
-        description="Runtime for the parts of a model that need no hooks: auto (onnxruntime on a CPU if it is "
-        "installed, else eager), onnxruntime, openvino, fastest (onnxruntime or openvino, measured for each model when "
-        "it is loaded), eager (PyTorch) or compile (torch.compile, which needs a C++ compiler; with CUDA graphs on a "
-        "GPU).",
+        description="Runtime for the parts of a model that need no hooks: auto (openvino on a CPU if it is installed, "
+        "else eager), openvino, eager (PyTorch) or compile (torch.compile, which needs a C++ compiler; with CUDA "
+        "graphs on a GPU).",
     )
     precision: Precision = Field(
         "float32",

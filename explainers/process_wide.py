@@ -7,8 +7,7 @@ other's changes, for good:
 
 * Tracing with `torch.fx` replaces `nn.Module.__call__`, `nn.Module.__getattr__` and the functions that were given to
   `torch.fx.wrap` (torchvision's, timm's). `seewhy.explainers.execution.cut` traces.
-* `torch.onnx.export` keeps the version of its operators, the training mode and the paths of traced modules in globals,
-  and `torch.onnx.is_in_onnx_export()` is true for all threads.
+* `torch.jit.trace` keeps the paths of traced modules in a global.
 * `torch.compile` reads `nn.Module.__call__` and `__getattr__`, which must not be replaced meanwhile.
 * Builders of networks: timm's `create_model` sets flags of its layers, and the user's factories may do any of this
   (quantisation and feature extraction trace with `torch.fx`).
@@ -86,7 +85,7 @@ def changes() -> list[str] | None:
     It is also None while changes are accepted, because an import may undo its changes before it ends.
 
     The state comprises the functions in calls of modules, those of `math`, which `torch.fx` replaces by default, hooks
-    on all modules, the default dtype, and whether an ONNX export is running.
+    on all modules, and the default dtype.
     """
     with exclusive_if_free() as entered:
         if not entered or _accepting:
@@ -141,7 +140,6 @@ def _state() -> dict[str, object]:
         "the functions of math": tuple(vars(math).values()),
         "the hooks on all modules": tuple(tuple(value) for value in hooks if isinstance(value, dict)),
         "torch.get_default_dtype()": torch.get_default_dtype(),
-        "torch.onnx.is_in_onnx_export()": torch.onnx.is_in_onnx_export(),
     }
 
 

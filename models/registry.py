@@ -14,7 +14,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from seewhy.explainers.errors import LayerError, near_matches
-from seewhy.explainers.execution.accelerators import PACKAGES, choose
+from seewhy.explainers.execution.accelerators import choose
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.process_wide import exclusive
 from seewhy.explainers.tasks.pose import survey
@@ -119,9 +119,9 @@ class Registry:
         """Load a model, frozen and in evaluation mode; see `load_model`."""
         spec = self.spec(name, None if weights == DEFAULT else weights)
         device = torch.device(device)
-        accelerator = choose(accelerator, device, dtype)
+        accelerator = choose(accelerator, device)
         # OpenVINO rounds by itself; the part in PyTorch needs float32 for gradients.
-        bfloat16 = dtype == torch.bfloat16 and "openvino" in PACKAGES.get(accelerator, ())
+        bfloat16 = dtype == torch.bfloat16 and accelerator == "openvino"
         path = obtain_weights(spec, self._weights_dir, self._download) if weights is not None else None
         spec.prepare()
         (spec, module), digest = _as_detector(spec, _build(spec)), None
@@ -182,10 +182,8 @@ def load_model(
             for random weights.
         device: device of the module.
         download: whether missing weights may be downloaded.
-        accelerator: runtime for the parts of the model that need no hooks: ``onnxruntime`` (on a CPU), ``eager``
-            (PyTorch), ``openvino`` (on a CPU), ``fastest`` (the faster of onnxruntime and
-            openvino, measured when the model is compiled), ``compile`` (`torch.compile`), or ``auto`` for onnxruntime
-            on a CPU if installed, else eager.
+        accelerator: runtime for the parts of the model that need no hooks: ``openvino`` (on a CPU), ``eager``
+            (PyTorch), ``compile`` (`torch.compile`), or ``auto`` for openvino on a CPU if installed, else eager.
         dtype: dtype of the weights. Models that are not float32 run only in PyTorch. The exception is bfloat16 on a CPU
             with OpenVINO, which ``auto`` chooses for it: the weights stay float32, and OpenVINO rounds, if that leaves
             explanations the same (rank correlation of at least 0.99) and is faster; see `LoadedModel.precision`. Maps

@@ -110,7 +110,7 @@ def test_hooks_are_registered_in_one_room_only():
     assert offenders == []
 
 
-ALONE = r"Tracker|torch\.onnx\.export|torch\.compile|(fx\.)?symbolic_trace|tracer\.trace|.*\bcatch_warnings|spec\.build"
+ALONE = r"Tracker|torch\.jit\.trace|torch\.compile|(fx\.)?symbolic_trace|tracer\.trace|.*\bcatch_warnings|spec\.build"
 """What changes the whole process for a while; `explainers/process_wide.py` says how."""
 
 NEVER = r"torch\.(set_default_.*|manual_seed|seed|random\..*|func\..*)|.*\b(jvp|dual_level|register_module_.*)"

@@ -35,7 +35,7 @@ explain_many(model, ["cat.png"], batch_size="8")
 """
 
 UNREAD = (
-    *("timm", "skimage", "huggingface_hub", "IPython", "onnx", "onnxruntime", "torch._dynamo", "torch._inductor"),
+    *("timm", "skimage", "huggingface_hub", "IPython", "openvino", "torch._dynamo", "torch._inductor"),
     *("torch.distributed", "torch.fx", "torch.ao", "torch.onnx", "torch.export", "torch._export", "torch._functorch"),
     *("torch._higher_order_ops", "torch._subclasses", "torch._refs", "torch._decomp", "torch.testing", "torch.utils"),
 )

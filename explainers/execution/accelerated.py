@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
-from seewhy.explainers.execution.accelerators import ACCELERATORS, PACKAGES, choose, missing
+from seewhy.explainers.execution.accelerators import ACCELERATORS, choose
 from seewhy.explainers.execution.bfloat16 import rounded
 from seewhy.explainers.execution.chunks import chunk_size
 from seewhy.explainers.execution.cut import Cut, UncuttableError, cut_before
-from seewhy.explainers.execution.runtimes import Run
+from seewhy.explainers.execution.runtime import Run
 from seewhy.explainers.execution.segments import segmented
 from seewhy.explainers.execution.vjp import Vjp, vjp_of
 from seewhy.explainers.hooks.evaluation import evaluation_mode
@@ -91,7 +91,7 @@ class AcceleratedModel:
         bfloat16: bool = False,
     ) -> None:
         self.device = torch.empty(0, device=device or "cpu").device  # with an index, as the devices of tensors have
-        self.name = choose(accelerator, self.device, torch.bfloat16 if bfloat16 else torch.float32)
+        self.name = choose(accelerator, self.device)
         self.precision = "bfloat16" if bfloat16 else "float32"
         self._module = module
         self._shape = image_shape
@@ -121,7 +121,7 @@ class AcceleratedModel:
         Args:
             images: (N, C, H, W), the next ones whose gradients are computed.
         """
-        if self.name not in PACKAGES or not self._serves(images):
+        if self.name != "openvino" or not self._serves(images):
             return None
         return self._ready(_VJP, images, GRADIENTS_TO_COMPILE, self._compile_vjp)
 
@@ -189,15 +189,14 @@ class AcceleratedModel:
             expected = cut.prefix(probe.clone()), self._outputs(self._module(probe.clone()))
             if self.precision == "bfloat16" and (run := self._in_bfloat16(cut)):
                 return self._segmented(Parts(run, cut.suffix), cut, layers, expected)
-            # ONNX Runtime takes over where OpenVINO fails, and then PyTorch itself; where all do, the model runs whole.
-            runtimes = (self.name, "onnxruntime") if self.name in PACKAGES else (self.name,)
-            for name in dict.fromkeys((*runtimes, "eager")):
+            # PyTorch takes over where an accelerator fails; where both do, the model runs whole.
+            for name in dict.fromkeys((self.name, "eager")):
                 try:
                     parts = Parts(ACCELERATORS[name](cut.prefix, probe[:1]), cut.suffix)
                     if self._agree(parts, probe, expected):
-                        return self._segmented(parts, cut, layers, expected) if name in PACKAGES else parts
+                        return self._segmented(parts, cut, layers, expected) if name == "openvino" else parts
                     _log.warning("%s does not give what the model gives before %s.", name, cut.layer)
-                except Exception as error:  # an exporter or runtime may raise anything
+                except Exception as error:  # a trace or runtime may raise anything
                     _log.warning("%s cannot run what comes before %s: %s", name, cut.layer, error)
             return None
 
@@ -205,7 +204,7 @@ class AcceleratedModel:
         """Return the first part in bfloat16; None if it, and with it all of the model, stays in float32."""
         try:
             return rounded(cut, self._outputs, self._shape)
-        except Exception as error:  # also whatever an exporter or runtime raises
+        except Exception as error:  # also whatever a trace or runtime raises
             _log.warning("The model stays in float32; bfloat16 does not suit it before %s: %s", cut.layer, error)
             self.precision = "float32"
             self._compiled.clear()  # graphs in bfloat16
@@ -231,8 +230,6 @@ class AcceleratedModel:
 
     def _compile_vjp(self) -> Vjp | None:
         """Return the vector-Jacobian product, if the graph of gradients can be written and agrees with the model."""
-        if missing("openvino"):
-            return None
         with evaluation_mode(self._module), torch.inference_mode(False):
             try:
                 probe = self._probe()

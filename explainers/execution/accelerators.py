@@ -12,9 +12,7 @@ from torch.fx.experimental.optimization import fuse
 
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.execution.choices import ACCELERATOR_NAMES
-from seewhy.explainers.execution.onnx_export import exported
-from seewhy.explainers.execution.runtimes import Run, onnxruntime_run, openvino_run
-from seewhy.explainers.execution.runtimes import fastest as fastest_of
+from seewhy.explainers.execution.runtime import Run, converted, openvino_run
 from seewhy.explainers.process_wide import exclusive
 
 Compile = Callable[[fx.GraphModule, Tensor], Run]
@@ -22,13 +20,6 @@ Compile = Callable[[fx.GraphModule, Tensor], Run]
 
 BUCKETS = (1, 2, 4, 8, 16, 32)
 """Numbers of pictures for which `compile` records a part."""
-
-PACKAGES = {
-    "onnxruntime": ("onnxruntime", "onnx"),
-    "openvino": ("openvino", "onnxruntime", "onnx"),
-    "fastest": ("openvino", "onnxruntime", "onnx"),
-}
-"""Packages that an accelerator needs."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,20 +40,9 @@ def eager(part: fx.GraphModule, image: Tensor) -> Run:
     return run
 
 
-def onnxruntime(part: fx.GraphModule, image: Tensor) -> Run:
-    """ONNX Runtime on the processor, in float32."""
-    return onnxruntime_run(exported(part, image))
-
-
 def openvino(part: fx.GraphModule, image: Tensor) -> Run:
     """OpenVINO on the processor, in float32."""
-    return openvino_run(exported(part, image))
-
-
-def fastest(part: fx.GraphModule, image: Tensor) -> Run:
-    """`onnxruntime` or `openvino`, whichever is faster here, for one picture and for batches."""
-    model = exported(part, image)
-    return fastest_of((onnxruntime_run(model), openvino_run(model)), image)
+    return openvino_run(converted(part, image))
 
 
 @exclusive()
@@ -100,37 +80,26 @@ def compiled(part: fx.GraphModule, image: Tensor) -> Run:
     return run
 
 
-ACCELERATORS: dict[str, Compile] = dict(
-    zip(ACCELERATOR_NAMES[1:], (eager, onnxruntime, openvino, fastest, compiled), strict=True)
-)
+ACCELERATORS: dict[str, Compile] = dict(zip(ACCELERATOR_NAMES[1:], (eager, openvino, compiled), strict=True))
 
 
-def choose(name: str, device: torch.device, dtype: torch.dtype = torch.float32) -> str:
-    """Return the accelerator for a name, a device and the precision of a model.
-
-    ``auto`` is onnxruntime on a processor, for bfloat16 openvino, else eager.
+def choose(name: str, device: torch.device) -> str:
+    """Return the accelerator for a name and a device: for ``auto``, openvino on a processor, else eager.
 
     Raises:
         OptionError: there is no such accelerator, it does not run on the device, or is not installed.
     """
     if name == "auto":
-        preferred = "openvino" if dtype == torch.bfloat16 else "onnxruntime"
         if device.type != "cpu":
             return "eager"
-        if not (packages := missing(preferred)):
-            return preferred
-        if preferred == "onnxruntime":
-            _log.warning("%s: not installed; models run on PyTorch, several times slower.", ", ".join(packages))
-        return "eager"
+        if not find_spec("openvino"):
+            _log.warning("openvino: not installed; models run on PyTorch, several times slower.")
+            return "eager"
+        return "openvino"
     if name not in ACCELERATORS:
         raise OptionError(f"No accelerator {name!r}; choose from {', '.join(ACCELERATOR_NAMES)}.", "accelerator")
-    if name in PACKAGES and device.type != "cpu":
+    if name == "openvino" and device.type != "cpu":
         raise OptionError(f"{name} only runs on the CPU here; choose eager or auto.", "accelerator")
-    if packages := missing(name):
-        raise OptionError(f"{name} needs the packages {', '.join(packages)}; install them.", "accelerator")
+    if name == "openvino" and not find_spec("openvino"):
+        raise OptionError(f"{name} is not installed; install the package openvino.", "accelerator")
     return name
-
-
-def missing(name: str) -> list[str]:
-    """Return the packages that an accelerator needs and that are not installed."""
-    return [package for package in PACKAGES.get(name, ()) if not find_spec(package)]

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from seewhy.explainers.correlations import rank_correlations
 from seewhy.explainers.execution.cut import Cut
-from seewhy.explainers.execution.onnx_export import exported
-from seewhy.explainers.execution.runtimes import BATCH, Run, faster, openvino_run
+from seewhy.explainers.execution.runtime import BATCH, Run, converted, faster, openvino_run
 
 LEAST_RANK_CORRELATION = 0.99
 """Least rank correlation of a map with that in float32."""
@@ -34,10 +33,10 @@ def rounded(cut: Cut, outputs: Callable[[Any], Tensor], shape: tuple[int, int, i
 
     Raises:
         UnsuitableError: the maps rank differently, the best output changes, or bfloat16 is not faster.
-        Exception: whatever the exporter or the runtime raises.
+        Exception: whatever the trace or the runtime raises.
     """
     images = _likely_images(BATCH, shape)
-    model = exported(cut.prefix, images[:1])
+    model = converted(cut.prefix, images[:1])
     exact, in_bfloat16 = openvino_run(model), openvino_run(model, "bf16")
     with torch.no_grad():
         expected = cut.prefix(images.clone())

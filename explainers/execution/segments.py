@@ -1,4 +1,4 @@
-"""The stretches of a model between layers with hooks: on ONNX Runtime forwards, on OpenVINO backwards.
+"""The stretches of a model between layers with hooks: on OpenVINO, forwards and backwards.
 
 Hooks need the outputs of the layers and their gradients, and nothing in between.
 """
@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from seewhy.explainers.execution.accelerators import onnxruntime
+from seewhy.explainers.execution.accelerators import openvino
 from seewhy.explainers.execution.cut import Cut, LayerView, cut_before, targets_of
-from seewhy.explainers.execution.runtimes import Run
+from seewhy.explainers.execution.runtime import Run
 from seewhy.explainers.execution.vjp import Vjp, vjp_of
 
 
@@ -73,7 +73,7 @@ def segmented(cut: Cut, layers: Sequence[str], values: Tensor) -> fx.GraphModule
         following = cut_before(cut.suffix, sorted(rest), values)
         segment = f"segment_{number}"
         vjp = vjp_of(following.prefix, _only, values)
-        run = onnxruntime(following.prefix, values[:1])
+        run = openvino(following.prefix, values[:1])
         # Not the module itself: hooks have no place within a segment.
         members[cut.layer], members[segment] = LayerView(), Segment(run, vjp, following.prefix.forward)
         value = graph.call_module(segment, (graph.call_module(cut.layer, (value,)),))

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.func import functionalize, vjp
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from seewhy.explainers.execution.onnx_graph import onnx_model
-from seewhy.explainers.execution.runtimes import BATCH, Run, openvino_run
+from seewhy.explainers.execution.openvino_graph import model_of
+from seewhy.explainers.execution.runtime import BATCH, Run, openvino_run
 from seewhy.explainers.process_wide import exclusive
 
 Outputs = Callable[[Any], Tensor]
@@ -80,9 +80,7 @@ def vjp_of(module: nn.Module, outputs: Outputs, probe: Tensor, most: int = BATCH
         seeds = torch.randn(read(probe).shape, generator=torch.Generator().manual_seed(0))
         graph = make_fx(functionalize(outputs_and_gradients))(probe, seeds)
     graph.graph.eliminate_dead_code()
-    product = Vjp(
-        openvino_run(onnx_model(graph, ["images", "seeds"], ["outputs", "gradients"])), tuple(seeds.shape[1:])
-    )
+    product = Vjp(openvino_run(model_of(graph)), tuple(seeds.shape[1:]))
     for count in (1, len(probe)):
         with torch.enable_grad():
             leaf = probe[:count].clone().requires_grad_()

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import onnx
 import pytest
 import torch
 import torchvision
@@ -17,9 +16,9 @@ from torch.nn import functional
 from seewhy.explainers import Classification, GradCAM, survey
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.execution.accelerated import MOST_COMPILED, PICTURES_TO_COMPILE, AcceleratedModel
-from seewhy.explainers.execution.accelerators import ACCELERATORS, choose, onnxruntime
+from seewhy.explainers.execution.accelerators import ACCELERATORS, choose
 from seewhy.explainers.execution.cut import UncuttableError, cut_before
-from seewhy.explainers.execution.onnx_export import _exported, _folded
+from seewhy.explainers.execution.runtime import converted, openvino_run
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.methods.explainer import Explainer
@@ -38,7 +37,7 @@ NETWORKS = {
     "squeezenet1_1": "features",
 }
 CPU = torch.device("cpu")
-QUICK = ("eager", "onnxruntime")
+QUICK = ("eager", "openvino")
 """Those that compile in a moment."""
 
 
@@ -70,7 +69,7 @@ class Normed(nn.Module):
 
 @pytest.fixture
 def warm() -> Carried:
-    return Carried(nets.seeded(Normed).requires_grad_(False), ("layer",), "onnxruntime")
+    return Carried(nets.seeded(Normed).requires_grad_(False), ("layer",), "openvino")
 
 
 def steady(explainer: Explainer, module: nn.Module, images: Tensor) -> Tensor:
@@ -146,7 +145,7 @@ def test_cuts_at_several_layers_and_inside_blocks(layers, images):
         assert nets.relative_error(cut.suffix(*cut.prefix(images.clone())), module(images)) == 0
     if layers != ("head",):
         explainer = GradCAM(layers=layers)
-        check(explainer, Carried(module, layers, "onnxruntime"), steady(explainer, module, images))
+        check(explainer, Carried(module, layers, "openvino"), steady(explainer, module, images))
 
 
 class Branches(nets.Net):
@@ -193,7 +192,7 @@ class Opaque(nn.Module):
 def test_what_is_no_tensor_is_computed_again_and_untraceable_modules_stay_whole(kind, images):
     module = nets.seeded(kind).requires_grad_(False)
     expected = GradCAM(layers=("conv",)).explain(module, images)
-    model = Carried(module, ("conv",), "onnxruntime")
+    model = Carried(module, ("conv",), "openvino")
     assert model.accelerated.parts(("conv",), images) is not None
     assert nets.relative_error(GradCAM(layers=("conv",)).explain(model, images).maps, expected.maps) < 1e-4
 
@@ -202,7 +201,7 @@ def test_what_cannot_be_cut_runs_whole(images):
     module = nets.seeded(Branches).requires_grad_(False)
     with pytest.raises(UncuttableError):
         cut_before(module, ("conv",), images[:1])
-    model = Carried(module, ("conv",), "onnxruntime")
+    model = Carried(module, ("conv",), "openvino")
     assert model.accelerated.parts(("conv",), images) is None
     expected = GradCAM(layers=("conv",)).explain(module, images).maps
     assert torch.equal(GradCAM(layers=("conv",)).explain(model, images).maps, expected)
@@ -242,7 +241,7 @@ def _scaled(images: Tensor) -> Tensor:
 def test_parts_that_are_wrong_for_other_batch_sizes_are_found_out(images):
     module = nets.seeded(FixedAtOne).requires_grad_(False)
     expected = predict(module, images)
-    model = Carried(module, ("conv",), "onnxruntime")
+    model = Carried(module, ("conv",), "openvino")
     assert nets.relative_error(predict(model, images), expected) < 1e-5
 
 
@@ -367,28 +366,28 @@ def test_a_runtime_that_fails_leaves_pytorch(images, monkeypatch):
     def fail(*_: object) -> None:
         raise RuntimeError("no such operator")
 
-    monkeypatch.setitem(ACCELERATORS, "onnxruntime", fail)
-    model = Carried(nets.seeded(Normed).requires_grad_(False), ("layer",), "onnxruntime")
+    monkeypatch.setitem(ACCELERATORS, "openvino", fail)
+    model = Carried(nets.seeded(Normed).requires_grad_(False), ("layer",), "openvino")
     assert model.accelerated.whole(images) is not None
     assert nets.relative_error(predict(model, images), predict(model.module, images)) < 1e-5
 
 
 def test_names_of_accelerators(monkeypatch):
-    assert choose("auto", CPU) == "onnxruntime"
+    assert choose("auto", CPU) == "openvino"
     assert choose("auto", torch.device("cuda")) == "eager"
     assert choose("eager", CPU) == "eager"
-    with pytest.raises(OptionError, match="choose from auto, eager, onnxruntime, openvino, fastest, compile"):
+    with pytest.raises(OptionError, match="choose from auto, eager, openvino, compile"):
         choose("magic", CPU)
     with pytest.raises(OptionError, match="only runs on the CPU here"):
-        choose("onnxruntime", torch.device("cuda"))
+        choose("openvino", torch.device("cuda"))
     monkeypatch.setattr("seewhy.explainers.execution.accelerators.find_spec", lambda name: None)
     assert choose("auto", CPU) == "eager"
     with pytest.raises(OptionError, match="install"):
-        choose("onnxruntime", CPU)
+        choose("openvino", CPU)
 
 
 def test_loaded_models_are_accelerated(lite0):
-    assert lite0.accelerator == "onnxruntime"
+    assert lite0.accelerator == "openvino"
     assert load_model("squeezenet1_1", None, accelerator="eager").accelerator == "eager"
     pictures = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     expected = GradCAM(layers=lite0.default_layers).explain(lite0.module, pictures).maps
@@ -469,17 +468,10 @@ class SamePadding(nn.Conv2d):
         return super().forward(functional.pad(features, [left, width - left, top, height - top]))
 
 
-def test_padding_computed_from_the_size_of_the_picture_is_folded(images):
+def test_padding_computed_from_the_size_of_the_picture_is_converted(images):
     network = nn.Sequential(SamePadding(3, 4, 3, stride=2), SamePadding(4, 4, 3, stride=2), nn.ReLU())
     part = cut_before(network.eval().requires_grad_(False), ("2",), images[:1]).prefix
-    exported = _exported(part, images[:1])
-    steps = [
-        {step.op_type for step in onnx.load_from_string(blob).graph.node} for blob in (exported, _folded(exported))
-    ]
-    assert {"Shape", "Conv"} <= steps[0]
-    assert "Conv" in steps[1]
-    assert "Shape" not in steps[1]
-    run = onnxruntime(part, images[:1])
+    run = openvino_run(converted(part, images[:1]))
     for count in (1, 4):
         assert nets.relative_error(run(images[:count])[0], part(images[:count])[0]) < 1e-5
 
@@ -496,10 +488,10 @@ def test_classifiers_of_each_kind_can_be_cut(name):
         assert nets.relative_error(cut.suffix(*values), model.module(picture)) < 1e-5
 
 
-def test_attention_before_the_layer_is_exported(untouched):
+def test_attention_before_the_layer_is_converted(untouched):
     vit = build("vit")
     (layer,) = survey(vit, (3, 32, 32)).default_layers
-    accelerated = AcceleratedModel(untouched(vit), (3, 32, 32), (layer,), Classification().outputs, "onnxruntime")
+    accelerated = AcceleratedModel(untouched(vit), (3, 32, 32), (layer,), Classification().outputs, "openvino")
     accelerated.warm()
     images = pictures(32, count=3)
     parts = accelerated.parts((layer,), images)

@@ -39,7 +39,7 @@ class Skipping(Stages):
 
 
 def carried(module: nn.Module) -> LoadedModel:
-    return wrap_model(module.eval().requires_grad_(False), input_size=SIZE, accelerator="onnxruntime")
+    return wrap_model(module.eval().requires_grad_(False), input_size=SIZE, accelerator="openvino")
 
 
 def pictures(count: int = PICTURES_TO_COMPILE) -> Tensor:

@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from seewhy.explainers import Classification, IntegratedGradients, Saliency, SmoothGrad
 from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
-from seewhy.explainers.execution import onnx_graph
+from seewhy.explainers.execution import openvino_graph
 from seewhy.explainers.execution.accelerated import GRADIENTS_TO_COMPILE, AcceleratedModel
-from seewhy.explainers.execution.onnx_writer import UnknownOperationError
+from seewhy.explainers.execution.openvino_writer import UnknownOperationError
 from seewhy.explainers.execution.vjp import DifferentResultsError, vjp_of
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.models import LoadedModel, load_model, wrap_model
@@ -153,7 +153,7 @@ def test_other_gradients_are_refused(monkeypatch):
     def without_mask(writer, gradient, *_, node):
         return writer.value(gradient)
 
-    monkeypatch.setitem(onnx_graph.RULES, torch.ops.aten.threshold_backward.default, without_mask)
+    monkeypatch.setitem(openvino_graph.RULES, torch.ops.aten.threshold_backward.default, without_mask)
     with pytest.raises(DifferentResultsError, match="The gradients differ from PyTorch's"):
         vjp_of(frozen(lambda: Applied(nn.ReLU())), Classification().outputs, pictures(3))
 
@@ -162,7 +162,7 @@ def test_other_outputs_are_refused(monkeypatch):
     def without_bias(writer, first, second, *, node):
         return writer.value(first)
 
-    monkeypatch.setitem(onnx_graph.RULES, torch.ops.aten.add.Tensor, without_bias)
+    monkeypatch.setitem(openvino_graph.RULES, torch.ops.aten.add.Tensor, without_bias)
     with pytest.raises(DifferentResultsError, match="The outputs differ from PyTorch's"):
         vjp_of(frozen(lambda: Applied(function=lambda values: values + 1)), Classification().outputs, pictures(3))
 
@@ -179,7 +179,7 @@ class Net(nn.Module):
         return self.head(self.features(images).mean((2, 3)))
 
 
-def accelerated(module: nn.Module, name: str = "onnxruntime") -> AcceleratedModel:
+def accelerated(module: nn.Module, name: str = "openvino") -> AcceleratedModel:
     return AcceleratedModel(module, SIZE, (), Classification().outputs, name)
 
 
@@ -187,14 +187,6 @@ def test_a_graph_is_compiled_when_it_pays():
     model = accelerated(frozen(Net))
     assert model.vjp(pictures(GRADIENTS_TO_COMPILE - 1)) is None
     assert model.vjp(pictures(1)) is not None
-
-
-def test_pytorch_computes_gradients_without_openvino(monkeypatch):
-    monkeypatch.setattr("seewhy.explainers.execution.accelerated.missing", lambda name: [name])
-    model = accelerated(frozen(Net))
-    assert model.vjp(pictures(GRADIENTS_TO_COMPILE)) is None
-    monkeypatch.undo()
-    assert model.vjp(pictures(GRADIENTS_TO_COMPILE)) is None  # not looked for before each pass
 
 
 def test_pytorch_computes_what_the_graph_does_not():
@@ -214,7 +206,7 @@ def test_pytorch_computes_what_the_graph_does_not():
 
 @pytest.fixture(scope="module")
 def model() -> LoadedModel:
-    return wrap_model(frozen(Net), input_size=SIZE[1:], accelerator="onnxruntime")
+    return wrap_model(frozen(Net), input_size=SIZE[1:], accelerator="openvino")
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,16 @@
 """Rules for convolutions and batch normalisation, and for their gradients.
 
 Convolutions absorb batch normalisation, in both directions. The gradient of a convolution with stride 1 is one with
-the turned kernel, which ONNX Runtime is fastest at.
+the turned kernel, which runtimes are fastest at.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
 
-from seewhy.explainers.execution.onnx_writer import Rules, UnknownOperationError, Writer, of_channels, shape_of
+from seewhy.explainers.execution.openvino_writer import Rules, UnknownOperationError, Writer, of_channels, shape_of
 
 RULES = Rules()
 
@@ -37,7 +38,7 @@ def _form_of(arguments: tuple[Any, ...]) -> _Form:
 @RULES.of(_aten.convolution.default)
 def _convolution(
     writer: Writer, source: fx.Node, weight: fx.Node, bias: fx.Node | None, *arguments: Any, node: fx.Node
-) -> str:
+) -> Any:
     form = _form_of(arguments)
     kernel = writer.tensor(weight)
     offset = None if bias is None else writer.tensor(bias)
@@ -47,29 +48,20 @@ def _convolution(
         factor, shift = _affine(writer, *statistics)
         kernel = kernel * factor[:, None, None, None]
         offset = shift if offset is None else shift + offset * factor
-    return writer.step(
-        "Conv",
-        writer.value(source),
-        writer.constant(kernel),
-        *(() if offset is None else (writer.constant(offset),)),
-        kernel_shape=kernel.shape[2:],
-        strides=form.stride,
-        pads=form.padding * 2,
-        dilations=form.dilation,
-        group=form.groups,
-    )
+    result = _convolved(writer, writer.value(source), kernel, form, (form.padding, form.padding))
+    return result if offset is None else writer.ops.add(result, writer.constant(offset[:, None, None]))
 
 
 @RULES.of(_aten.convolution_backward.default)
 def _convolution_backward(
     writer: Writer, gradient: fx.Node, source: fx.Node, weight: fx.Node, _: Any, *arguments: Any, node: fx.Node
-) -> str:
+) -> Any:
     form = _form_of(arguments[:-1])  # the last one tells which gradients are needed
     kernel = writer.tensor(weight)
     factor = writer.factors.get(gradient)
     if factor is not None:
         kernel = kernel * factor[:, None, None, None]
-    name = writer.value(gradient) if factor is None else writer.names[gradient]
+    value = writer.value(gradient) if factor is None else writer.values[gradient]
     # What padding before the convolution has added is not computed.
     cropped = _cropped(node)
     left, right, top, bottom = (0, 0, 0, 0) if cropped is None else cropped.margins
@@ -82,28 +74,34 @@ def _convolution_backward(
         (counts[axis] - 1) * form.stride[axis] + reach[axis] + 1 - before[axis] - length
         for axis, length in enumerate((height, width))
     ]
-    attributes: dict[str, Any] = {
-        "kernel_shape": kernel.shape[2:],
-        "dilations": form.dilation,
-        "group": form.groups,
-    }
     if form.stride == [1, 1] and all(0 <= pads[axis] <= reach[axis] for pads in (before, after) for axis in (0, 1)):
         turned = kernel.reshape(form.groups, -1, *kernel.shape[1:]).transpose(1, 2).flip(3, 4).flatten(0, 1)
-        pads = [reach[axis] - pads[axis] for pads in (before, after) for axis in (0, 1)]
-        result = writer.step("Conv", name, writer.constant(turned), pads=pads, **attributes)
+        ends = [[reach[axis] - pads[axis] for axis in (0, 1)] for pads in (before, after)]
+        result = _convolved(writer, value, turned, form, ends)
     else:
-        result = writer.step(
-            "ConvTranspose",
-            name,
-            writer.constant(kernel),
-            strides=form.stride,
-            pads=before + [max(pad, 0) for pad in after],
+        grouped = form.groups > 1
+        transposed = writer.ops.group_convolution_backprop_data if grouped else writer.ops.convolution_backprop_data
+        result = transposed(
+            value,
+            writer.constant(kernel.reshape(form.groups, -1, *kernel.shape[1:]) if grouped else kernel),
+            form.stride,
+            pads_begin=before,
+            pads_end=[max(pad, 0) for pad in after],
+            dilations=form.dilation,
+            auto_pad="EXPLICIT",
             output_padding=[max(-pad, 0) for pad in after],
-            **attributes,
         )
     if cropped is not None:
-        writer.names[cropped.node] = result
+        writer.values[cropped.node] = result
     return result
+
+
+def _convolved(writer: Writer, value: Any, kernel: Tensor, form: _Form, pads: Sequence[Sequence[int]]) -> Any:
+    """Return a value convolved with a kernel, padded before and after."""
+    if form.groups == 1:
+        return writer.ops.convolution(value, writer.constant(kernel), form.stride, *pads, form.dilation)
+    grouped = writer.constant(kernel.reshape(form.groups, -1, *kernel.shape[1:]))
+    return writer.ops.group_convolution(value, grouped, form.stride, *pads, form.dilation)
 
 
 class _Crop(NamedTuple):
@@ -150,12 +148,12 @@ def _affine(
 
 
 @RULES.of(_aten.native_batch_norm.default)
-def _batch_norm(writer: Writer, source: fx.Node, *arguments: Any, node: fx.Node) -> str:
+def _batch_norm(writer: Writer, source: fx.Node, *arguments: Any, node: fx.Node) -> Any:
     if source.target is _aten.convolution.default and _norm_after(source) is node:
-        return writer.names[source]
+        return writer.values[source]
     factor, offset = (of_channels(values, node) for values in _affine(writer, *arguments))
-    scaled = writer.step("Mul", writer.value(source), writer.constant(factor))
-    return writer.step("Add", scaled, writer.constant(offset))
+    scaled = writer.ops.multiply(writer.value(source), writer.constant(factor))
+    return writer.ops.add(scaled, writer.constant(offset))
 
 
 @RULES.of(_aten.native_batch_norm_backward.default)
@@ -173,7 +171,7 @@ def _batch_norm_backward(
     mask: Any,
     *,
     node: fx.Node,
-) -> str:
+) -> Any:
     factor, _ = _affine(writer, weight, None, mean, variance, training, 0.0, epsilon)
     writer.factors[node] = factor
     return writer.value(gradient)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from seewhy.explainers.execution.onnx_writer import Rules, UnknownOperationError, Writer, shape_of
+from seewhy.explainers.execution.openvino_writer import Rules, UnknownOperationError, Writer, shape_of
 
 RULES = Rules()
 
@@ -27,16 +27,17 @@ def _max_pool(
     ceil: bool = False,
     *,
     node: fx.Node,
-) -> str:
-    return writer.step(
-        "MaxPool",
+) -> Any:
+    pooled = writer.ops.max_pool(
         writer.value(source),
-        kernel_shape=kernel,
-        strides=stride or kernel,
-        pads=[*padding, *padding],
-        dilations=dilation,
-        ceil_mode=int(ceil),
+        [*(stride or kernel)],
+        [*dilation],
+        [*padding],
+        [*padding],
+        kernel,
+        "ceil_torch" if ceil else "floor",  # in PyTorch no window starts in the padding after the last entry
     )
+    return pooled.output(0)
 
 
 @RULES.of(_aten.max_pool2d_with_indices_backward.default)
@@ -52,7 +53,7 @@ def _max_pool_backward(
     indices: fx.Node,
     *,
     node: fx.Node,
-) -> str:
+) -> Any:
     """The gradient of a window goes to the first of its largest values, as in PyTorch.
 
     Runtimes are slow at the places of these values. Instead, the values at one offset within all windows are compared
@@ -67,30 +68,29 @@ def _max_pool_backward(
         max(0, (count - 1) * step + length - before - size)
         for count, length, before, size in zip(counts, kernel, padding, sizes, strict=True)
     ]
-    padded = writer.step(
-        "Pad", writer.value(source), writer.constant([0, 0, *padding, 0, 0, *after]), writer.constant(-inf)
-    )
+    ops = writer.ops
+    padded = writer.padded(writer.value(source), [0, 0, *padding], [0, 0, *after], -inf)
     pool: Any = indices.args[0]
-    largest, upstream, zero = writer.value(pool), writer.value(gradient), writer.constant(0.0)
-    parts: dict[tuple[int, ...], list[str]] = {}
-    earlier: str | None = None
+    largest, upstream = writer.value(pool), writer.value(gradient)
+    parts: dict[tuple[int, ...], list[Any]] = {}
+    earlier: Any = None
     lengths = [-(-size // step) for size in sizes]
     for offset in product(*map(range, kernel)):
         ends = [start + (count - 1) * step + 1 for start, count in zip(offset, counts, strict=True)]
-        values = writer.step("Slice", padded, *map(writer.constant, ([*offset], ends, [2, 3], [step, step])))
-        is_largest = writer.step("Equal", values, largest)
-        chosen = is_largest if earlier is None else writer.step("And", is_largest, writer.step("Not", earlier))
-        earlier = is_largest if earlier is None else writer.step("Or", earlier, is_largest)
+        values = ops.slice(padded, *map(writer.constant, ([*offset], ends, [step, step], [2, 3])))
+        is_largest = ops.equal(values, largest)
+        chosen = is_largest if earlier is None else ops.logical_and(is_largest, ops.logical_not(earlier))
+        earlier = is_largest if earlier is None else ops.logical_or(earlier, is_largest)
         places = [divmod(start - before, step) for start, before in zip(offset, padding, strict=True)]
         shifts, phase = [place[0] for place in places], tuple(place[1] for place in places)
         margins = [length - count - shift for length, count, shift in zip(lengths, counts, shifts, strict=True)]
-        part = writer.step("Where", chosen, upstream, zero)
-        parts.setdefault(phase, []).append(writer.step("Pad", part, writer.constant([0, 0, *shifts, 0, 0, *margins])))
-    phases = [reduce(lambda *pair: writer.step("Add", *pair), parts[phase]) for phase in sorted(parts)]
+        part = writer.padded(writer.masked(upstream, chosen), [0, 0, *shifts], [0, 0, *margins])
+        parts.setdefault(phase, []).append(part)
+    phases = [reduce(ops.add, parts[phase]) for phase in sorted(parts)]
     if step == 1:
         return phases[0]
-    whole = writer.step("DepthToSpace", writer.step("Concat", *phases, axis=1), blocksize=step)
-    return writer.step("Slice", whole, *map(writer.constant, ([0, 0], [*sizes], [2, 3])))
+    whole = ops.depth_to_space(ops.concat(phases, 1), "blocks_first", step)
+    return ops.slice(whole, *map(writer.constant, ([0, 0], [*sizes], [1, 1], [2, 3])))
 
 
 @RULES.of(_aten._adaptive_avg_pool2d.default)
