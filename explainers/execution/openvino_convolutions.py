@@ -1,7 +1,7 @@
 """Rules for convolutions and batch normalisation, and for their gradients.
 
 Convolutions absorb batch normalisation, in both directions. The gradient of a convolution with stride 1 is one with
-the turned kernel, which runtimes are fastest at.
+the turned kernel, which is faster than a transposed one.
 """
 
 from collections.abc import Sequence
