@@ -1,7 +1,7 @@
 """Many pictures in, their explanations out, several in each pass of the model."""
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -49,7 +49,7 @@ class _Series:
     trial: Trial | None
     calibration: Calibration | None
 
-    def prepare(self, picture: ViewSource, target: int | str | None) -> tuple[View, Ask]:
+    def prepare(self, picture: ViewSource | Callable[[], ViewSource], target: int | str | None) -> tuple[View, Ask]:
         """Return the model's view of a picture, and the question about it."""
         ask = self.ask
         if target is not None:
@@ -58,7 +58,7 @@ class _Series:
                     "A target function applies to all pictures; pass only pictures, not pairs with targets."
                 )
             ask = replace(ask, targets=named_ask(self.model.task, target).targets)
-        view = prepare(self.model, picture)
+        view = prepare(self.model, picture() if callable(picture) else picture)
         return view, ask.placed(view.geometry)
 
     def answer(self, futures: Sequence["Future[tuple[View, Ask]]"]) -> list[Explanation | Failure]:
@@ -91,7 +91,7 @@ class _Series:
 @overload
 def explain_many(
     model: Model,
-    pictures: Iterable[ViewSource | Pair],
+    pictures: Iterable[ViewSource | Callable[[], ViewSource] | Pair],
     method: str | None = None,
     target: Target | None = None,
     layer: Layers | None = None,
@@ -111,7 +111,7 @@ def explain_many(
 @overload
 def explain_many(
     model: Model,
-    pictures: Iterable[ViewSource | Pair],
+    pictures: Iterable[ViewSource | Callable[[], ViewSource] | Pair],
     method: str | None = None,
     target: Target | None = None,
     layer: Layers | None = None,
@@ -130,7 +130,7 @@ def explain_many(
 
 def explain_many(
     model: Model,
-    pictures: Iterable[ViewSource | Pair],
+    pictures: Iterable[ViewSource | Callable[[], ViewSource] | Pair],
     method: str | None = None,
     target: Target | None = None,
     layer: Layers | None = None,
@@ -153,8 +153,9 @@ def explain_many(
     Args:
         model, method, layer, against, proof, proof_area, proof_fill, proof_calibration: as `explain`, and the same for
             all pictures.
-        pictures: pictures as for `explain`, or pairs of a picture and its target, such as ``zip(paths, labels)``; or a
-            `DataLoader` of batches: tensors (N, C, H, W), or pairs of these and N targets.
+        pictures: pictures as for `explain`, or functions that return one, called in the threads that decode; or pairs
+            of a picture and its target, such as ``zip(paths, labels)``; or a `DataLoader` of batches: tensors
+            (N, C, H, W), or pairs of these and N targets.
         target: target of all pictures without their own: class index or label; None for the most probable class.
         batch_size: pictures in a pass, at least 1.
         progress: whether to show a bar with the rate and the remaining time.
@@ -186,7 +187,7 @@ def explain_many(
     return _deliver(_in_batches(series, pictures, batch_size), total, progress, on_error == "raise")
 
 
-def _in_batches(series: _Series, pictures: Iterable[ViewSource | Pair], batch_size: int) -> _Answers:
+def _in_batches(series: _Series, pictures: Iterable[Any], batch_size: int) -> _Answers:
     source = one_by_one(pictures)
     futures: deque[Future[tuple[View, Ask]]] = deque()
     pool = ThreadPoolExecutor(min(_DECODERS, batch_size), thread_name_prefix="decode")
@@ -201,7 +202,7 @@ def _in_batches(series: _Series, pictures: Iterable[ViewSource | Pair], batch_si
         pool.shutdown(cancel_futures=True)
 
 
-def one_by_one(pictures: Iterable[ViewSource | Pair]) -> Iterator[tuple[Any, int | str | None]]:
+def one_by_one(pictures: Iterable[Any]) -> Iterator[tuple[Any, int | str | None]]:
     """Yield each picture with its own target; batches of a loader are taken apart.
 
     Raises:

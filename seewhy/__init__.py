@@ -1,13 +1,17 @@
 """Why a vision model said what it said: heatmaps, and the hooks below them.
 
-Its names are those of `explainers` and `models`, imported when they are first used: `import seewhy` imports no PyTorch.
+Its names are those of `explainers` and `models`, and the batch runs of `app`, imported when they are first used:
+`import seewhy` imports no PyTorch.
 """
 
+from importlib import import_module
 from typing import Any
 
 from . import explainers, models
 
-__all__ = sorted([*explainers.__all__, *models.__all__])
+_BATCH = {"batch": "seewhy.app.batch.run", "forecast": "seewhy.app.batch.run", "open_batch": "seewhy.app.batch.reader"}
+
+__all__ = sorted([*explainers.__all__, *models.__all__, *_BATCH])
 
 
 def __dir__() -> list[str]:
@@ -15,6 +19,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _BATCH:
+        return getattr(import_module(_BATCH[name]), name)
     for floor in (explainers, models):
         if name in floor.__all__:
             return getattr(floor, name)

@@ -1,3 +1,6 @@
-# The front door, to type checkers: the public names of both floors.
+# The front door, to type checkers: the public names of the floors.
+from .app.batch.reader import open_batch as open_batch
+from .app.batch.run import batch as batch
+from .app.batch.run import forecast as forecast
 from .explainers import *  # noqa: F403
 from .models import *  # noqa: F403

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
+from seewhy.app.cli.batch import batch
 from seewhy.app.cli.catalogue import layers, methods, models
 from seewhy.app.cli.hooks import capture, intervene, trace
 from seewhy.app.cli.interrupt import INTERRUPTED, graceful
@@ -63,7 +64,7 @@ def serve(**options: Any) -> None:
     run(read_settings(**{name: value for name, value in options.items() if value is not None}))
 
 
-_PICTURES = (explain, predict, detect, segment, similar, evaluate)
+_PICTURES = (explain, predict, detect, segment, similar, evaluate, batch)
 
 for command in (*_PICTURES, trace, capture, intervene, models, layers, methods):
     main.add_command(command)

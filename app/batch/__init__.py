@@ -1,0 +1,1 @@
+"""Explanations of whole data sets: pictures in, shards of maps out."""

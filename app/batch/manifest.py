@@ -1,0 +1,84 @@
+"""The manifest of a run: what was asked of which model, and how many pictures were explained."""
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from seewhy.app.pipeline.ask import VERSIONS
+from seewhy.explainers.errors import OptionError
+from seewhy.models import LoadedModel
+
+NAME = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a folder of shards holds.
+
+    Attributes:
+        model: name of the model.
+        digest: of the model: of its weights, preprocessing and labels.
+        method: name of the method.
+        options: of the method, and of the question, by name, with their defaults.
+        versions: of packages, when the run began.
+        started: when, in UTC.
+        finished: likewise; None while pictures are missing.
+        pictures: rows without an error.
+        errors: rows with one.
+    """
+
+    model: str
+    digest: str
+    method: str
+    options: dict[str, Any]
+    versions: dict[str, str]
+    started: str
+    finished: str | None = None
+    pictures: int = 0
+    errors: int = 0
+
+    @property
+    def run(self) -> str:
+        """Digest of what decides the rows. A run goes on only in a folder of the same digest."""
+        asked = self.model, self.digest, self.method, json.dumps(self.options, sort_keys=True)
+        return hashlib.sha256(repr(asked).encode()).hexdigest()
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Return the manifest of a folder; None if it has none.
+
+        Raises:
+            OptionError: the file is no manifest.
+        """
+        try:
+            fields = json.loads((folder / NAME).read_text(encoding="utf-8"))
+            fields.pop("run")
+            return cls(**fields)
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise OptionError(f"{folder / NAME} is no manifest of a run; use another folder.", "out") from error
+
+    def write(self, folder: Path) -> None:
+        """Write the manifest whole, then rename it."""
+        part = folder / f".{NAME}"
+        part.write_text(json.dumps({"run": self.run, **asdict(self)}, indent=2) + "\n", encoding="utf-8")
+        os.replace(part, folder / NAME)
+
+
+def manifest_of(model: LoadedModel, method: str, options: dict[str, Any]) -> Manifest:
+    """Return the manifest of a run that begins now; arguments as the attributes."""
+    digest = hashlib.sha256(model.fingerprint.encode())
+    if model.sha256 is None:  # a module of the user, or random weights: their file is not known
+        for name, value in sorted(model.module.state_dict().items()):
+            digest.update(name.encode() + value.detach().cpu().contiguous().float().numpy().tobytes())
+    return Manifest(model.name, digest.hexdigest(), method, options, VERSIONS, now())
+
+
+def now() -> str:
+    """Return the time in UTC, in ISO format."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,107 @@
+"""The command about data sets: batch."""
+
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from seewhy.app.batch.choices import ENGINES, MAP_TYPES, Engine
+from seewhy.app.cli.options import (
+    extra_option,
+    fields,
+    layer_option,
+    method_option,
+    model_options,
+    option,
+    proof_options,
+)
+from seewhy.app.cli.output import exit_failed
+from seewhy.app.pipeline.option_table import EXPLAIN, HEATMAP, METHOD
+
+if TYPE_CHECKING:  # it imports PyTorch
+    from seewhy.app.batch.run import Forecast
+
+
+@click.command()
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option("-o", "--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder of shards.")
+@model_options
+@method_option(help=f"A name from `seewhy methods`. {METHOD}")
+@click.option("--target", help="Class index or label, for all pictures; by default the most probable class of each.")
+@option("against", EXPLAIN["against"])
+@layer_option(HEATMAP["layer"])
+@proof_options
+@extra_option("An option of the method (see `seewhy methods`)")
+@click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="What runs the batch.")
+@click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Pictures in a pass.")
+@click.option("--map-type", type=click.Choice(MAP_TYPES), default="float16", show_default=True, help="Dtype of maps.")
+@click.option("--max-errors", type=click.IntRange(0), help="Stop when more pictures failed; by default go on.")
+@click.option("--dry-run", is_flag=True, help="Only say what the run would cost, after explaining a few pictures.")
+def batch(
+    sources: tuple[str, ...],
+    out: Path,
+    model: str | None,
+    device: str | None,
+    method: str | None,
+    target: str | None,
+    extra: tuple[str, ...],
+    engine: Engine,
+    batch_size: int,
+    map_type: str,
+    max_errors: int | None,
+    dry_run: bool,
+    **options: Any,
+) -> None:
+    """Explain the pictures of a data set, and write their maps to a folder of Parquet files.
+
+    A SOURCE is a folder, a glob in quotes, a picture, a Parquet file, or an address such as s3://bucket/folder. A run
+    that was stopped goes on where it was; a picture that cannot be explained has a row with the error.
+
+    \b
+    Exit status: 0 all done, 1 some pictures failed, 2 invalid options, 130 interrupted.
+    """
+    from seewhy.app.cli.checks import check
+    from seewhy.app.pipeline.options import ExplainOptions
+
+    named = {"method": (method,) if method else (), "target": (target,) if target else ()}
+    request = check(ExplainOptions, {**fields({**options, **named}, extra), "model": model}, [])
+
+    if not find_spec("pyarrow"):
+        raise click.ClickException("batch needs more packages: pip install 'seewhy[batch]'.")
+    from seewhy.app.batch.run import batch as run
+    from seewhy.app.batch.run import forecast
+    from seewhy.app.cli.run import load_model, open_service
+
+    service = open_service(device)
+    asked: dict[str, Any] = {
+        "model": load_model(service, request.model),
+        "method": method or service.default_method(request.model),
+        "target": target,
+        "against": request.against,
+        "layer": request.layer or None,
+        "proof": request.proof,
+        "proof_area": request.proof_area,
+        "proof_fill": request.proof_fill,
+        "batch_size": batch_size,
+        "map_type": map_type,
+        **request.method_options,
+    }
+    if dry_run:
+        _print(forecast(list(sources), out, **asked))
+        return
+    results = run(list(sources), out, engine=engine, max_errors=max_errors, **asked)
+    done = results.manifest
+    click.echo(f"{out}: {done.pictures + done.errors:,} pictures by {done.method} of {done.model}", err=True)
+    if done.errors:
+        exit_failed(done.errors, done.pictures + done.errors)
+
+
+def _print(cost: "Forecast") -> None:
+    """Print what a run would cost."""
+    passes = "an unknown number of" if cost.passes is None else f"up to {cost.passes:,}"
+    click.echo(f"pictures: {cost.pictures:,}, of which {cost.remaining:,} remain")
+    click.echo(f"passes of the model for a picture: {passes}")
+    click.echo(f"time: about {timedelta(seconds=round(cost.seconds))}")
+    click.echo(f"size: at most {cost.bytes / 1e6:,.1f} MB")

@@ -1,0 +1,365 @@
+"""Batch runs: what a folder of shards holds, and how a run that was stopped goes on."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
+import pytest
+from PIL import Image
+
+from seewhy import batch, explain, forecast, open_batch, wrap_model
+from seewhy.app.batch import run as running
+from seewhy.app.batch import shards
+from seewhy.app.batch.run import TooManyErrorsError
+from seewhy.app.batch.sources import sources
+from seewhy.explainers.errors import OptionError, PictureError
+from seewhy.models import LoadedModel
+from tests import nets
+from tests.waiting import GUARD, until
+
+LABELS = ("ant", "bee", "house cat")
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    return wrap_model(nets.seeded(nets.Net), LABELS, input_size=32)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Seven pictures in folders of classes, one of them broken, and a file that is none."""
+    place = tmp_path / "pictures"
+    for number, kind in enumerate(("ant", "ant", "bee", "bee", "house_cat", "unknown")):
+        (place / kind).mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((40 + number, 36), 80).convert("RGB").save(place / kind / f"{number}.png")
+    (place / "bee" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (place / "bee" / "notes.txt").write_text("no picture")
+    return place
+
+
+def paths(out: Path) -> list[str]:
+    return sorted(open_batch(out).table["path"].to_pylist())
+
+
+@pytest.mark.parametrize(("map_type", "tolerance"), [("float32", 0.0), ("float16", 2**-11)])
+def test_rows_are_the_explanations(map_type, tolerance, model, folder, tmp_path):
+    results = batch(folder, tmp_path / "out", model, "gradcam", map_type=map_type, proof=True, progress=False)
+    assert len(results) == 7
+    table = results.to_pandas()
+    for row, explanation in zip(table[table.error.isna()].itertuples(), results, strict=True):
+        alone = explain(model, folder / row.path, "gradcam", proof=True)
+        assert np.abs(explanation.map - alone.map).max() <= (tolerance + 1e-5) * np.abs(alone.map).max()
+        assert explanation.geometry == alone.geometry
+        assert explanation.target.label == alone.target.label == row.label
+        assert row.probability == pytest.approx(alone.target.probability, abs=1e-5)
+        assert row.score == pytest.approx(alone.target.score, abs=1e-4)
+        assert explanation.proof.faithfulness.score == pytest.approx(alone.proof.faithfulness.score, abs=1e-4)
+        assert explanation.proof.faithfulness.score == pytest.approx(row.proof_score)
+        assert explanation.proof.grade == alone.proof.grade
+        assert [note.code for note in explanation.diagnostics] == [note.code for note in alone.diagnostics]
+        assert np.array_equal(np.asarray(explanation.picture), np.asarray(alone.picture))
+
+
+def test_small_numbers_survive(model, folder):
+    """Squares of them would vanish in float16."""
+    (source, *_) = sources(folder)
+    explanation = explain(model, folder / "ant" / "0.png")
+    row = shards.row_of(source, replace(explanation, map=explanation.map * 1e-9), None, "float16")
+    assert row["scale"] < 1e-8
+    assert row["map"].max() == 1
+    blank = shards.row_of(source, replace(explanation, map=explanation.map * 0), None, "float16")
+    assert not blank["map"].any()
+
+
+def test_a_broken_picture_is_a_row_with_its_error(model, folder, tmp_path):
+    results = batch(folder, tmp_path / "out", model, progress=False)
+    (number,) = [index for index, error in enumerate(results.table["error"].to_pylist()) if error]
+    assert results.table["path"][number].as_py() == "bee/broken.png"
+    with pytest.raises(PictureError, match=r"bee/broken\.png: "):
+        results[number]
+    assert (results.manifest.pictures, results.manifest.errors) == (6, 1)
+    assert len(list(results)) == 6
+    with pytest.raises(IndexError):
+        results[7]
+    assert results[-1].method == "gradcam"
+
+
+def test_folders_name_the_classes(model, folder, tmp_path):
+    table = batch(folder, tmp_path / "out", model, progress=False).to_pandas().set_index("path")
+    assert table.truth["ant/0.png"] == "ant"
+    assert table.truth["house_cat/4.png"] == "house cat"
+    assert table.truth.isna()["unknown/5.png"]
+    known = table[table.truth.notna() & table.error.isna()]
+    assert (known.correct == (known.predicted == known.truth)).all()
+    assert table.correct.isna()["unknown/5.png"]
+
+
+def stopped(monkeypatch, after: int) -> None:
+    """Let the next run be interrupted after some rows, in shards of two."""
+    rows = running._Run.rows
+
+    def interrupted(run, remaining):
+        for number, row in enumerate(rows(run, remaining)):
+            if number == after:
+                raise KeyboardInterrupt
+            yield row
+
+    monkeypatch.setattr(running, "SHARD_ROWS", 2)
+    monkeypatch.setattr(running._Run, "rows", interrupted)
+
+
+def test_a_run_goes_on_where_it_was_stopped(model, folder, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stopped(patch, after=3)
+        with pytest.raises(KeyboardInterrupt):
+            batch(folder, tmp_path / "out", model, progress=False)
+    earlier = paths(tmp_path / "out")
+    assert len(earlier) == 3
+    assert open_batch(tmp_path / "out").manifest.finished is None
+    (tmp_path / "out" / ".part-0.parquet").write_bytes(b"half a sh")  # of a process that was killed
+    explained = list[str]()
+    rows = running._Run.rows
+
+    def noted(run, remaining):
+        return rows(run, (explained.append(each.path) or each for each in remaining))
+
+    monkeypatch.setattr(running._Run, "rows", noted)
+    results = batch(folder, tmp_path / "out", model, progress=False)
+    assert sorted([*earlier, *explained]) == paths(tmp_path / "out") == sorted(each.path for each in sources(folder))
+    assert results.manifest.finished is not None
+    assert results.manifest.started == open_batch(tmp_path / "out").manifest.started
+    before = {file: file.stat().st_mtime_ns for file in shards.files(tmp_path / "out")}
+    batch(folder, tmp_path / "out", model, progress=False)  # nothing is left to do
+    assert {file: file.stat().st_mtime_ns for file in shards.files(tmp_path / "out")} == before
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"method": "hirescam"}, "method 'gradcam', not 'hirescam'"),
+        ({"sign": "signed"}, "sign 'positive', not 'signed'"),
+        ({"target": "bee"}, "target None, not 'bee'"),
+        ({"proof": True}, "proof False, not True"),
+        ({"map_type": "float32"}, "map_type 'float16', not 'float32'"),
+        ({"layer": "stem"}, r"layers \[\], not \['stem'\]"),
+    ],
+)
+def test_another_question_needs_another_folder(change, named, model, folder, tmp_path):
+    batch(folder, tmp_path / "out", model, progress=False)
+    with pytest.raises(OptionError, match=named):
+        batch(folder, tmp_path / "out", **{"model": model, "progress": False, **change})
+
+
+def test_another_network_needs_another_folder(model, folder, tmp_path):
+    batch(folder, tmp_path / "out", model, progress=False)
+    other = nets.seeded(nets.Net)
+    other.head.bias.data[0] += 1
+    with pytest.raises(OptionError, match="holds a run with digest"):
+        batch(folder, tmp_path / "out", wrap_model(other, LABELS, input_size=32), progress=False)
+
+
+def test_a_folder_with_other_files_is_left_alone(model, folder, tmp_path):
+    with pytest.raises(OptionError, match="holds other files"):
+        batch(folder, folder, model, progress=False)
+    with pytest.raises(OptionError, match="holds no results of a batch"):
+        open_batch(folder)
+    (folder / "manifest.json").write_text("[]")
+    with pytest.raises(OptionError, match="is no manifest"):
+        open_batch(folder)
+
+
+def test_one_process_at_a_time(model, folder, tmp_path):
+    (tmp_path / "out").mkdir()
+    with open(tmp_path / "out" / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(OptionError, match="Another process writes to"):
+            batch(folder, tmp_path / "out", model, progress=False)
+    assert len(batch(folder, tmp_path / "out", model, progress=False)) == 7
+
+
+def test_a_run_stops_at_too_many_errors_and_keeps_its_rows(model, folder, tmp_path):
+    with pytest.raises(TooManyErrorsError, match=r"1 pictures failed, more than max_errors=0.*broken"):
+        batch(folder, tmp_path / "out", model, max_errors=0, progress=False)
+    assert paths(tmp_path / "out") == ["ant/0.png", "ant/1.png", "bee/2.png", "bee/3.png", "bee/broken.png"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"engine": "cloud"}, "engine is 'cloud'"),
+        ({"map_type": "int8"}, "map_type is 'int8'"),
+        ({"target": [1, 2]}, r"target is \[1, 2\]"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"method": "gradcam", "steps": 3}, "steps"),
+        ({"target": "dog"}, "dog"),
+    ],
+)
+def test_bad_options_leave_no_folder(arguments, message, model, folder, tmp_path):
+    with pytest.raises(Exception, match=message):
+        batch(folder, tmp_path / "out", **{"model": model, "progress": False, **arguments})
+    assert not (tmp_path / "out").exists()
+
+
+def png(folder: Path) -> list[bytes]:
+    return [file.read_bytes() for file in sorted(folder.rglob("[0-9].png"))]
+
+
+def test_tables_of_pictures(model, folder, tmp_path):
+    pictures = png(folder)
+    plain = pyarrow.table({"bytes": pictures, "id": [f"p{number}" for number in range(6)], "label": [0, 0, 1, 1, 2, 9]})
+    parquet.write_table(plain, tmp_path / "plain.parquet")
+    structs = pyarrow.table({"image": [{"bytes": picture, "path": None} for picture in pictures] + [None]})
+    parquet.write_table(structs, tmp_path / "structs.parquet")
+    files = pyarrow.table({"path": [str(file) for file in sorted(folder.rglob("[0-9].png"))]})
+    parquet.write_table(files, tmp_path / "files.parquet")
+    table = batch(tmp_path / "plain.parquet", tmp_path / "out", model, progress=False).to_pandas()
+    assert list(table.path) == [f"p{number}" for number in range(6)]
+    assert list(table.truth.dropna()) == ["ant", "ant", "bee", "bee", "house cat"]
+    maps = [each.map for each in batch(sorted(folder.rglob("[0-9].png")), tmp_path / "direct", model, progress=False)]
+    for name in ("structs", "files"):
+        results = batch(tmp_path / f"{name}.parquet", tmp_path / name, model, progress=False)
+        assert all(np.allclose(each.map, other, atol=1e-3) for each, other in zip(results, maps, strict=True))
+    assert "no picture in this row" in open_batch(tmp_path / "structs").table["error"][6].as_py()
+    (file,) = {*open_batch(tmp_path / "files").table["file"].to_pylist()} & {str(folder / "ant" / "0.png")}
+    assert file
+    parquet.write_table(pyarrow.table({"number": [1]}), tmp_path / "none.parquet")
+    with pytest.raises(OptionError, match="no column image or bytes or path"):
+        list(sources(tmp_path / "none.parquet"))
+
+
+class Pairs:
+    """A data set as `torch.utils.data` knows it."""
+
+    def __init__(self, pictures: list[Path]) -> None:
+        self.pictures = pictures
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return Image.open(self.pictures[index]).convert("RGB"), index % 3
+
+
+def test_data_sets(model, folder, tmp_path):
+    data = Pairs(sorted(folder.rglob("[0-9].png")))
+    table = batch(data, tmp_path / "out", model, progress=False).to_pandas()
+    assert list(table.path) == ["0", "1", "2", "3", "4", "5"]
+    assert list(table.truth) == ["ant", "bee", "house cat"] * 2
+
+
+def test_globs_lists_and_single_pictures(folder):
+    assert [each.path for each in sources(str(folder / "*" / "[0-3].png"))] == [
+        str(folder / kind / f"{number}.png") for number, kind in enumerate(("ant", "ant", "bee", "bee"))
+    ]
+    assert [each.path for each in sources([folder / "ant", folder / "unknown" / "5.png"])] == [
+        "0.png",
+        "1.png",
+        str(folder / "unknown" / "5.png"),
+    ]
+    with pytest.raises(OptionError, match="Two pictures have the path"):
+        list(sources([folder / "ant", folder / "ant"]))
+    with pytest.raises(OptionError, match="no picture in"):
+        list(sources([]))
+
+
+def test_object_stores(model, folder, tmp_path):
+    store = fsspec.filesystem("memory")
+    for number, picture in enumerate(png(folder)):
+        store.pipe_file(f"/bucket/ant/{number}.png", picture)
+    try:
+        results = batch("memory://bucket", tmp_path / "out", model, progress=False)
+        assert results.table["path"].to_pylist() == [f"memory:///bucket/ant/{number}.png" for number in range(6)]
+        assert {*results.table["truth"].to_pylist()} == {"ant"}
+        assert np.array_equal(np.asarray(results[0].picture), np.asarray(Image.open(folder / "ant" / "0.png")))
+        store.rm("/bucket/ant/0.png")
+        assert {*np.asarray(results[0].picture).ravel()} == {128}
+    finally:
+        store.rm("/bucket", recursive=True)
+    with pytest.raises(OptionError, match="cannot be listed"):
+        list(sources("nowhere://bucket"))
+
+
+def test_coco_masks_hold_the_strongest_part(model, folder, tmp_path):
+    results = batch(folder / "ant" / "0.png", tmp_path / "out", model, progress=False)
+    (mask,) = results.to_coco(share=0.2)
+    height, width = mask["segmentation"]["size"]
+    values = np.repeat(np.arange(len(mask["segmentation"]["counts"])) % 2, mask["segmentation"]["counts"])
+    drawn = values.reshape(width, height).T.astype(bool)
+    heatmap = results[0].raw_heatmap
+    assert drawn.shape == heatmap.shape == (36, 40)
+    assert 0.15 < drawn.mean() <= 0.25
+    assert heatmap[drawn].min() >= heatmap[~drawn].max()
+    assert mask["category_id"] == results[0].target.index
+    with pytest.raises(OptionError, match="share is 1"):
+        results.to_coco(share=1)
+
+
+def test_a_forecast_writes_nothing(model, folder, tmp_path):
+    batch(folder / "ant", tmp_path / "out", model, progress=False)
+    before = sorted((tmp_path / "out").iterdir())
+    cost = forecast([folder / "ant", folder / "bee"], tmp_path / "out", model)
+    assert (cost.pictures, cost.remaining, cost.passes) == (5, 3, 2)
+    assert cost.seconds > 0
+    assert cost.bytes > 3 * 200
+    assert sorted((tmp_path / "out").iterdir()) == before
+    assert forecast(folder, tmp_path / "new", model).remaining == 7
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_command(run, folder, tmp_path):
+    result = run("batch", folder, "-o", tmp_path / "out", "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert "pictures: 7, of which 7 remain" in result.stdout
+    arguments = ["--method", "eigencam", "--option", "sign=absolute", "--batch-size", "3"]
+    result = run("batch", folder, "-o", tmp_path / "out", *arguments)
+    assert result.exit_code == 1, result.output
+    assert "1 of 7 pictures failed." in result.stderr
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert (manifest["method"], manifest["options"]["sign"]) == ("eigencam", "absolute")
+    result = run("batch", folder, "-o", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "method 'eigencam', not 'gradcam'" in result.stderr
+    assert run("batch", folder, "-o", tmp_path / "new", "--option", "nonsense=1").exit_code == 2
+    assert run("batch", tmp_path / "nowhere" / "*.png", "-o", tmp_path / "new").exit_code == 2
+
+
+def test_the_command_says_what_to_install(run, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["seewhy.app.cli.batch"], "find_spec", lambda name: None)
+    result = run("batch", folder, "-o", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "pip install 'seewhy[batch]'" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_killed_run_loses_no_picture_and_repeats_none(lite0, tmp_path):
+    place = tmp_path / "pictures"
+    place.mkdir()
+    for number in range(120):
+        Image.effect_noise((64, 48), 80).convert("RGB").save(place / f"{number}.png")
+    code = (
+        "import sys; from seewhy.app.batch import run; run.SHARD_ROWS = 10; "
+        "run.batch(sys.argv[1], sys.argv[2], progress=False)"
+    )
+    command = [sys.executable, "-c", code, str(place), str(tmp_path / "out")]
+    with subprocess.Popen(command) as process:
+        until(lambda: len(shards.files(tmp_path / "out")) >= 2)
+        os.kill(process.pid, signal.SIGKILL)
+    earlier = paths(tmp_path / "out")
+    assert 20 <= len(earlier) < 120
+    subprocess.run(command, check=True, timeout=GUARD)
+    assert Counter(paths(tmp_path / "out")) == Counter(f"{number}.png" for number in range(120))
+    results = open_batch(tmp_path / "out")
+    for number in range(0, 120, 17):
+        row = results.table["path"][number].as_py()
+        expected = explain(lite0, place / row, "gradcam").map
+        assert np.abs(results[number].map - expected).max() <= 1e-3 * np.abs(expected).max()
