@@ -93,7 +93,7 @@ def batch(
         return
     results = run(list(sources), out, engine=engine, max_errors=max_errors, **asked)
     done = results.manifest
-    click.echo(f"{out}: {done.pictures + done.errors:,} pictures by {done.method} of {done.model}", err=True)
+    click.echo(f"{out}: {done.pictures + done.errors:,} pictures by {done.method} of {done.model}")
     if done.errors:
         exit_failed(done.errors, done.pictures + done.errors)
 
