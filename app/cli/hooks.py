@@ -8,6 +8,7 @@ from typing import Any, Literal
 import click
 
 from seewhy.app.cli.files import plan
+from seewhy.app.cli.method_command import MethodCommand
 from seewhy.app.cli.options import (
     drawing_options,
     fields,
@@ -19,6 +20,7 @@ from seewhy.app.cli.options import (
     output_option,
     picture_file,
     picture_options,
+    values_option,
 )
 from seewhy.app.pipeline.choices import (
     CAPTURE_FORMATS,
@@ -93,7 +95,7 @@ def capture(
     write_captures(items, answer_form, fields(options), device)
 
 
-@click.command()
+@click.command(cls=MethodCommand)
 @picture_options
 @output_option
 @click.option(
@@ -118,6 +120,7 @@ def capture(
 @layer_option(HEATMAP["layer"])
 @format_option(_SWEEP_FORMATS)
 @option("top", INTERVENE["top"])
+@values_option("false", "true")
 @heatmap_options
 def intervene(
     pictures: tuple[Path, ...],

@@ -72,9 +72,9 @@ def option(name: str, entry: Option, **settings: Any) -> Callable[[Command], Com
     return click.option(f"--{name.replace('_', '-')}", **{"help": entry.text, **default, **settings})
 
 
-def method_option(name: str = "--method", **settings: Any) -> Callable[[Command], Command]:
-    """Return a decorator that adds the option --method, or one of another name."""
-    return click.option(name, shell_complete=complete_method, show_default=True, **settings)
+def method_option(*names: str, **settings: Any) -> Callable[[Command], Command]:
+    """Return a decorator that adds the option --method, or one of other names."""
+    return click.option(*(names or ("--method",)), shell_complete=complete_method, show_default=True, **settings)
 
 
 def layer_option(entry: Option, **settings: Any) -> Callable[[Command], Command]:
@@ -112,15 +112,23 @@ pair_options = table_options({**DRAWING, **SIMILAR}, **_DRAWING)
 """The options of drawings of two pictures."""
 
 
-def extra_option(text: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds the option --option; `text` describes its values."""
-    return click.option("--option", "extra", multiple=True, metavar="NAME=VALUE", help=f"{text}; repeatable.")
+extra_option = click.option(
+    "--option",
+    "extra",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Another way to write an option below, and the only one for methods of SEEWHY_METHODS; repeatable.",
+)
+
+
+def values_option(*values: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds the option --values, which alone means true."""
+    return option("values", HEATMAP["values"], is_flag=False, flag_value="true", type=click.Choice(values))
 
 
 def heatmap_options(command: Command) -> Command:
-    """Add the options of commands that explain: drawing options, --values and --option."""
-    command = extra_option("An option of the method (see `seewhy methods`)")(command)
-    return drawing_options(option("values", HEATMAP["values"], is_flag=True)(command))
+    """Add the options of commands that explain: those of the drawing and --option."""
+    return drawing_options(extra_option(command))
 
 
 def fields(options: dict[str, Any], extra: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -131,7 +139,10 @@ def fields(options: dict[str, Any], extra: tuple[str, ...] = ()) -> dict[str, An
     """
     values = {name: value for name, value in options.items() if value not in (None, ())}
     lists = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-    return {**lists, **dict(map(_pair, extra))}
+    pairs: dict[str, list[str]] = {}
+    for name, value in map(_pair, extra):
+        pairs.setdefault(name, []).append(value)
+    return {**lists, **{name: texts if len(texts) > 1 else texts[0] for name, texts in pairs.items()}}
 
 
 def _pair(text: str) -> tuple[str, str]:

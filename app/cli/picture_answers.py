@@ -287,10 +287,12 @@ def evaluate_pictures(
     output: Path | None,
     options: EvaluateOptions,
     places: Sequence[list[Box] | None] | None,
+    truth: Path | None,
     device: str | None,
 ) -> None:
     """Print the table of methods and metrics, and write it to a file; exit with 1 if some pictures failed."""
     service = open_service(device)
+    marked = None if truth is None else service.mask(truth.read_bytes(), service.deadline(), "truth")
     table = evaluate(
         load_model(service, options.model),
         pictures,
@@ -299,6 +301,7 @@ def evaluate_pictures(
         options.target,
         options.layer or None,
         boxes=places,
+        masks=None if marked is None else [marked] * len(pictures),
         controls=options.controls,
         batch_size=service.settings.max_batch,
         progress=len(pictures) > 1 and sys.stderr.isatty(),

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from seewhy.app.cli.files import DASH, check_terminal, plan, suffixes_of
+from seewhy.app.cli.method_command import EvaluateCommand, MethodCommand
 from seewhy.app.cli.options import (
     FileOf,
     extra_option,
@@ -23,6 +24,7 @@ from seewhy.app.cli.options import (
     picture_options,
     proof_options,
     table_options,
+    values_option,
 )
 from seewhy.app.pipeline.choices import DRAWINGS, EXPLAIN_FORMATS, FORMATS, ExplainFormat, Format
 from seewhy.app.pipeline.option_table import (
@@ -34,6 +36,7 @@ from seewhy.app.pipeline.option_table import (
     METRICS,
     PREDICT,
     SEGMENT,
+    TRUTH,
 )
 from seewhy.explainers.imaging.choices import SEGMENT_VIEWS
 from seewhy.explainers.tasks.choices import PARTS
@@ -42,7 +45,7 @@ TABLES = (".csv", ".json", ".png", ".pdf", ".svg")
 """Suffixes of the files of a table."""
 
 
-@click.command()
+@click.command(cls=MethodCommand)
 @picture_options
 @output_option
 @method_option(multiple=True, help=f"A name from `seewhy methods`; repeatable. {METHOD}")
@@ -52,6 +55,7 @@ TABLES = (".csv", ".json", ".png", ".pdf", ".svg")
 @layer_option(HEATMAP["layer"])
 @format_option(EXPLAIN_FORMATS)
 @click.option("--report", is_flag=True, help="Write HTML reports; the same as --format report.")
+@values_option("false", "true", "map")
 @heatmap_options
 @click.option("--skip-existing", is_flag=True, help="Skip pictures whose output already exists.")
 @click.option("--sheet", type=FileOf(list(suffixes_of(DRAWINGS))), help="Also draw all results onto a contact sheet.")
@@ -116,9 +120,11 @@ def predict(pictures: tuple[Path, ...], device: str | None, **options: Any) -> N
     predict_pictures(items, request, device)
 
 
-@click.command()
+@click.command(cls=EvaluateCommand)
 @picture_options
-@method_option(name="--methods", multiple=True, help=f"Names from `seewhy methods`, separated by commas. {METHOD}")
+@method_option(
+    "--methods", "--method", multiple=True, help=f"Names from `seewhy methods`, separated by commas. {METHOD}"
+)
 @option("metrics", METRICS, multiple=True)
 @option("target", EVALUATE["target"])
 @layer_option(HEATMAP["layer"])
@@ -126,13 +132,15 @@ def predict(pictures: tuple[Path, ...], device: str | None, **options: Any) -> N
 @picture_file(
     "--boxes", "Positions of the targets: a CSV file with the columns picture,left,top,right,bottom, or COCO JSON."
 )
-@extra_option("An option of a method (see `seewhy methods`) or of a metric (road.imputation=exact)")
+@picture_file("--truth", TRUTH)
+@extra_option
 @click.option("-o", "--output", type=FileOf(TABLES), help=f"Also write the table to a file: {', '.join(TABLES)}.")
 def evaluate(
     pictures: tuple[Path, ...],
     device: str | None,
     methods: tuple[str, ...],
     boxes: Path | None,
+    truth: Path | None,
     extra: tuple[str, ...],
     output: Path | None,
     **options: Any,
@@ -144,6 +152,8 @@ def evaluate(
     """
     _, items = plan(pictures, None, None, ("txt",))
 
+    if boxes and truth:
+        raise click.UsageError("Use either --boxes or --truth, not both.")
     sources = [item.picture for item in items]
 
     from seewhy.app.cli.checks import check
@@ -155,7 +165,7 @@ def evaluate(
 
     from seewhy.app.cli.picture_answers import evaluate_pictures
 
-    evaluate_pictures(sources, output, request, places, device)
+    evaluate_pictures(sources, output, request, places, truth, device)
 
 
 @click.command()

@@ -52,6 +52,28 @@ def test_explain_json_with_options_of_the_method(run, tmp_path):
     assert answer["explanations"][0]["target"]["label"] == "tabby"
 
 
+def test_options_of_methods_are_options_of_commands(run, tmp_path):
+    out = tmp_path / "out.json"
+    line = ("--method", "integrated-gradients", "--steps", 2, "--baseline", "given", "--sign", "signed")
+    result = run("explain", EXAMPLES / "cat.png", "-o", out, *line, "--value", 1, "--value", 2, "--option", "value=3")
+    assert result.exit_code == 0, result.output
+    assert json.loads(out.read_text())["method"]["options"] == {
+        "sign": "signed",
+        "smooth": "none",
+        "steps": 2,
+        "baseline": "given",
+        "value": [3, 1, 2],
+    }
+
+
+@pytest.mark.parametrize(("given", "there"), [([], set()), (["--values"], {"values"}), (["--values", "map"], {"map"})])
+def test_values_are_those_of_the_heatmap_or_of_the_map(run, tmp_path, given, there):
+    out = tmp_path / "out.json"
+    assert run("explain", EXAMPLES / "cat.png", "-o", out, *given).exit_code == 0
+    (explanation,) = json.loads(out.read_text())["explanations"]
+    assert {"values", "map"} & {name for name, value in explanation["heatmap"].items() if value} == there
+
+
 def test_one_bad_picture_of_several_is_reported_and_the_rest_done(run, tmp_path):
     bad = tmp_path / "bad.png"
     bad.write_text("no picture")
