@@ -18,6 +18,7 @@ from seewhy.app.answers.schemas import (
     AnyTarget,
     BoxAnswer,
     BoxTargetAnswer,
+    DetectAnswer,
     DrawnAnswer,
     EvaluateAnswer,
     ExplainAnswer,
@@ -26,6 +27,7 @@ from seewhy.app.answers.schemas import (
     MethodIdentity,
     MethodValuesAnswer,
     ModelIdentity,
+    PredictAnswer,
     PredictionAnswer,
     RegionAnswer,
     SegmentAnswer,
@@ -41,7 +43,7 @@ from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.app.pipeline.choices import Drawing, Format
 from seewhy.app.pipeline.record import Timings
-from seewhy.app.pipeline.results import EvaluateResult, ExplainResult, Result
+from seewhy.app.pipeline.results import DetectResult, EvaluateResult, ExplainResult, PredictResult, Result
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.evaluate import is_control
@@ -102,6 +104,16 @@ def evaluation_document(result: EvaluateResult) -> EvaluateAnswer:
     return EvaluateAnswer(
         **head_of(result), target=target_answer(result.target), metrics=list(result.columns), methods=methods
     )
+
+
+def predict_document(result: PredictResult) -> PredictAnswer:
+    """Return the answer of /predict."""
+    return PredictAnswer(model=model_identity(result.model), predictions=ranked(result.predictions))
+
+
+def detect_document(result: DetectResult) -> DetectAnswer:
+    """Return the answer of /detect."""
+    return DetectAnswer(model=model_identity(result.model), boxes=list(result.boxes))
 
 
 def explain_body(result: ExplainResult, form: Format, values: bool | Literal["map"], settings: Settings) -> Body:

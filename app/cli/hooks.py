@@ -11,6 +11,7 @@ from seewhy.app.cli.files import plan
 from seewhy.app.cli.method_command import MethodCommand
 from seewhy.app.cli.options import (
     drawing_options,
+    examples,
     fields,
     format_option,
     heatmap_options,
@@ -51,7 +52,12 @@ class _Edits(click.File):
             raise
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "trace cat.jpg --target tabby -o trace.svg",
+        "trace cat.jpg --layer '*bn*' -o trace.json",
+    )
+)
 @picture_options
 @output_option
 @option("target", TRACE["target"])
@@ -71,7 +77,12 @@ def trace(
     write_traces(items, answer_form, fields(options), device)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "capture cat.jpg --layer bn2 -o maps.png",
+        "capture cat.jpg --layer bn2 --kind output --kind grad_output --target tabby -o bn2.npz",
+    )
+)
 @picture_options
 @output_option
 @layer_option(CAPTURE["layer"], required=True)
@@ -95,7 +106,14 @@ def capture(
     write_captures(items, answer_form, fields(options), device)
 
 
-@click.command(cls=MethodCommand)
+@click.command(
+    cls=MethodCommand,
+    epilog=examples(
+        f"intervene cat.jpg --edit '{_EXAMPLE}' -o panel.png",
+        f"intervene cat.jpg --edit '{_EXAMPLE}' --each-channel -o channels.csv",
+        "intervene cat.jpg --edits edits.json --other dog.jpg --target tabby -o swapped.png",
+    ),
+)
 @picture_options
 @output_option
 @click.option(

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from seewhy.app.cli.names import complete_colormap, complete_layer, complete_method, complete_model
+from seewhy.app.cli.output import verbosity_options
 from seewhy.app.pipeline.option_table import DRAWING, HEATMAP, PROOF, SIMILAR, Option
 from seewhy.explainers.imaging.choices import VIEWS
 from seewhy.explainers.trust.choices import FILLS
@@ -18,13 +19,18 @@ device_option = click.option("--device", help="auto, cpu, cuda or cuda:N.")
 
 
 def model_options(command: Command) -> Command:
-    """Add the options --model and --device."""
+    """Add the options --model, --device, --quiet and --verbose."""
     command = click.option("--model", shell_complete=complete_model, help="A name from `seewhy models`.")(command)
-    return device_option(command)
+    return device_option(verbosity_options(command))
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a command's help."""
+    return "\b\nExamples:\n" + "\n".join(f"  seewhy {line}" for line in lines)
 
 
 def picture_options(command: Command) -> Command:
-    """Add the argument PICTURES and the options --model and --device."""
+    """Add the argument PICTURES and the options of `model_options`."""
     return click.argument("pictures", nargs=-1, required=True, type=click.Path(path_type=Path))(model_options(command))
 
 
@@ -64,6 +70,15 @@ def format_option(forms: tuple[str, ...]) -> Callable[[Command], Command]:
     """Return a decorator that adds the option --format."""
     text = f"The default is the format of the output's suffix, or {forms[0]}."
     return click.option("--format", "form", type=click.Choice(forms), help=text)
+
+
+json_option = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="Print text, or a line of JSON for each.",
+)
 
 
 def option(name: str, entry: Option, **settings: Any) -> Callable[[Command], Command]:

@@ -9,11 +9,13 @@ from seewhy.app.cli.files import DASH, check_terminal, plan, suffixes_of
 from seewhy.app.cli.method_command import EvaluateCommand, MethodCommand
 from seewhy.app.cli.options import (
     FileOf,
+    examples,
     extra_option,
     fields,
     file_argument,
     format_option,
     heatmap_options,
+    json_option,
     layer_option,
     method_option,
     model_options,
@@ -45,7 +47,17 @@ TABLES = (".csv", ".json", ".png", ".pdf", ".svg")
 """Suffixes of the files of a table."""
 
 
-@click.command(cls=MethodCommand)
+@click.command(
+    cls=MethodCommand,
+    epilog=examples(
+        "explain cat.jpg -o why.png",
+        "explain cat.jpg --target tabby --against 'tiger cat' --method layercam --view side-by-side",
+        "explain cat.jpg --method smoothgrad --samples 50 --scale robust",
+        "explain photos -o heatmaps --sheet heatmaps/all.jpg --summary heatmaps/all.csv --skip-existing",
+        "explain 'photos/*.jpg' --format npz -o maps",
+        "explain cat.jpg -o - --format json | jq '.explanations[0].target'",
+    ),
+)
 @picture_options
 @output_option
 @method_option(multiple=True, help=f"A name from `seewhy methods`; repeatable. {METHOD}")
@@ -103,10 +115,17 @@ def explain(
     explain_pictures(items, answer_form, request, mask, device, skip_existing, sheet, summary)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "predict cat.jpg --top 3",
+        "predict photos --format json > predictions.jsonl",
+        "predict cat.jpg --format json | jq -r '.predictions[0].label'",
+    )
+)
 @picture_options
 @option("top", PREDICT["top"])
-def predict(pictures: tuple[Path, ...], device: str | None, **options: Any) -> None:
+@json_option
+def predict(pictures: tuple[Path, ...], device: str | None, form: str, **options: Any) -> None:
     """Print the most probable classes of each PICTURE."""
     _, items = plan(pictures, None, None, ("txt",))
 
@@ -117,10 +136,17 @@ def predict(pictures: tuple[Path, ...], device: str | None, **options: Any) -> N
 
     from seewhy.app.cli.picture_answers import predict_pictures
 
-    predict_pictures(items, request, device)
+    predict_pictures(items, request, form == "json", device)
 
 
-@click.command(cls=EvaluateCommand)
+@click.command(
+    cls=EvaluateCommand,
+    epilog=examples(
+        "evaluate photos --methods gradcam,saliency --metrics deletion,sparseness -o table.csv",
+        "evaluate photos --methods smoothgrad --samples 10 --metrics road --road.imputation exact",
+        "evaluate photos --metrics pointing-game --boxes boxes.csv",
+    ),
+)
 @picture_options
 @method_option(
     "--methods", "--method", multiple=True, help=f"Names from `seewhy methods`, separated by commas. {METHOD}"
@@ -168,7 +194,12 @@ def evaluate(
     evaluate_pictures(sources, output, request, places, truth, device)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "segment street.jpg --model deeplabv3_resnet50 -o classes.png",
+        "segment street.jpg --model deeplabv3_resnet50 --view mask -o mask.png",
+    )
+)
 @picture_options
 @output_option
 @format_option(FORMATS)
@@ -194,9 +225,10 @@ def segment(
     segment_pictures(items, answer_form, request, device)
 
 
-@click.command()
+@click.command(epilog=examples("detect street.jpg --model fasterrcnn_resnet50_fpn --format json"))
 @picture_options
-def detect(pictures: tuple[Path, ...], device: str | None, **options: Any) -> None:
+@json_option
+def detect(pictures: tuple[Path, ...], device: str | None, form: str, **options: Any) -> None:
     """Print the boxes that a detector finds in each PICTURE.
 
     A line has the score, the number that `seewhy explain --target` takes, the label, and left, top, right and bottom in
@@ -211,10 +243,15 @@ def detect(pictures: tuple[Path, ...], device: str | None, **options: Any) -> No
 
     from seewhy.app.cli.picture_answers import detect_in_pictures
 
-    detect_in_pictures(items, request, device)
+    detect_in_pictures(items, request, form == "json", device)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "similar first.jpg second.jpg -o alike.png",
+        "similar first.jpg second.jpg --top 20 -o alike.json",
+    )
+)
 @file_argument("picture")
 @file_argument("reference")
 @model_options

@@ -1,6 +1,8 @@
 """Help and completion are quick, and the names in them are the true ones."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from importlib.metadata import version
@@ -64,6 +66,21 @@ def test_help_imports_nothing_heavy():
     assert heavy == []
 
 
+@pytest.mark.parametrize("name", main.commands)
+def test_help_has_examples_that_are_valid(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for file in ("first.jpg", "second.jpg", "dog.jpg", "edits.json", "boxes.csv"):
+        (tmp_path / file).touch()
+    text = CliRunner().invoke(main, [name, "--help"], terminal_width=200).output
+    lines = re.findall(r"seewhy .*", text.partition("Examples:")[2] or text.partition("SHELL.")[2])
+    assert lines
+    for line in lines:
+        words = shlex.split(re.split(r" [|>]+ |\)", line)[0])
+        assert words[:2] == ["seewhy", name]
+        with main.commands[name].make_context(name, words[2:]):
+            pass
+
+
 REFUSED = {
     "explain nowhere.png": "nowhere.png: No such file or directory",
     f"explain {__file__}": "test_cli_names.py: The bytes are not a readable picture",
@@ -119,7 +136,7 @@ def test_methods_of_ones_own_and_their_options_are_not_refused_early(run, monkey
 
 
 def test_the_commands_are_the_whole_command():
-    listed = CliRunner().invoke(main, ["--help"]).output.partition("Commands:\n")[2]
+    listed = CliRunner().invoke(main, ["--help"]).output.partition("Commands:\n")[2].partition("\n\n")[0]
     assert [line.split()[0] for line in listed.splitlines()] == list(main.commands)
 
 
