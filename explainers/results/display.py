@@ -17,6 +17,9 @@ from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.results.array_files import ArrayFile
 
+_SUFFIXES = (".png", ".jpg", ".webp")
+"""The suffixes of pictures that errors name."""
+
 Canvas = tuple[Image.Image, Geometry]
 """An upright picture, and the part of it that the model saw."""
 
@@ -78,7 +81,7 @@ class Result(ABC):
             self._file_picture(**drawing).save(path)
         else:
             raise OptionError(
-                f"The suffix {path.suffix!r} is not a supported format; use {', '.join((*numbers, '.png'))} or "
+                f"The suffix {path.suffix!r} is not a supported format; use {', '.join((*numbers, *_SUFFIXES))} or "
                 "another picture suffix.",
                 field="path",
             )
