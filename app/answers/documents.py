@@ -59,8 +59,9 @@ from seewhy.explainers.imaging.render import (
 )
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.array_files import ArrayFile
-from seewhy.explainers.results.comparison import agreeing, raw_maps
+from seewhy.explainers.results.comparison import agreeing
 from seewhy.explainers.results.explanation import Explanation
+from seewhy.explainers.results.map_panel import raw_maps
 from seewhy.explainers.tasks.classification import ClassPrediction
 from seewhy.explainers.tasks.detected import BoxPrediction
 from seewhy.explainers.tasks.segmentation import RegionPrediction
