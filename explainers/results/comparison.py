@@ -22,7 +22,7 @@ class Comparison(MapPanel[Explanation]):
     explanations: tuple[Explanation, ...]
 
     @cached_property
-    def agreement(self) -> Mapping[tuple[str, str], float | None]:
+    def agreement(self) -> Mapping[tuple[str, str], float | None]:  # type: ignore[override]  # computed when it is read
         """The rank correlation of the maps of each pair of methods, in [-1, 1]; None if a map is constant."""
         pairs = agreeing(self.explanations)
         return MappingProxyType({(first.method, second.method): value for first, second, value in pairs})

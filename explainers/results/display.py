@@ -122,7 +122,7 @@ class Document(Figure):
 
 def _npz(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     file = io.BytesIO()
-    np.savez(file, **arrays)
+    np.savez(file, **arrays)  # type: ignore[arg-type]  # none is named as one of its arguments
     return file.getvalue()
 
 

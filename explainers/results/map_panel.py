@@ -1,6 +1,5 @@
 """Panels of one class's maps by several methods, without PyTorch: clients of the service have no model."""
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil
@@ -28,14 +27,11 @@ class MapPanel(Drawing, Sequence[Part]):
 
     Attributes:
         explanations: the maps.
+        agreement: the rank correlation of the maps of each pair of methods, in [-1, 1]; None if a map is constant.
     """
 
     explanations: tuple[Part, ...]
-
-    @property
-    @abstractmethod
-    def agreement(self) -> Mapping[tuple[str, str], float | None]:
-        """The rank correlation of the maps of each pair of methods, in [-1, 1]; None if a map is constant."""
+    agreement: Mapping[tuple[str, str], float | None]
 
     @overload
     def __getitem__(self, index: int) -> Part: ...
