@@ -186,7 +186,7 @@ def test_errors_of_models_and_of_requests(client, address):
     with pytest.raises(UnreachableError, match="cannot be reached"):
         Client("http://127.0.0.1:1").methods()
     with pytest.raises(UnreachableError, match="not JSON"):
-        client._connection.get("/")
+        client._connection.get("/metrics")
     with pytest.raises(OptionError, match="no address"):
         Client("localhost:8000")
 

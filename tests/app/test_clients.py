@@ -37,6 +37,7 @@ def ask(url):
 @pytest.mark.slow
 def test_the_client_of_kserve(ask):
     answer = ask("with_kserve.py")
+    assert answer["v1_live"] is True
     assert answer["v1_ready"] is True
     assert answer["v1_predictions"] == [[BEST]] * 2
     assert answer["v1_target"] == "tabby"
