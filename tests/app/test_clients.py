@@ -113,8 +113,11 @@ def client(generated, url):
 def call(generated, client):
     """Call an operation of the generated client; return the typed answer."""
 
+    folder = Path(generated("generated_client.api").__file__).parent
+
     def run(operation, *place, **arguments):
-        module = generated(f"generated_client.api.default.{operation}")
+        (file,) = folder.glob(f"*/{operation}.py")
+        module = generated(f"generated_client.api.{file.parent.name}.{operation}")
         response = module.sync_detailed(*place, client=client, **arguments)
         return response.status_code, response.parsed
 
