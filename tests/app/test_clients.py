@@ -62,6 +62,7 @@ def test_the_client_of_triton(ask):
     assert answer["ready"] == [True] * 3
     assert answer["version_ready"] == [True, False]
     assert answer["server"] == "seewhy"
+    assert answer["configuration"] == [16, "TYPE_FP32"]
     assert answer["inputs"][2] == ["input", "FP32", [-1, 3, 224, 224]]
     assert answer["classes"] == ["tiger cat"] * 2
     assert max(range(1000), key=answer["logits"].__getitem__) == 282
