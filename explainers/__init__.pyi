@@ -91,7 +91,9 @@ from .methods.transformer.attention import LeGrad as LeGrad
 from .methods.transformer.attnlrp import AttnLRP as AttnLRP
 from .methods.transformer.dave import DAVE as DAVE
 from .papers import Paper as Paper
+from .predict import predict as predict
 from .results.agreement import rank_correlation as rank_correlation
+from .results.comparison import Comparison as Comparison
 from .results.evaluation import Evaluation as Evaluation
 from .results.explanation import Explanation as Explanation
 from .results.likeness import Likeness as Likeness

@@ -14,6 +14,7 @@ from seewhy.explainers.hooks.selection import match_modules
 from seewhy.explainers.methods.cam.shared_pass import explain_jointly
 from seewhy.explainers.methods.catalogue import Method, build_methods, get_method
 from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.results.comparison import Comparison
 from seewhy.explainers.results.display import must_show
 from seewhy.explainers.results.explanation import Explanation, explanations
 from seewhy.explainers.tasks.function import TargetFunction
@@ -212,10 +213,8 @@ def compare(
     proof_fill: Fill = "blur",
     proof_calibration: Calibration | None = None,
     **options: Any,
-) -> list[Explanation]:
+) -> Comparison:
     """Explain with several methods, which share forward and backward passes where possible.
-
-    `rank_correlation` measures the agreement of two of the maps.
 
     Args:
         model, picture, layer, against, proof, proof_area, proof_fill, proof_calibration: as `explain`; also the errors.
@@ -224,10 +223,12 @@ def compare(
         options: of the methods; each method gets its own.
 
     Returns:
-        One explanation per method, all of the same class.
+        One explanation per method, all of the same class, with the agreement of their maps.
     """
     must_know_pictures(model)
     entries = [get_method(name) for name in ([methods] if isinstance(methods, str) else methods)]
+    if not entries:
+        raise OptionError("The list of methods is empty; name one or more.", field="methods")
     explainers = explainers_of(entries, layer, options, model.module)
     trial = trial_of(proof, proof_area, proof_fill, proof_calibration)
     view = prepare(model, picture)
@@ -235,10 +236,14 @@ def compare(
     attributions = explain_jointly(explainers, model, images, ask.placed(view.geometry))
     attributions = prove(model, images, attributions, trial, ask, explainers=explainers)
     task = task_of(model, ask)
-    return [
-        explanations(model, entry.name, view.picture, view.geometry, attribution, task, proof_calibration, explainer)[0]
-        for entry, attribution, explainer in zip(entries, attributions, explainers, strict=True)
-    ]
+    return Comparison(
+        tuple(
+            explanations(
+                model, entry.name, view.picture, view.geometry, attribution, task, proof_calibration, explainer
+            )[0]
+            for entry, attribution, explainer in zip(entries, attributions, explainers, strict=True)
+        )
+    )
 
 
 def ask_of(

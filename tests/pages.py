@@ -3,7 +3,7 @@
 | block | what is done |
 | --- | --- |
 | any with `title="FILE"` | written to that file, after the check of its language |
-| `python` | executed (with a title: compiled; the page imports it) |
+| `python` | executed, with the same live server (with a title: compiled; the page imports it) |
 | `console` | each command runs: `seewhy` in this process, all else in bash; `http://127.0.0.1:8000` is a live server |
 | `text` after one of these | is what that one printed; `...` stands for anything |
 | `json` after one of these | is a part of the JSON that it printed, numbers to a hundredth |
@@ -103,11 +103,12 @@ class Run:
             (self.folder / block.title).write_text(block.content, encoding="utf-8")
 
     def _python(self, block: Block, printed: str | None) -> None:
-        code = compile("\n" * block.line + block.content, block.page, "exec")  # errors name the line of the page
+        content = block.content.replace(ADDRESS, self.url)
+        code = compile("\n" * block.line + content, block.page, "exec")  # errors name the line of the page
         if block.title is None:
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 exec(code, self.namespace)
-            self.printed = out.getvalue()
+            self.printed = out.getvalue().replace(self.url, ADDRESS)
             self.silent = not self.printed
 
     def _console(self, block: Block, printed: str | None) -> None:

@@ -4,7 +4,6 @@ import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import combinations
 from math import ceil, isfinite
 from typing import Any, Literal
 
@@ -18,6 +17,7 @@ from seewhy.app.answers.schemas import (
     AnyTarget,
     BoxAnswer,
     BoxTargetAnswer,
+    DetectAnswer,
     DrawnAnswer,
     EvaluateAnswer,
     ExplainAnswer,
@@ -26,6 +26,7 @@ from seewhy.app.answers.schemas import (
     MethodIdentity,
     MethodValuesAnswer,
     ModelIdentity,
+    PredictAnswer,
     PredictionAnswer,
     RegionAnswer,
     SegmentAnswer,
@@ -41,7 +42,7 @@ from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.app.pipeline.choices import Drawing, Format
 from seewhy.app.pipeline.record import Timings
-from seewhy.app.pipeline.results import EvaluateResult, ExplainResult, Result
+from seewhy.app.pipeline.results import DetectResult, EvaluateResult, ExplainResult, PredictResult, Result
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.evaluate import is_control
@@ -57,9 +58,10 @@ from seewhy.explainers.imaging.render import (
     value_range,
 )
 from seewhy.explainers.methods.explainer import Explainer
-from seewhy.explainers.results.agreement import rank_correlation
 from seewhy.explainers.results.array_files import ArrayFile
+from seewhy.explainers.results.comparison import agreeing
 from seewhy.explainers.results.explanation import Explanation
+from seewhy.explainers.results.map_panel import raw_maps
 from seewhy.explainers.tasks.classification import ClassPrediction
 from seewhy.explainers.tasks.detected import BoxPrediction
 from seewhy.explainers.tasks.segmentation import RegionPrediction
@@ -102,6 +104,16 @@ def evaluation_document(result: EvaluateResult) -> EvaluateAnswer:
     return EvaluateAnswer(
         **head_of(result), target=target_answer(result.target), metrics=list(result.columns), methods=methods
     )
+
+
+def predict_document(result: PredictResult) -> PredictAnswer:
+    """Return the answer of /predict."""
+    return PredictAnswer(model=model_identity(result.model), predictions=ranked(result.predictions))
+
+
+def detect_document(result: DetectResult) -> DetectAnswer:
+    """Return the answer of /detect."""
+    return DetectAnswer(model=model_identity(result.model), boxes=list(result.boxes))
 
 
 def explain_body(result: ExplainResult, form: Format, values: bool | Literal["map"], settings: Settings) -> Body:
@@ -191,7 +203,7 @@ def arrays(result: ExplainResult, max_values: int) -> ArrayFile:
         heatmap[:] = normalize(explanation.raw_heatmap, explanation.signed)
     contents: dict[str, Any] = {
         "heatmaps": heatmaps,
-        **_raw_maps(explanations),
+        **raw_maps(explanations),
         **_regions(explanations),
         "targets": np.array([explanation.target.name for explanation in explanations]),
         "methods": np.array([explanation.method for explanation in explanations]),
@@ -268,14 +280,6 @@ def _explanation(explanation: Explanation, result: ExplainResult, style: Style, 
     )
 
 
-def _raw_maps(explanations: list[Explanation]) -> dict[str, Any]:
-    """Return the raw maps as one array if all have one shape, otherwise as one array per map."""
-    maps = [explanation.map for explanation in explanations]
-    if len({array.shape for array in maps}) == 1:
-        return {"maps": np.stack(maps)}
-    return {f"maps_{number}": array for number, array in enumerate(maps)}
-
-
 def _regions(explanations: list[Explanation]) -> dict[str, Any]:
     """Return the regions (T, k, h, w) of a method that has any, if all explanations have equally many."""
     maps = [np.array([region.map for region in explanation.regions]) for explanation in explanations]
@@ -290,13 +294,8 @@ def layers_of(result: ExplainResult) -> tuple[str, ...]:
 def _agreement(explanations: list[Explanation]) -> list[AgreementAnswer]:
     """Return the agreement of the maps of each pair of methods for each class."""
     return [
-        AgreementAnswer(
-            target=first.target.name,
-            methods=(first.method, second.method),
-            rank_correlation=rank_correlation(first.map, second.map),
-        )
-        for first, second in combinations(explanations, 2)
-        if first.target.name == second.target.name and first.method != second.method
+        AgreementAnswer(target=first.target.name, methods=(first.method, second.method), rank_correlation=value)
+        for first, second, value in agreeing(explanations)
     ]
 
 

@@ -14,7 +14,7 @@ from seewhy.app.cli.batch import batch
 from seewhy.app.cli.catalogue import layers, methods, models
 from seewhy.app.cli.hooks import capture, intervene, trace
 from seewhy.app.cli.interrupt import INTERRUPTED, graceful
-from seewhy.app.cli.options import device_option
+from seewhy.app.cli.options import device_option, examples
 from seewhy.app.cli.output import table
 from seewhy.app.cli.pictures import detect, evaluate, explain, predict, segment, similar
 from seewhy.app.errors import EXPECTED, kind_of
@@ -40,7 +40,11 @@ class _Group(click.Group):
             raise (click.UsageError(str(error)) if usage else click.ClickException(str(error))) from error
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_Group,
+    epilog=examples("explain cat.jpg", "predict cat.jpg", "serve --port 9000", "explain --help"),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="seewhy")
 @click.pass_context
 def main(ctx: click.Context) -> None:
@@ -51,7 +55,7 @@ def main(ctx: click.Context) -> None:
         share_processors(1)
 
 
-@main.command()
+@main.command(epilog=examples("serve", "serve --host 0.0.0.0 --port 9000 --workers 2"))
 @click.option("--host", help="Address to listen on.")
 @click.option("--port", type=int, help="Port to listen on.")
 @click.option("--workers", type=int, help="Number of processes; each loads its own models.")
@@ -70,7 +74,7 @@ for command in (*_PICTURES, trace, capture, intervene, models, layers, methods):
     main.add_command(command)
 
 
-@main.command()
+@main.command(epilog=examples("settings"))
 def settings() -> None:
     """List the settings: variable, value, default, help."""
     from seewhy.app.cli.environment import read_settings
@@ -81,12 +85,12 @@ def settings() -> None:
         click.echo(f"Warning: {warning}", err=True)
 
 
-@main.command()
+@main.command(epilog=examples("key alice >> keys.toml"))
 @click.argument("name")
 def key(name: str) -> None:
     """Create an API key for NAME and print its line for the file of SEEWHY_API_KEYS.
 
-    `seewhy key alice >> keys.toml` adds the line to a file. The key itself is shown once, on standard error, and is
+    The key itself is shown once, on standard error, and is
     not stored.
     """
     try:

@@ -1,18 +1,26 @@
 """The commands that list models, layers and methods."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from seewhy.app.cli.names import complete_model
-from seewhy.app.cli.options import option
+from seewhy.app.cli.names import complete_method, complete_model
+from seewhy.app.cli.options import examples, option
 from seewhy.app.cli.output import table, yes
 from seewhy.app.pipeline.option_table import SOURCE
 from seewhy.models.sources import SOURCES
 
+if TYPE_CHECKING:
+    from seewhy.explainers.methods.catalogue import Method
 
-@click.command()
+
+@click.command(
+    epilog=examples(
+        "models --available",
+        "models --source torchvision",
+    )
+)
 @option("source", SOURCE, type=click.Choice(SOURCES))
 @click.option("--available", is_flag=True, help="List only the models that are ready to use, with installed weights.")
 def models(source: str | None, available: bool) -> None:
@@ -30,7 +38,7 @@ def models(source: str | None, available: bool) -> None:
     table(("NAME", "SOURCE", "INPUT", "CLASSES", "LICENCE", "WEIGHTS"), rows)
 
 
-@click.command()
+@click.command(epilog=examples("layers efficientnet_lite0"))
 @click.argument("model", shell_complete=complete_model)
 def layers(model: str) -> None:
     """List every module of MODEL in execution order.
@@ -59,24 +67,53 @@ def layers(model: str) -> None:
         click.echo(f"No default layer. {survey.reason}")
 
 
-@click.command()
-def methods() -> None:
-    """List the methods and their options."""
+@click.command(
+    epilog=examples(
+        "methods",
+        "methods gradcam",
+    )
+)
+@click.argument("name", required=False, shell_complete=complete_method)
+def methods(name: str | None) -> None:
+    """List the methods and their options, or describe the method NAME."""
     from seewhy.app.cli.environment import read_settings
     from seewhy.explainers.methods.catalogue import COMMON, METHODS, get_method, import_methods, list_methods
 
     import_methods(read_settings().methods)
+    if name is not None:
+        for line in _description(get_method(name)):
+            click.echo(line)
+        return
     click.echo("All methods take:")
     common = {name: schema for name, schema in METHODS["gradcam"].options.items() if name in COMMON}
     for line in _options(common):
         click.echo(line)
     for method in map(get_method, list_methods()):
         click.echo(f"\n{method.name} ({method.family}): {method.summary}")
-        if (paper := method.paper) is not None:
-            click.echo(f"  {paper.authors} ({paper.year}). {paper.title}. {paper.url}")
-        click.echo(f"  forwards: {method.forwards}; backwards: {method.backwards}")
+        for line in _source_and_cost(method):
+            click.echo(line)
         for line in _options({name: schema for name, schema in method.options.items() if schema != common.get(name)}):
             click.echo(line)
+
+
+def _description(method: "Method") -> Iterator[str]:
+    """Yield the lines about one method."""
+    yield f"{method.name} ({method.family}): {method.summary}"
+    if method.equation:
+        yield ""
+        yield from (f"    {line}".rstrip() for line in method.equation.splitlines())
+        yield ""
+    yield from _source_and_cost(method)
+    yield f"  needs: {', '.join(method.needs) or 'only predictions'}"
+    yield f"  map: {'one value for each pixel of the input' if method.fine else 'coarse'}" + ", signed" * method.signed
+    yield "Options:"
+    yield from _options(method.options)
+
+
+def _source_and_cost(method: "Method") -> Iterator[str]:
+    if (paper := method.paper) is not None:
+        yield f"  {paper.authors} ({paper.year}). {paper.title}. {paper.url}"
+    yield f"  forwards: {method.forwards}; backwards: {method.backwards}"
 
 
 def _options(schemas: dict[str, dict[str, Any]]) -> Iterator[str]:

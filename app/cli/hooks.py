@@ -8,8 +8,10 @@ from typing import Any, Literal
 import click
 
 from seewhy.app.cli.files import plan
+from seewhy.app.cli.method_command import MethodCommand
 from seewhy.app.cli.options import (
     drawing_options,
+    examples,
     fields,
     format_option,
     heatmap_options,
@@ -19,6 +21,7 @@ from seewhy.app.cli.options import (
     output_option,
     picture_file,
     picture_options,
+    values_option,
 )
 from seewhy.app.pipeline.choices import (
     CAPTURE_FORMATS,
@@ -49,7 +52,12 @@ class _Edits(click.File):
             raise
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "trace cat.jpg --target tabby -o trace.svg",
+        "trace cat.jpg --layer '*bn*' -o trace.json",
+    )
+)
 @picture_options
 @output_option
 @option("target", TRACE["target"])
@@ -69,7 +77,12 @@ def trace(
     write_traces(items, answer_form, fields(options), device)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "capture cat.jpg --layer bn2 -o maps.png",
+        "capture cat.jpg --layer bn2 --kind output --kind grad_output --target tabby -o bn2.npz",
+    )
+)
 @picture_options
 @output_option
 @layer_option(CAPTURE["layer"], required=True)
@@ -93,7 +106,14 @@ def capture(
     write_captures(items, answer_form, fields(options), device)
 
 
-@click.command()
+@click.command(
+    cls=MethodCommand,
+    epilog=examples(
+        f"intervene cat.jpg --edit '{_EXAMPLE}' -o panel.png",
+        f"intervene cat.jpg --edit '{_EXAMPLE}' --each-channel -o channels.csv",
+        "intervene cat.jpg --edits edits.json --other dog.jpg --target tabby -o swapped.png",
+    ),
+)
 @picture_options
 @output_option
 @click.option(
@@ -118,6 +138,7 @@ def capture(
 @layer_option(HEATMAP["layer"])
 @format_option(_SWEEP_FORMATS)
 @option("top", INTERVENE["top"])
+@values_option("false", "true")
 @heatmap_options
 def intervene(
     pictures: tuple[Path, ...],

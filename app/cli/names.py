@@ -21,12 +21,6 @@ from seewhy.explainers.imaging.choices import DIVERGING, SEQUENTIAL
 from seewhy.models.errors import ModelError
 
 _TEXT = re.compile(r'""".*?"""', re.DOTALL)
-_ENTRY = re.compile(
-    r'^@method\(\s*"(?P<name>[^"]+)"|^class (?P<kind>\w+)(?:\((?P<bases>[^)]*)\))?:\n(?P<body>(?:    .*\n|\s*\n)*)',
-    re.MULTILINE,
-)
-"""A method's registration, or a class."""
-
 _FIELD = re.compile(r"^    (\w+): (?!ClassVar)", re.MULTILINE)
 
 
@@ -40,15 +34,26 @@ def metric_names() -> list[str]:
     return _registered("metric", "trust/metrics")
 
 
-@cache
 def option_names() -> dict[str, list[str]]:
     """Return the names of the options of each built-in method, as `catalogue.option_names` does."""
+    return _options("method", "methods")
+
+
+def metric_option_names() -> dict[str, list[str]]:
+    """Return the names of the options of each metric."""
+    return _options("metric", "trust/metrics")
+
+
+@cache
+def _options(decorator: str, folder: str) -> dict[str, list[str]]:
+    """Return the options of each class that a decorator enters into its catalogue: the fields of the dataclass."""
+    entries = _entries(decorator)
     bases: dict[str, list[str]] = {}
     own: dict[str, list[str]] = {}
     classes: dict[str, str] = {}
-    for text in _sources("methods"):
+    for text in _sources(folder):
         names: list[str] = []
-        for entry in _ENTRY.finditer(_TEXT.sub("", text)):
+        for entry in entries.finditer(_TEXT.sub("", text)):
             names += [entry["name"]] if entry["name"] else []
             if entry["kind"]:
                 bases[entry["kind"]] = re.findall(r"\w+", entry["bases"] or "")
@@ -61,6 +66,15 @@ def option_names() -> dict[str, list[str]]:
         return list(dict.fromkeys([*inherited, *own.get(kind, [])]))
 
     return {name: options(kind) for name, kind in classes.items()}
+
+
+def _entries(decorator: str) -> re.Pattern[str]:
+    """Return the pattern of a registration by a decorator, or of a class."""
+    return re.compile(
+        rf'^@{decorator}\(\s*"(?P<name>[^"]+)"'
+        r"|^class (?P<kind>\w+)(?:\((?P<bases>[^)]*)\))?:\n(?P<body>(?:    .*\n|\s*\n)*)",
+        re.MULTILINE,
+    )
 
 
 def _registered(decorator: str, folder: str) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from seewhy.app.cli.names import complete_colormap, complete_layer, complete_method, complete_model
+from seewhy.app.cli.output import verbosity_options
 from seewhy.app.pipeline.option_table import DRAWING, HEATMAP, PROOF, SIMILAR, Option
 from seewhy.explainers.imaging.choices import VIEWS
 from seewhy.explainers.trust.choices import FILLS
@@ -18,13 +19,18 @@ device_option = click.option("--device", help="auto, cpu, cuda or cuda:N.")
 
 
 def model_options(command: Command) -> Command:
-    """Add the options --model and --device."""
+    """Add the options --model, --device, --quiet and --verbose."""
     command = click.option("--model", shell_complete=complete_model, help="A name from `seewhy models`.")(command)
-    return device_option(command)
+    return device_option(verbosity_options(command))
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a command's help."""
+    return "\b\nExamples:\n" + "\n".join(f"  seewhy {line}" for line in lines)
 
 
 def picture_options(command: Command) -> Command:
-    """Add the argument PICTURES and the options --model and --device."""
+    """Add the argument PICTURES and the options of `model_options`."""
     return click.argument("pictures", nargs=-1, required=True, type=click.Path(path_type=Path))(model_options(command))
 
 
@@ -66,15 +72,24 @@ def format_option(forms: tuple[str, ...]) -> Callable[[Command], Command]:
     return click.option("--format", "form", type=click.Choice(forms), help=text)
 
 
+json_option = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="Print text, or a line of JSON for each.",
+)
+
+
 def option(name: str, entry: Option, **settings: Any) -> Callable[[Command], Command]:
     """Return a decorator that adds an option of requests, with its help and default from their table."""
     default = {"default": entry.default, "show_default": True} if entry.default else {"default": None}
     return click.option(f"--{name.replace('_', '-')}", **{"help": entry.text, **default, **settings})
 
 
-def method_option(name: str = "--method", **settings: Any) -> Callable[[Command], Command]:
-    """Return a decorator that adds the option --method, or one of another name."""
-    return click.option(name, shell_complete=complete_method, show_default=True, **settings)
+def method_option(*names: str, **settings: Any) -> Callable[[Command], Command]:
+    """Return a decorator that adds the option --method, or one of other names."""
+    return click.option(*(names or ("--method",)), shell_complete=complete_method, show_default=True, **settings)
 
 
 def layer_option(entry: Option, **settings: Any) -> Callable[[Command], Command]:
@@ -112,15 +127,23 @@ pair_options = table_options({**DRAWING, **SIMILAR}, **_DRAWING)
 """The options of drawings of two pictures."""
 
 
-def extra_option(text: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds the option --option; `text` describes its values."""
-    return click.option("--option", "extra", multiple=True, metavar="NAME=VALUE", help=f"{text}; repeatable.")
+extra_option = click.option(
+    "--option",
+    "extra",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Another way to write an option below, and the only one for methods of SEEWHY_METHODS; repeatable.",
+)
+
+
+def values_option(*values: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds the option --values, which alone means true."""
+    return option("values", HEATMAP["values"], is_flag=False, flag_value="true", type=click.Choice(values))
 
 
 def heatmap_options(command: Command) -> Command:
-    """Add the options of commands that explain: drawing options, --values and --option."""
-    command = extra_option("An option of the method (see `seewhy methods`)")(command)
-    return drawing_options(option("values", HEATMAP["values"], is_flag=True)(command))
+    """Add the options of commands that explain: those of the drawing and --option."""
+    return drawing_options(extra_option(command))
 
 
 def fields(options: dict[str, Any], extra: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -131,7 +154,10 @@ def fields(options: dict[str, Any], extra: tuple[str, ...] = ()) -> dict[str, An
     """
     values = {name: value for name, value in options.items() if value not in (None, ())}
     lists = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-    return {**lists, **dict(map(_pair, extra))}
+    pairs: dict[str, list[str]] = {}
+    for name, value in map(_pair, extra):
+        pairs.setdefault(name, []).append(value)
+    return {**lists, **{name: texts if len(texts) > 1 else texts[0] for name, texts in pairs.items()}}
 
 
 def _pair(text: str) -> tuple[str, str]:

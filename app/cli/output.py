@@ -1,12 +1,72 @@
 """Printing of commands, and their exit statuses."""
 
+import logging
 import sys
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import click
 
+log = logging.getLogger("seewhy.command")
+"""What `--verbose` prints."""
+
+_QUIET = "seewhy.quiet"
+
 FAILED = 1
 """Exit status if a picture failed."""
+
+
+def verbosity_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options --quiet and --verbose."""
+    quiet = click.option(
+        "-q",
+        "--quiet",
+        is_flag=True,
+        expose_value=False,
+        callback=_set_quiet,
+        help="Print neither progress nor what was written; errors and requested results only.",
+    )
+    verbose = click.option(
+        "-v",
+        "--verbose",
+        is_flag=True,
+        expose_value=False,
+        callback=_set_verbose,
+        help="Also print the times of each picture, and what the library logs.",
+    )
+    return quiet(verbose(command))
+
+
+def _set_quiet(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    ctx.meta[_QUIET] = value
+
+
+def _set_verbose(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        library = log.parent or log
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        level = library.level
+        library.addHandler(handler)
+        library.setLevel(logging.INFO)
+        ctx.call_on_close(lambda: library.setLevel(level))
+        ctx.call_on_close(lambda: library.removeHandler(handler))
+
+
+def is_quiet() -> bool:
+    """Whether the running command prints neither progress nor what it has written."""
+    return bool(click.get_current_context().meta.get(_QUIET))
+
+
+def is_verbose() -> bool:
+    """Whether the running command prints what the library logs."""
+    return log.isEnabledFor(logging.INFO)
+
+
+def note(text: str, err: bool = False) -> None:
+    """Print what a command has done, unless it is quiet."""
+    if not is_quiet():
+        click.echo(text, err=err)
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:

@@ -1,5 +1,6 @@
 """Output of the commands about pictures: explain, predict, detect, segment, similar."""
 
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -10,23 +11,26 @@ from typing import Any
 
 import click
 from PIL import Image
+from pydantic import BaseModel
 
-from seewhy.app.answers.documents import draw, explain_body
+from seewhy.app.answers.documents import detect_document, draw, explain_body, predict_document
 from seewhy.app.answers.likeness_documents import similar_body
 from seewhy.app.answers.report import report_body
 from seewhy.app.answers.segment_documents import segment_body
 from seewhy.app.answers.stream import Body
 from seewhy.app.cli.files import DASH, Item, printable, read, write
 from seewhy.app.cli.interrupt import unbroken
-from seewhy.app.cli.output import exit_failed, print_failure
+from seewhy.app.cli.output import exit_failed, is_quiet, is_verbose, note, print_failure
 from seewhy.app.cli.run import (
     concurrency,
     for_each,
     in_one_piece,
     load_model,
+    log_times,
     open_service,
     print_each,
     ready_service,
+    watch,
     write_each,
 )
 from seewhy.app.cli.sheet import Sheet
@@ -73,6 +77,7 @@ class _Run:
 
     Attributes:
         mask: bytes of the picture that marks the region to explain, in all pictures.
+        is_watched: whether a terminal shows the progress of each picture.
     """
 
     service: Service
@@ -83,6 +88,7 @@ class _Run:
     skip_existing: bool
     sheet: Path | None
     summary: Path | None
+    is_watched: bool
 
     def start(self) -> None:
         with ExitStack() as files:
@@ -103,14 +109,14 @@ class _Run:
                     summary.add(*answer.rows)
                 if answer.body:
                     click.echo(answer.body, nl=False)
-                click.echo(answer.line, err=item.output == DASH)
+                note(answer.line, err=item.output == DASH)
 
             def report_failure(item: Item, message: str) -> None:
                 if summary:
                     summary.add({"picture": str(item.picture), "error": message})
 
             if skipped := sum(map(self._skips, self.items)):
-                click.echo(f"{skipped} of {len(self.items)} outputs already exist.", err=True)
+                note(f"{skipped} of {len(self.items)} outputs already exist.", err=True)
             if skipped < len(self.items):
                 load_model(self.service, self.options.model)
             for_each(self.items, self._answer, report, report_failure, concurrency(self.service.settings.max_batch))
@@ -130,7 +136,10 @@ class _Run:
         upload, settings = read(item.picture), self.service.settings
         drawn = self.form != "npz" or self.sheet is not None
         try:
-            result = self.service.explain(upload, self.options, drawn, self.mask)
+            ticket = self.service.ask([upload], [self.options], drawn, mask=self.mask)
+            if self.is_watched:
+                watch(ticket)
+            (result,) = self.service.present(ticket)
         except PictureError as error:
             if error.field == "mask":
                 raise click.ClickException(f"The mask: {error}") from error
@@ -144,6 +153,7 @@ class _Run:
             write(item.output, body)
         milliseconds = round((time.perf_counter() - start) * 1000, 1)
         classes = _classes(result)
+        log_times(item, result.timings)
         methods = ", ".join(method.name for method, _ in result.methods)
         place = f" -> {printable(item.output)}" if to_file else ""
         return _Answer(
@@ -174,20 +184,24 @@ def explain_pictures(
 ) -> None:
     """Explain pictures, several at once, so that they share passes of the model; exit with 1 if some failed."""
     marked = None if mask is None else mask.read_bytes()
-    _Run(open_service(device), items, options, marked, form, skip_existing, sheet, summary).start()
+    is_watched = len(items) == 1 and not (is_quiet() or is_verbose())
+    _Run(open_service(device), items, options, marked, form, skip_existing, sheet, summary, is_watched).start()
 
 
-def predict_pictures(items: list[Item], options: PredictOptions, device: str | None) -> None:
+def predict_pictures(items: list[Item], options: PredictOptions, as_json: bool, device: str | None) -> None:
     """Print the most probable classes of each picture."""
     service = ready_service(device, options.model)
 
     def lines(item: Item) -> str:
         result = service.predict(read(item.picture), options)
-        note = ""
+        log_times(item, result.timings)
+        if as_json:
+            return _json_line(item, predict_document(result))
+        remark = ""
         if result.model.spec.head == "sigmoid":
-            note = " (sigmoid of one logit)" if len(result.model.labels) == 1 else " (sigmoid)"
-        rows = [f"  {_share(row):>7}  {row.index:>5}  {row.label}{note}" for row in result.predictions]
-        return "\n".join(rows)
+            remark = " (sigmoid of one logit)" if len(result.model.labels) == 1 else " (sigmoid)"
+        rows = [f"  {_share(row):>7}  {row.index:>5}  {row.label}{remark}" for row in result.predictions]
+        return "\n".join([f"{printable(item.picture)}:", *rows])
 
     print_each(service, items, lines)
 
@@ -198,22 +212,26 @@ def segment_pictures(items: list[Item], form: Format, options: SegmentOptions, d
 
     def answer(item: Item) -> tuple[str, Body]:
         result = service.segment(read(item.picture), options)
+        log_times(item, result.timings)
         return result.segments.caption, segment_body(result, form, service.settings)
 
     write_each(items, form, answer)
 
 
-def detect_in_pictures(items: list[Item], options: Options, device: str | None) -> None:
+def detect_in_pictures(items: list[Item], options: Options, as_json: bool, device: str | None) -> None:
     """Print the boxes that a detector shows in each picture."""
     service = ready_service(device, options.model)
 
     def lines(item: Item) -> str:
         result = service.detect(read(item.picture), options)
+        log_times(item, result.timings)
+        if as_json:
+            return _json_line(item, detect_document(result))
         rows = [
             f"  {box.score:>7.2%}  box:{box.index:<4} {box.label}  {','.join(f'{edge:.0f}' for edge in box.box)}"
             for box in result.boxes
         ]
-        return "\n".join(rows or ["  no box"])
+        return "\n".join([f"{printable(item.picture)}:", *(rows or ["  no box"])])
 
     print_each(service, items, lines)
 
@@ -232,12 +250,18 @@ def compare_pictures(
             if error.field == "reference":
                 raise click.ClickException(f"{printable(reference)}: {error}") from error
             raise
+        log_times(item, result.timings)
         line = f"{result.likeness.score:.3f} like {printable(reference)}"
         proofs = zip((item.picture, reference), result.likeness.proof or (), strict=False)
         line = "\n".join([line, *(_proof_line(f"{printable(picture)}, ", proof) for picture, proof in proofs)])
         return line, similar_body(result, form, service.settings)
 
     write_each(items, form, answer)
+
+
+def _json_line(item: Item, answer: BaseModel) -> str:
+    """Return the answer of a request about a picture as a line of JSON, with the picture's name."""
+    return json.dumps({"picture": str(item.picture), **answer.model_dump(mode="json", exclude_unset=True)})
 
 
 def _share(prediction: Prediction) -> str:
@@ -287,10 +311,12 @@ def evaluate_pictures(
     output: Path | None,
     options: EvaluateOptions,
     places: Sequence[list[Box] | None] | None,
+    truth: Path | None,
     device: str | None,
 ) -> None:
     """Print the table of methods and metrics, and write it to a file; exit with 1 if some pictures failed."""
     service = open_service(device)
+    marked = None if truth is None else service.mask(truth.read_bytes(), service.deadline(), "truth")
     table = evaluate(
         load_model(service, options.model),
         pictures,
@@ -299,9 +325,10 @@ def evaluate_pictures(
         options.target,
         options.layer or None,
         boxes=places,
+        masks=None if marked is None else [marked] * len(pictures),
         controls=options.controls,
         batch_size=service.settings.max_batch,
-        progress=len(pictures) > 1 and sys.stderr.isatty(),
+        progress=len(pictures) > 1 and sys.stderr.isatty() and not (is_quiet() or is_verbose()),
         on_error="skip",
         **options.method_options,
         **options.metric_options,
@@ -324,4 +351,4 @@ def _write(table: Evaluation, output: Path | None) -> None:
             table.save(output)
         except OSError as error:
             raise click.ClickException(f"cannot write {str(output)!r}: {error.strerror}") from error
-        click.echo(f"-> {printable(output)}", err=True)
+        note(f"-> {printable(output)}", err=True)

@@ -6,13 +6,16 @@ from typing import Any
 import click
 
 from seewhy.app.cli.files import DASH, check_terminal, plan, suffixes_of
+from seewhy.app.cli.method_command import EvaluateCommand, MethodCommand
 from seewhy.app.cli.options import (
     FileOf,
+    examples,
     extra_option,
     fields,
     file_argument,
     format_option,
     heatmap_options,
+    json_option,
     layer_option,
     method_option,
     model_options,
@@ -23,6 +26,7 @@ from seewhy.app.cli.options import (
     picture_options,
     proof_options,
     table_options,
+    values_option,
 )
 from seewhy.app.pipeline.choices import DRAWINGS, EXPLAIN_FORMATS, FORMATS, ExplainFormat, Format
 from seewhy.app.pipeline.option_table import (
@@ -34,6 +38,7 @@ from seewhy.app.pipeline.option_table import (
     METRICS,
     PREDICT,
     SEGMENT,
+    TRUTH,
 )
 from seewhy.explainers.imaging.choices import SEGMENT_VIEWS
 from seewhy.explainers.tasks.choices import PARTS
@@ -42,7 +47,17 @@ TABLES = (".csv", ".json", ".png", ".pdf", ".svg")
 """Suffixes of the files of a table."""
 
 
-@click.command()
+@click.command(
+    cls=MethodCommand,
+    epilog=examples(
+        "explain cat.jpg -o why.png",
+        "explain cat.jpg --target tabby --against 'tiger cat' --method layercam --view side-by-side",
+        "explain cat.jpg --method smoothgrad --samples 50 --scale robust",
+        "explain photos -o heatmaps --sheet heatmaps/all.jpg --summary heatmaps/all.csv --skip-existing",
+        "explain 'photos/*.jpg' --format npz -o maps",
+        "explain cat.jpg -o - --format json | jq '.explanations[0].target'",
+    ),
+)
 @picture_options
 @output_option
 @method_option(multiple=True, help=f"A name from `seewhy methods`; repeatable. {METHOD}")
@@ -52,6 +67,7 @@ TABLES = (".csv", ".json", ".png", ".pdf", ".svg")
 @layer_option(HEATMAP["layer"])
 @format_option(EXPLAIN_FORMATS)
 @click.option("--report", is_flag=True, help="Write HTML reports; the same as --format report.")
+@values_option("false", "true", "map")
 @heatmap_options
 @click.option("--skip-existing", is_flag=True, help="Skip pictures whose output already exists.")
 @click.option("--sheet", type=FileOf(list(suffixes_of(DRAWINGS))), help="Also draw all results onto a contact sheet.")
@@ -99,10 +115,17 @@ def explain(
     explain_pictures(items, answer_form, request, mask, device, skip_existing, sheet, summary)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "predict cat.jpg --top 3",
+        "predict photos --format json > predictions.jsonl",
+        "predict cat.jpg --format json | jq -r '.predictions[0].label'",
+    )
+)
 @picture_options
 @option("top", PREDICT["top"])
-def predict(pictures: tuple[Path, ...], device: str | None, **options: Any) -> None:
+@json_option
+def predict(pictures: tuple[Path, ...], device: str | None, form: str, **options: Any) -> None:
     """Print the most probable classes of each PICTURE."""
     _, items = plan(pictures, None, None, ("txt",))
 
@@ -113,12 +136,21 @@ def predict(pictures: tuple[Path, ...], device: str | None, **options: Any) -> N
 
     from seewhy.app.cli.picture_answers import predict_pictures
 
-    predict_pictures(items, request, device)
+    predict_pictures(items, request, form == "json", device)
 
 
-@click.command()
+@click.command(
+    cls=EvaluateCommand,
+    epilog=examples(
+        "evaluate photos --methods gradcam,saliency --metrics deletion,sparseness -o table.csv",
+        "evaluate photos --methods smoothgrad --samples 10 --metrics road --road.imputation exact",
+        "evaluate photos --metrics pointing-game --boxes boxes.csv",
+    ),
+)
 @picture_options
-@method_option(name="--methods", multiple=True, help=f"Names from `seewhy methods`, separated by commas. {METHOD}")
+@method_option(
+    "--methods", "--method", multiple=True, help=f"Names from `seewhy methods`, separated by commas. {METHOD}"
+)
 @option("metrics", METRICS, multiple=True)
 @option("target", EVALUATE["target"])
 @layer_option(HEATMAP["layer"])
@@ -126,13 +158,15 @@ def predict(pictures: tuple[Path, ...], device: str | None, **options: Any) -> N
 @picture_file(
     "--boxes", "Positions of the targets: a CSV file with the columns picture,left,top,right,bottom, or COCO JSON."
 )
-@extra_option("An option of a method (see `seewhy methods`) or of a metric (road.imputation=exact)")
+@picture_file("--truth", TRUTH)
+@extra_option
 @click.option("-o", "--output", type=FileOf(TABLES), help=f"Also write the table to a file: {', '.join(TABLES)}.")
 def evaluate(
     pictures: tuple[Path, ...],
     device: str | None,
     methods: tuple[str, ...],
     boxes: Path | None,
+    truth: Path | None,
     extra: tuple[str, ...],
     output: Path | None,
     **options: Any,
@@ -144,6 +178,8 @@ def evaluate(
     """
     _, items = plan(pictures, None, None, ("txt",))
 
+    if boxes and truth:
+        raise click.UsageError("Use either --boxes or --truth, not both.")
     sources = [item.picture for item in items]
 
     from seewhy.app.cli.checks import check
@@ -155,10 +191,15 @@ def evaluate(
 
     from seewhy.app.cli.picture_answers import evaluate_pictures
 
-    evaluate_pictures(sources, output, request, places, device)
+    evaluate_pictures(sources, output, request, places, truth, device)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "segment street.jpg --model deeplabv3_resnet50 -o classes.png",
+        "segment street.jpg --model deeplabv3_resnet50 --view mask -o mask.png",
+    )
+)
 @picture_options
 @output_option
 @format_option(FORMATS)
@@ -184,9 +225,10 @@ def segment(
     segment_pictures(items, answer_form, request, device)
 
 
-@click.command()
+@click.command(epilog=examples("detect street.jpg --model fasterrcnn_resnet50_fpn --format json"))
 @picture_options
-def detect(pictures: tuple[Path, ...], device: str | None, **options: Any) -> None:
+@json_option
+def detect(pictures: tuple[Path, ...], device: str | None, form: str, **options: Any) -> None:
     """Print the boxes that a detector finds in each PICTURE.
 
     A line has the score, the number that `seewhy explain --target` takes, the label, and left, top, right and bottom in
@@ -201,10 +243,15 @@ def detect(pictures: tuple[Path, ...], device: str | None, **options: Any) -> No
 
     from seewhy.app.cli.picture_answers import detect_in_pictures
 
-    detect_in_pictures(items, request, device)
+    detect_in_pictures(items, request, form == "json", device)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "similar first.jpg second.jpg -o alike.png",
+        "similar first.jpg second.jpg --top 20 -o alike.json",
+    )
+)
 @file_argument("picture")
 @file_argument("reference")
 @model_options

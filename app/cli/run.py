@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -16,16 +17,24 @@ from seewhy.app.answers.stream import Body
 from seewhy.app.cli.environment import read_settings
 from seewhy.app.cli.files import DASH, Item, check_terminal, printable, write
 from seewhy.app.cli.interrupt import INTERRUPTED, unbroken
-from seewhy.app.cli.output import exit_failed, print_failure
+from seewhy.app.cli.output import exit_failed, is_quiet, is_verbose, log, note, print_failure
 from seewhy.app.errors import EXPECTED, field_of, kind_of
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.disconnect import client_disconnected
+from seewhy.app.pipeline.record import Timings
+from seewhy.app.pipeline.ticket import Ticket
 from seewhy.models import LoadedModel
 
 T = TypeVar("T")
 
 _LAST_PASS = 10.0
 """Seconds to wait for running work when a command ends early."""
+
+_GLANCE = 0.1
+"""Seconds between two looks at the progress of a picture."""
+
+_SHORT = 1.0
+"""Seconds of work that show no progress."""
 
 
 def open_service(device: str | None) -> Service:
@@ -68,7 +77,18 @@ def load_model(service: Service, name: str | None) -> LoadedModel:
     missing = service.models.registry.missing_weights(spec)
     source = spec.weights
     if missing is None or source is None or spec.source == "own" or (settings.download and source.download):
-        return service.models.model(spec.name, service.deadline())
+        started = time.monotonic()
+        model = service.models.model(spec.name, service.deadline())
+        seconds = time.monotonic() - started
+        log.info(
+            "%s: weights %s, %s on %s, loaded in %.1f s",
+            model.name,
+            model.weights,
+            model.precision,
+            model.device,
+            seconds,
+        )
+        return model
     names = " or ".join(source.file_names)
     folder = "" if settings.weights_dir is None else f"; it is not in {str(settings.weights_dir)!r}"
     ways = [f"SEEWHY_WEIGHTS_DIR=FOLDER  with a folder that contains {names}{folder}"]
@@ -123,10 +143,10 @@ def for_each(
 
 
 def print_each(service: Service, items: Sequence[Item], work: Callable[[Item], str]) -> None:
-    """Print the lines about each picture under its name; see `for_each`."""
+    """Print the lines about each picture; see `for_each`."""
 
-    def report(item: Item, lines: str) -> None:
-        click.echo(f"{printable(item.picture)}:\n{lines}")
+    def report(_: Item, lines: str) -> None:
+        click.echo(lines)
 
     for_each(items, work, report, threads=concurrency(service.settings.max_batch))
 
@@ -148,9 +168,25 @@ def write_each(items: Sequence[Item], form: str, work: Callable[[Item], tuple[st
         line, body = answer
         if body:
             click.echo(body, nl=False)
-        click.echo(line, err=item.output == DASH)
+        note(line, err=item.output == DASH)
 
     for_each(items, write_answer, report)
+
+
+def watch(ticket: Ticket) -> None:
+    """Show the progress of a long explanation on a terminal, until the model has finished."""
+    form = "{percentage:3.0f}% {bar} {elapsed}<{remaining}"
+    with tqdm(total=1, bar_format=form, delay=_SHORT, miniters=0, leave=False, disable=None, dynamic_ncols=True) as bar:
+        share = 0.0
+        while not ticket.wait(_GLANCE):
+            bar.update((ticket.share or 0.0) - share)
+            share = ticket.share or 0.0
+
+
+def log_times(item: Item, timings: Timings) -> None:
+    """Log how long the stages of a picture took."""
+    stages = ", ".join(f"{stage} {milliseconds:.0f} ms" for stage, milliseconds in timings.stages.items())
+    log.info("%s: %s", printable(item.picture), stages)
 
 
 def in_one_piece(body: Body, form: str) -> bytes:
@@ -203,7 +239,7 @@ def _fault(error: BaseException | None) -> str | None:
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """Yield a context manager inside which lines can be printed; leaving it advances the bar."""
-    hidden = True if total < 2 else None  # None: hidden unless it is a terminal
+    hidden = True if total < 2 or is_quiet() or is_verbose() else None  # None: hidden unless it is a terminal
     with tqdm(total=total, unit="picture", disable=hidden, dynamic_ncols=True, smoothing=0.1) as bar:
 
         @contextmanager

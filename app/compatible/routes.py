@@ -64,7 +64,7 @@ class ModelName(BaseConverter):
     """
 
     part_isolating = False
-    regex = r"(?!/)(?:(?!/(?:ready|infer|explain|versions)(?:/|$))[^:])+"
+    regex = r"(?!/)(?:(?!/(?:ready|config|infer|explain|versions)(?:/|$))[^:])+"
 
 
 def available_names() -> list[str]:

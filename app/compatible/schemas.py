@@ -129,6 +129,26 @@ class V2Model(BaseModel):
     outputs: list[V2TensorMetadata]
 
 
+class V2ConfiguredTensor(BaseModel):
+    """An input or output tensor in Triton's configuration of a model."""
+
+    name: str
+    data_type: str
+    dims: list[int] = Field(description="Without the axis of the pictures; -1 if the request determines it.")
+    optional: bool = Field(False, description="Whether a request may leave the input out; it contains one of them.")
+
+
+class V2Configuration(BaseModel):
+    """Answer of GET /v2/models/NAME/config: the members of Triton's ModelConfig that apply."""
+
+    name: str
+    platform: str
+    version_policy: dict[str, dict[str, int]]
+    max_batch_size: int = Field(description="Most pictures in one request.")
+    input: list[V2ConfiguredTensor]
+    output: list[V2ConfiguredTensor]
+
+
 class V2Input(BaseModel):
     """The tensor of a request."""
 

@@ -37,6 +37,8 @@ from seewhy.app.compatible.schemas import (
     ReadyModel,
     V1Models,
     V2Answer,
+    V2Configuration,
+    V2ConfiguredTensor,
     V2Live,
     V2Model,
     V2Ready,
@@ -59,6 +61,9 @@ blueprint = Blueprint("v2", __name__, url_prefix="/v2")
 _IGNORED = {"binary_data_output", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers"}
 """Ignored parameters of clients; the service sets the deadline."""
 
+PLATFORM = "pytorch_seewhy"
+"""What runs the models, to clients."""
+
 _V2 = "The V2 protocol. Options go in `parameters`:"
 _BINARY = f"Both bodies are JSON, or JSON and binary tensors; then the header {HEADER} is the length of the JSON."
 _LENGTH = {
@@ -76,7 +81,7 @@ _Inference = partial(
 @KServe("Name and version of the server", answers=(V2Server,))
 def server() -> Response:
     """Return name and version of the server."""
-    extensions = ["binary_tensor_data", "classification"]
+    extensions = ["binary_tensor_data", "classification", "model_configuration"]
     return json_response(V2Server(name="seewhy", version=version_of("seewhy"), extensions=extensions))
 
 
@@ -111,10 +116,25 @@ def model(name: str, version: str = VERSION) -> Response:
     """Describe a model's tensors."""
     spec = _spec(name, version)
     return json_response(
-        V2Model(
-            name=spec.name, versions=[VERSION], platform="pytorch_seewhy", inputs=_inputs(spec), outputs=_outputs(spec)
-        )
+        V2Model(name=spec.name, versions=[VERSION], platform=PLATFORM, inputs=_inputs(spec), outputs=_outputs(spec))
     )
+
+
+@blueprint.get("/models/<model:name>/versions/<version>/config")
+@blueprint.get("/models/<model:name>/config")
+@KServe("The configuration of a model, as Triton's", answers=(V2Configuration,))
+def configuration(name: str, version: str = VERSION) -> Response:
+    """Describe a model as Triton does: the axis of the pictures is not among the dimensions."""
+    spec = _spec(name, version)
+    answer = V2Configuration(
+        name=spec.name,
+        platform=PLATFORM,
+        version_policy={"latest": {"num_versions": 1}},
+        max_batch_size=service().settings.max_instances,
+        input=[_configured(tensor, optional=True) for tensor in _inputs(spec)],
+        output=[_configured(tensor) for tensor in _outputs(spec)],
+    )
+    return json_response(answer)
 
 
 @blueprint.get("/models/<model:name>/versions/<version>/ready")
@@ -199,6 +219,11 @@ def _answer(
     if length is not None:
         response.headers[HEADER] = str(length)
     return response
+
+
+def _configured(tensor: V2TensorMetadata, **details: bool) -> V2ConfiguredTensor:
+    kind = "STRING" if tensor.datatype == "BYTES" else tensor.datatype
+    return V2ConfiguredTensor(name=tensor.name, data_type=f"TYPE_{kind}", dims=tensor.shape[1:] or [1], **details)
 
 
 def _inputs(spec: ModelSpec) -> list[V2TensorMetadata]:

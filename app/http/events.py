@@ -21,7 +21,7 @@ from seewhy.app.http.problems import problem_of
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.ticket import Ticket
-from seewhy.explainers.results.explanation import draw_map
+from seewhy.explainers.results.map_drawing import draw_map
 
 MEDIA_TYPE = "text/event-stream"
 

@@ -24,6 +24,18 @@ _OPTIONS = (
     "Options go in the query string, in form fields or in members of the JSON object; repeat an option to pass a list."
 )
 _TOO_LONG = "The path and query string exceed 4 kB; options can go in the body."
+_TAGS = {
+    "pictures": ("Pictures", "Explain, predict, detect, segment, compare and measure."),
+    "hooks": ("Hooks", "See, record and change what passes through a model."),
+    "catalogue": ("Catalogue", "Models, their layers, methods and colour maps."),
+    "health": ("Operations", "Probes and metrics."),
+    "pages": ("Pages", "The web page and the documentation of the routes."),
+    "v1": ("KServe V1", "KServe's first protocol, also that of TensorFlow Serving."),
+    "v2": ("Open Inference Protocol V2", "The protocol of KServe, Triton and MLServer."),
+    "torchserve": ("TorchServe", "TorchServe's inference API."),
+}
+"""The tag of the routes of each blueprint, with its description, in the order in which Swagger UI shows them."""
+
 _CLOSED = (401, 429, 503)
 """Statuses for a client without a valid key, for one over its rate limit, and while the keys cannot be read."""
 
@@ -40,6 +52,7 @@ def document(app: Flask) -> str:
                 "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             },
             "servers": [{"url": "/"}],
+            "tags": [{"name": name, "description": description} for name, description in _TAGS.values()],
             "paths": _paths(app),
             "components": {
                 "schemas": {"ProgressAnswer": schemas.ProgressAnswer.model_json_schema()},
@@ -72,7 +85,11 @@ def _operation(rule: Rule, verb: str, declaration: Declaration) -> dict[str, Any
         *(_parameter(name, option, bare=is_reading) for name, option in properties.items()),
         *declaration.headers,
     ]
-    operation: dict[str, Any] = {"operationId": _identifier(rule, verb, declaration), "summary": declaration.summary}
+    operation: dict[str, Any] = {
+        "operationId": _identifier(rule, verb, declaration),
+        "summary": declaration.summary,
+        "tags": [_TAGS[str(rule.endpoint).partition(".")[0]][0]],
+    }
     required = f" Required in either place: {', '.join(schema['required'])}." if schema.get("required") else ""
     if description := _OPTIONS + required if takes_picture else declaration.description:
         operation["description"] = description

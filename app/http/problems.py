@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from flask import Flask, Response, request
+from flask import Flask, Response, current_app, request
 from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
@@ -28,6 +28,8 @@ from seewhy.app.pipeline.record import current, request_id
 from seewhy.explainers.errors import OptionError
 
 _log = logging.getLogger(__name__)
+
+_UPLOAD = " Send a picture in a POST request: curl --data-binary @cat.png does, curl -T does not."
 
 
 class ErrorReport(NamedTuple):
@@ -106,13 +108,23 @@ def _http_report(error: HTTPException) -> ErrorReport:
     if kind is None:
         kind = Kind(error.code or 500, error.name.lower().replace(" ", "-"), error.name)
     details = {
-        404: "This path does not exist; GET /openapi.json lists the paths.",
-        405: f"This path supports {_methods(error)}.",
+        404: f"This path does not exist; {_instead()}",
+        405: f"This path supports {_methods(error)}.{_UPLOAD if request.method == 'PUT' else ''}",
         429: f"The limit is {error.description}; try again after the seconds in Retry-After.",
         413: "The body is too large; send a smaller picture: "
         f"{request.max_content_length or 0:,} bytes are allowed (SEEWHY_MAX_UPLOAD_BYTES).",
     }
     return ErrorReport(kind, _printable(details.get(kind.status, error.description or error.name)), [])
+
+
+def _instead() -> str:
+    """Return what to do about the path of this request, which does not exist."""
+    routes, path = current_app.url_map.bind(""), request.path
+    if path.endswith("/") and routes.allowed_methods(path.rstrip("/")):
+        return "leave out the slash at its end."
+    if request.method == "PUT" and "POST" in routes.allowed_methods(path.rpartition("/")[0]):
+        return f"curl -T appends the name of the file to an address that ends in a slash.{_UPLOAD}"
+    return "GET /openapi.json lists the paths."
 
 
 def _methods(error: Exception) -> str:

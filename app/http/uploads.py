@@ -1,7 +1,8 @@
 """The three ways to send a picture and its options, with the same names in all of them.
 
 - multipart form: the file field ``image``, options as fields
-- the picture's bytes as the body with an ``image/*`` content type, options in the query string
+- the picture's bytes as the body, options in the query string; with an ``image/*`` content type, or with one that says
+  nothing, if the first bytes are those of a picture
 - JSON: ``image`` as base64 or a data URL, options as members
 
 In all of them, options may also be in the query string; a repeated field is a list.
@@ -23,11 +24,16 @@ from seewhy.app.http.bodies import MOST_OPTIONS, parse_object, read_body
 from seewhy.app.http.declaration import SecondPicture
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import BODY
+from seewhy.explainers.imaging.upload_checks import is_picture
 
 _HOW = (
-    "Send it as the multipart file field 'image' (curl -F image=@cat.png), as the body with an image/* content type, "
+    "Send it as the multipart file field 'image' (curl -F image=@cat.png), as the body (curl --data-binary @cat.png), "
     "or as base64 in the member 'image' of JSON (with -H 'Content-Type: application/json')."
 )
+
+
+_SILENT = ("", "application/octet-stream", "binary/octet-stream", "application/x-www-form-urlencoded")
+"""Content types that say nothing about a body; the last is that of ``curl --data-binary``."""
 
 
 class InMemoryRequest(Request):
@@ -94,10 +100,15 @@ def _read(request: Request, other: str | None) -> Upload:
         return Upload(picture, None, flatten(request.args))
     if kind == "application/json" or kind.endswith("+json"):
         return _read_json(request, other)
-    if not kind and not request.content_length:
-        raise MalformedRequestError(f"There is no picture. {_HOW}")
+    if kind in _SILENT:
+        body = read_body(request)
+        if is_picture(body):
+            return Upload(body, None, flatten(request.args))
+        if not body:
+            raise MalformedRequestError(f"There is no picture. {_HOW}")
     carrier = f"The content type {kind!r}" if kind else "A body without a content type"
-    raise UnsupportedBodyError(f"{carrier} is not supported. {_HOW}")
+    hint = " for a body that does not begin like a picture" if kind in _SILENT else ""
+    raise UnsupportedBodyError(f"{carrier} is not supported{hint}. {_HOW}")
 
 
 def read_texts(request: Request) -> None:

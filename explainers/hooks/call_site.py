@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from seewhy.explainers.hooks.evaluation import runs_again
 from seewhy.explainers.hooks.gradient_tap import Gradients, copied, is_differentiable, is_one_of, mark, substituted, tap
 from seewhy.explainers.hooks.kinds import Kind
-from seewhy.explainers.hooks.parameters import Hook, fitting
 from seewhy.explainers.hooks.records import Call, Frame, recorded_arguments
 from seewhy.explainers.hooks.registry import Registry
+from seewhy.explainers.hooks.user_hooks import Hook, fitting, fitting_all, misfit, name_of
 
 
 class CallSite:
@@ -30,6 +30,7 @@ class CallSite:
         path: of the module; the first one, if it has several names.
         before, after, backward, backward_pre, gradient: the user's hooks of each kind, by registration key, in running
             order.
+        hooks: the same by the names of the session's methods.
         always: keys of the hooks in `after` that run even if the module raised.
         kinds: the recorded kinds, by path.
     """
@@ -42,6 +43,13 @@ class CallSite:
         self.backward: OrderedDict[int, Hook] = OrderedDict()
         self.backward_pre: OrderedDict[int, Hook] = OrderedDict()
         self.gradient: OrderedDict[int, Hook] = OrderedDict()
+        self.hooks: dict[str, OrderedDict[int, Any]] = {
+            "before_forward": self.before,
+            "after_forward": self.after,
+            "full_backward_pre": self.backward_pre,
+            "full_backward": self.backward,
+            "output_gradient": self.gradient,
+        }
         self.kinds: dict[str, set[Kind]] = {}
         self._registry = registry
         self._module = module
@@ -66,8 +74,9 @@ class CallSite:
 
     def close(self) -> None:
         """Drop the hooks, and the tensors of calls that ended in an exception."""
-        for hooks in (self.before, self.after, self.backward, self.backward_pre, self.gradient, self.always):
+        for hooks in self.hooks.values():
             hooks.clear()
+        self.always.clear()
         for frame in self._frames:
             frame.release()
         self._frames.clear()
@@ -300,16 +309,24 @@ class CallSite:
         replacement = self._registry.run(call, hook, call.module, *((args, kwargs) if with_kwargs else (args,)))
         if replacement is None:
             return args, kwargs
+        place = f"before_forward at {self.path!r}"
         if not with_kwargs:
-            return (replacement if isinstance(replacement, tuple) else (replacement,)), kwargs
+            replacement = (replacement if isinstance(replacement, tuple) else (replacement,)), kwargs
         if not (isinstance(replacement, tuple) and len(replacement) == 2):
-            raise ValueError(f"A hook before {call.path!r} must return None or a pair (args, kwargs).")
+            raise ValueError(
+                f"The hook {name_of(hook)} of {place} returned {type(replacement).__name__}; with with_kwargs=True it "
+                "must return None or a pair (args, kwargs)."
+            )
+        self._registry.note_misfit(misfit(replacement, (args, kwargs), hook, place))
         return replacement
 
     def _run_after(self, frame: Frame, hook: Hook, with_kwargs: bool, args: Any, output: Any) -> Any:
         """Run a hook after the module."""
         arguments = (args, frame.kwargs) if with_kwargs else (args,)
-        return self._registry.run(frame.call, hook, frame.call.module, *arguments, output)
+        replacement = self._registry.run(frame.call, hook, frame.call.module, *arguments, output)
+        if replacement is not None:
+            self._registry.note_misfit(misfit(replacement, output, hook, f"after_forward at {self.path!r}"))
+        return replacement
 
     def _run_gradients(self, frame: Frame, outputs: int, arrived: Mapping[int, Tensor | None]) -> list[Tensor | None]:
         """Run the hooks on the gradients of some outputs; return the gradients that flow on."""
@@ -317,13 +334,14 @@ class CallSite:
         for index, gradient in arrived.items():
             for hook in tuple(self.gradient.values()) if gradient is not None else ():
                 replacement = self._registry.run(frame.call, hook, gradient)
-                gradient = gradient if replacement is None else fitting(replacement, gradient)
+                if replacement is not None:
+                    gradient = fitting(replacement, gradient, hook, f"output_gradient at {self.path!r}")
             gradients[index] = gradient
         for hook in tuple(self.backward_pre.values()):
             grad_output = _as_tuple(frame.grad_output.of(gradients))
             replacement = self._registry.run(frame.call, hook, frame.call.module, grad_output)
             if replacement is not None:
-                gradients = _fitting_all(replacement, gradients, f"pre-hook of {frame.call.path!r}", "output")
+                gradients = fitting_all(replacement, gradients, hook, f"full_backward_pre at {self.path!r}", "output")
         for index in arrived:
             frame.grad_output.put(index, gradients[index])
         return [gradients[index] for index in arrived]
@@ -336,7 +354,7 @@ class CallSite:
             grad_output = _as_tuple(frame.grad_output.value())
             replacement = self._registry.run(frame.call, hook, frame.call.module, grad_input, grad_output)
             if replacement is not None:
-                gradients = _fitting_all(replacement, gradients, f"hook of {frame.call.path!r}", "input")
+                gradients = fitting_all(replacement, gradients, hook, f"full_backward at {self.path!r}", "input")
         for index, gradient in enumerate(gradients):
             frame.grad_input.put(index, gradient)
         return gradients
@@ -356,17 +374,6 @@ class CallSite:
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
-
-
-def _fitting_all(replacement: Any, gradients: list[Tensor | None], hook: str, side: str) -> list[Tensor | None]:
-    """Return the gradients that a hook returned, checked against those that they replace."""
-    values = tree_flatten(replacement)[0]
-    if len(values) != len(gradients):
-        raise ValueError(
-            f"The full backward {hook} returned {len(values)} gradients for {len(gradients)} {side}s; return a tuple "
-            f"like grad_{side}, or None."
-        )
-    return [None if new is None else fitting(new, old) for new, old in zip(values, gradients, strict=True)]
 
 
 def _kept_safe(arguments: list[Any], tensor: Tensor) -> Tensor:

@@ -2,27 +2,26 @@
 a gradient."""
 
 import threading
-from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from seewhy.explainers.hooks.registry import Registry
-
-Hook = Callable[..., Any]
+from seewhy.explainers.hooks.user_hooks import Hook, fitting
 
 
 class ParameterSite:
     """The actions of a session at one parameter: the user's hooks in the order of registration, then the records.
 
     Attributes:
+        name: of the parameter.
         parameter: the parameter.
         hooks: by registration key.
         records: pairs of a dictionary and the parameter's name in it.
     """
 
-    def __init__(self, registry: Registry, parameter: Tensor) -> None:
+    def __init__(self, registry: Registry, name: str, parameter: Tensor) -> None:
+        self.name = name
         self.parameter = parameter
         self.hooks: dict[int, Hook] = {}
         self.records: list[tuple[dict[str, Tensor | None], str]] = []
@@ -45,7 +44,8 @@ class ParameterSite:
             return None
         for hook in tuple(self.hooks.values()):
             replacement = hook(gradient)
-            gradient = gradient if replacement is None else fitting(replacement, gradient)
+            if replacement is not None:
+                gradient = fitting(replacement, gradient, hook, f"parameter_gradient at {self.name!r}")
         for record, name in self.records:
             record[name] = gradient.detach().clone()
         return gradient
@@ -78,16 +78,3 @@ def _freeze(parameter: Tensor) -> None:
             else:
                 parameter.requires_grad_(False)
                 parameter.grad = gradient
-
-
-def fitting(replacement: Any, gradient: Tensor | None) -> Tensor:
-    """Return the gradient that a hook returned, if it has the shape of the one that it replaces.
-
-    Raises:
-        ValueError: it is no tensor, or of another shape.
-    """
-    if isinstance(replacement, Tensor) and (gradient is None or replacement.shape == gradient.shape):
-        return replacement
-    answer = tuple(replacement.shape) if isinstance(replacement, Tensor) else type(replacement).__name__
-    shape = None if gradient is None else tuple(gradient.shape)
-    raise ValueError(f"A hook returned {answer} for a gradient of shape {shape}; return one of that shape, or None.")

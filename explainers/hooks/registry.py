@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from seewhy.explainers.hooks.records import Call, Records
 from seewhy.explainers.hooks.registered import ModuleHook
+from seewhy.explainers.hooks.user_hooks import Hook, listed, name_of
 
 _only = threading.local()
 """Its attribute `registry` is the only one that sees this thread's calls; without it all do."""
@@ -33,6 +34,7 @@ class Registry:
         self._handles: list[RemovableHandle] = []
         self._overwrites: list[Tensor] = []
         self._foreign: list[Tensor] | None = None
+        self._misfits: dict[str, None] = {}
 
     @property
     def is_open(self) -> bool:
@@ -44,6 +46,7 @@ class Registry:
         self._thread = threading.get_ident()
         self.call = None
         self.records = Records()
+        self._misfits.clear()
 
     def remove_hooks(self) -> None:
         """Remove all hooks from PyTorch."""
@@ -114,6 +117,16 @@ class Registry:
         if self._foreign is not None:
             self._foreign += tensors
 
+    def note_misfit(self, text: str) -> None:
+        """Store that a hook changed the shape of what modules pass on, for `explain`; nothing if the text is empty."""
+        if text:
+            self._misfits[text] = None
+
+    def explain(self, error: BaseException) -> None:
+        """Add to an error which hooks had changed shapes, as it may be a consequence."""
+        for text in self._misfits:
+            error.add_note(text)
+
     def is_foreign(self, tensor: Tensor) -> bool:
         """Whether `note_foreign` got this very tensor."""
         return any(tensor is other for other in self._foreign or ())  # `in` would compare values
@@ -123,10 +136,14 @@ class HookHandle:
     """One registration, at all the modules or parameters that it matched.
 
     Attributes:
+        kind: the name of the method that registered the hook, such as ``after_forward``.
+        hook: the hook.
         paths: of these modules or parameters, in the model's order.
     """
 
-    def __init__(self, paths: tuple[str, ...], undo: list[Callable[[], object]]) -> None:
+    def __init__(self, kind: str, hook: Hook, paths: tuple[str, ...], undo: list[Callable[[], object]]) -> None:
+        self.kind = kind
+        self.hook = hook
         self.paths = paths
         self._undo = undo
 
@@ -140,3 +157,7 @@ class HookHandle:
 
     def __exit__(self, *_: object) -> None:
         self.remove()
+
+    def __repr__(self) -> str:
+        state = "" if self._undo else ", removed"
+        return f"HookHandle({self.kind}: {name_of(self.hook)} at {listed(self.paths)}{state})"

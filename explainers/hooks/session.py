@@ -24,7 +24,7 @@ from seewhy.explainers.hooks.evaluation import CHECKPOINTED, is_checkpointed, wi
 from seewhy.explainers.hooks.gradient_tap import edges_behind_taps, is_differentiable
 from seewhy.explainers.hooks.kinds import CALL_KINDS, KINDS, Kind
 from seewhy.explainers.hooks.leaves import Leaves
-from seewhy.explainers.hooks.parameters import Hook, ParameterSite
+from seewhy.explainers.hooks.parameters import ParameterSite
 from seewhy.explainers.hooks.records import Call, recorded_arguments
 from seewhy.explainers.hooks.registry import HookHandle, Registry
 from seewhy.explainers.hooks.selection import (
@@ -36,6 +36,7 @@ from seewhy.explainers.hooks.selection import (
     named_parameters,
     out_of_reach,
 )
+from seewhy.explainers.hooks.user_hooks import Hook, callable_with, listed
 
 
 class HookSession:
@@ -93,6 +94,8 @@ class HookSession:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is not None:
+            self._registry.explain(error)
         self._unchecked.__exit__(None, None, None)
         self._registry.remove_hooks()
         for site in self._sites.values():
@@ -103,6 +106,15 @@ class HookSession:
         self._parameters.clear()
         self._registry.close()
         self._leaves.close()  # last: it raises in a wrong thread, and all else must be undone by then
+
+    def __repr__(self) -> str:
+        state = "open" if self._registry.is_open else "closed"
+        sites = [site.path for site in self._sites.values() if any(site.hooks.values())]
+        places = [*sites, *(site.name for site in self._parameters.values() if site.hooks)]
+        hooks = f"; hooks at {listed(places)}" if places else ""
+        paths = dict.fromkeys(path for records in self._registry.records.by_kind.values() for path in records)
+        records = f"; records of {listed([*paths])}" if paths else ""
+        return f"HookSession({type(self._module).__name__}, {state}{hooks}{records})"
 
     def alone(self) -> AbstractContextManager[None]:
         """Hide this thread's forward passes from all other sessions."""
@@ -169,7 +181,8 @@ class HookSession:
             LayerError: a part of `where` matches nothing; the message lists near matches.
             RuntimeError: the session is not open.
         """
-        return self._add("before", (_callable(hook), with_kwargs, shared), where, prepend)
+        function = callable_with(hook, "before_forward", "module, args, kwargs" if with_kwargs else "module, args")
+        return self._add("before_forward", function, (function, with_kwargs, shared), where, prepend)
 
     def after_forward(
         self,
@@ -191,7 +204,9 @@ class HookSession:
         Raises:
             LayerError, RuntimeError: as `before_forward`.
         """
-        return self._add("after", (_callable(hook), with_kwargs), where, prepend, always_call)
+        arguments = "module, args, kwargs, output" if with_kwargs else "module, args, output"
+        function = callable_with(hook, "after_forward", arguments)
+        return self._add("after_forward", function, (function, with_kwargs), where, prepend, always_call)
 
     def full_backward_pre(self, hook: Hook, *where: ModuleSelector, prepend: bool = False) -> HookHandle:
         """Run `hook(module, grad_output)` once per call, when the gradients of its outputs are known.
@@ -203,7 +218,8 @@ class HookSession:
         Raises:
             LayerError, RuntimeError: as `before_forward`.
         """
-        return self._add("backward_pre", _callable(hook), where, prepend)
+        function = callable_with(hook, "full_backward_pre", "module, grad_output")
+        return self._add("full_backward_pre", function, function, where, prepend)
 
     def full_backward(self, hook: Hook, *where: ModuleSelector, prepend: bool = False) -> HookHandle:
         """Run `hook(module, grad_input, grad_output)` once per call, when the gradients of its inputs are known.
@@ -216,7 +232,8 @@ class HookSession:
         Raises:
             LayerError, RuntimeError: as `before_forward`.
         """
-        return self._add("backward", _callable(hook), where, prepend)
+        function = callable_with(hook, "full_backward", "module, grad_input, grad_output")
+        return self._add("full_backward", function, function, where, prepend)
 
     def output_gradient(self, hook: Hook, *where: ModuleSelector, prepend: bool = False) -> HookHandle:
         """Run `hook(gradient)` on the gradient of each tensor that the modules return, as `Tensor.register_hook` does.
@@ -226,7 +243,8 @@ class HookSession:
         Raises:
             LayerError, RuntimeError: as `before_forward`.
         """
-        return self._add("gradient", _callable(hook), where, prepend)
+        function = callable_with(hook, "output_gradient", "gradient")
+        return self._add("output_gradient", function, function, where, prepend)
 
     def parameter_gradient(self, hook: Hook, *where: ModuleSelector) -> HookHandle:
         """Run `hook(gradient)` on the gradient of parameters; its result replaces the gradient.
@@ -245,14 +263,15 @@ class HookSession:
             RuntimeError: the session is not open.
         """
         self._require_open()
+        function = callable_with(hook, "parameter_gradient", "gradient")
         parameters = named_parameters(self._modules, where)
         names = match_parameters(parameters, self._modules, where)
         key = next(self._keys)
         undo: list[Callable[[], object]] = []
         for site in dict.fromkeys(self._parameter_site(name, parameters[name]) for name in names):
-            site.hooks[key] = _callable(hook)
+            site.hooks[key] = function
             undo.append(partial(site.hooks.pop, key, None))
-        return HookHandle(names, undo)
+        return HookHandle("parameter_gradient", function, names, undo)
 
     def record(self, *where: ModuleSelector, kinds: Iterable[Kind] = CALL_KINDS) -> tuple[str, ...]:
         """Record modules in every forward and backward pass until the session ends.
@@ -357,29 +376,36 @@ class HookSession:
         return site
 
     def _add(
-        self, kind: str, hook: Any, where: tuple[ModuleSelector, ...], prepend: bool, always_call: bool = False
+        self,
+        kind: str,
+        hook: Hook,
+        entry: Any,
+        where: tuple[ModuleSelector, ...],
+        prepend: bool,
+        always_call: bool = False,
     ) -> HookHandle:
+        """Register a hook, whose entry a call site keeps among those of its kind."""
         self._require_open()
         key = next(self._keys)  # numbers, for the same hook may be registered twice
         paths = match_modules(self._modules, where, self._unreachable)
         undo: list[Callable[[], object]] = []
         for site in dict.fromkeys(self._site(path) for path in paths):
-            hooks: OrderedDict[int, Any] = getattr(site, kind)
-            hooks[key] = hook
+            hooks: OrderedDict[int, Any] = site.hooks[kind]
+            hooks[key] = entry
             if prepend:
                 hooks.move_to_end(key, last=False)
             undo.append(partial(hooks.pop, key, None))
             if always_call:
                 site.watch_failures()
                 site.always.add(key)
-        return HookHandle(paths, undo)
+        return HookHandle(kind, hook, paths, undo)
 
     def _parameter_site(self, name: str, parameter: Tensor) -> ParameterSite:
         site = self._parameters.get(id(parameter))
         if site is None:
             if isinstance(parameter, nn.UninitializedParameter):
                 raise LayerError(f"The parameter {name!r} has no shape yet; run one forward pass first.")
-            site = self._parameters[id(parameter)] = ParameterSite(self._registry, parameter)
+            site = self._parameters[id(parameter)] = ParameterSite(self._registry, name, parameter)
         return site
 
     def _record_parameters(self, path: str) -> None:
@@ -389,10 +415,3 @@ class HookSession:
             if is_differentiable(parameter):
                 gradients[name] = None
                 self._parameter_site(f"{path}.{name}".lstrip("."), parameter).records.append((gradients, name))
-
-
-def _callable(hook: Any) -> Hook:
-    if not callable(hook):
-        raise TypeError(f"A hook must be callable, got {type(hook).__name__}; pass the hook first, then where.")
-    function: Hook = hook
-    return function

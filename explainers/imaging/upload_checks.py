@@ -31,6 +31,16 @@ _END = b"\xff\xd9"
 """Last bytes of a JPEG; compressed samples cannot contain them either."""
 
 
+_HEADS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM", *_TIFF)
+"""First bytes of JPEG, PNG, GIF, BMP and TIFF."""
+
+
+def is_picture(content: bytes) -> bool:
+    """Whether bytes begin like a file of a supported format."""
+    is_webp = content.startswith(b"RIFF") and content[8:12] == b"WEBP"
+    return content.startswith(_HEADS) or is_webp
+
+
 def check_size(image: Image.Image, max_pixels: int) -> int:
     """Return the number of pixels to decode.
 

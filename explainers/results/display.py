@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -15,7 +16,9 @@ from seewhy.explainers.errors import OptionError, PictureError
 from seewhy.explainers.imaging.choices import Scale, View
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.render import Style
-from seewhy.explainers.results.array_files import ArrayFile
+
+_SUFFIXES = (".png", ".jpg", ".webp")
+"""The suffixes of pictures that errors name."""
 
 Canvas = tuple[Image.Image, Geometry]
 """An upright picture, and the part of it that the model saw."""
@@ -78,7 +81,7 @@ class Result(ABC):
             self._file_picture(**drawing).save(path)
         else:
             raise OptionError(
-                f"The suffix {path.suffix!r} is not a supported format; use {', '.join((*numbers, '.png'))} or "
+                f"The suffix {path.suffix!r} is not a supported format; use {', '.join((*numbers, *_SUFFIXES))} or "
                 "another picture suffix.",
                 field="path",
             )
@@ -113,8 +116,14 @@ class Document(Figure):
     def _number_files(self) -> Mapping[str, Callable[[], Iterable[bytes]]]:
         return {
             ".json": lambda: [json.dumps(self.document(), ensure_ascii=False).encode()],
-            ".npz": lambda: ArrayFile("npz", self.arrays()).pieces(),
+            ".npz": lambda: [_npz(self.arrays())],
         }
+
+
+def _npz(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # type: ignore[arg-type]  # none is named as one of its arguments
+    return file.getvalue()
 
 
 class Drawing(Document):

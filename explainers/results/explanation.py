@@ -1,27 +1,23 @@
 """Explanations: a map with its picture, its class and its diagnostics."""
 
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
-from cmap import Colormap
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from seewhy.explainers.core.ask import NO_CONTRAST
 from seewhy.explainers.core.attribution import Attribution, Diagnostic
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.core.task import Prediction, Task
-from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging import render
-from seewhy.explainers.imaging.choices import Scale
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.explainer import Explainer
-from seewhy.explainers.results.display import Drawing
+from seewhy.explainers.results.map_drawing import MapDrawing
 from seewhy.explainers.tasks.detected import located
 from seewhy.explainers.tasks.regions import Region as Target
 from seewhy.explainers.tasks.regions import share_outside
@@ -30,12 +26,6 @@ from seewhy.explainers.trust.embedded import calibration_of, sanity_of
 from seewhy.explainers.trust.proof import Proof, proof_arrays, proof_of
 from seewhy.explainers.trust.sanity import Sanity
 from seewhy.explainers.trust.sentences import subject_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-_LINE = 24
-"""Height of a caption and of a colour bar, in pixels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +43,8 @@ class Region:
     predictions: tuple[Prediction, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Explanation(Drawing):
+@dataclass(frozen=True, eq=False, repr=False)
+class Explanation(MapDrawing):
     """Why a model gave a picture a class; `save` writes ``.json``, a `document`, ``.npz``, the `arrays`, and pictures.
 
     Attributes:
@@ -91,16 +81,6 @@ class Explanation(Drawing):
     proof: Proof | None = None
 
     @property
-    def raw_heatmap(self) -> NDArray[np.float32]:
-        """(H, W) float32: the map in upload coordinates and its own units; zero outside the model's input."""
-        return self.geometry.lay_back(self.map)
-
-    @cached_property
-    def heatmap(self) -> NDArray[np.float32]:
-        """(H, W) float32 in upload coordinates, divided by its maximum: [0, 1], or [-1, 1] when signed."""
-        return render.normalize(self.raw_heatmap, self.signed)
-
-    @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         """Remarks about this map for its reader, such as why it is blank."""
         diagnostics = list(self.notes)
@@ -120,63 +100,9 @@ class Explanation(Drawing):
             return region_sheet(self, style)
         return self.draw_map(style)
 
-    def draw_map(self, style: render.Style) -> Image.Image:
-        """Return the heatmap drawn in a style, RGB, whether or not there are regions."""
-        return draw_map(self.picture, self.geometry, self.map, self.signed, style)
-
-    @property
-    def caption(self) -> str:
-        """One line: the target, its probability or value, its contrast, and the method."""
-        against = f" against {self.against.label}" if self.against else ""
-        return f"{self.target.label} {self.target.text}{against} by {self.method}"
-
-    def plot(
-        self,
-        ax: "Axes | None" = None,
-        colorbar: bool = True,
-        *,
-        title: str | None = None,
-        view: Literal["overlay", "heatmap"] = "overlay",
-        colormap: str | None = None,
-        alpha: float = 0.5,
-        scale: Scale = None,
-        max_side: int | None = 2048,
-    ) -> "Axes":
-        """Draw the heatmap with matplotlib, in pixels of the upload.
-
-        Args:
-            ax: where to draw, without importing pyplot; None for a new figure of pyplot.
-            colorbar: whether to draw a colour bar, in the map's units, beside it.
-            title: of the axes; None for `caption`.
-            view: the heatmap over the picture, or alone.
-            colormap, alpha, scale, max_side: see `render.Style`.
-
-        Returns:
-            The axes.
-
-        Raises:
-            OptionError: a value out of bounds, or an unknown name.
-        """
-        style = render.Style(view, colormap, alpha, scale, max_side)
-        if ax is None:
-            from matplotlib import pyplot  # matplotlib takes long to import
-
-            ax = pyplot.subplots()[1]
-        if not hasattr(ax, "imshow"):
-            raise OptionError(f"ax is a {type(ax).__name__}; give one Axes, such as axes[0].", "ax")
-        width, height = self.geometry.width, self.geometry.height
-        ax.imshow(self.draw_map(style), extent=(-0.5, width - 0.5, height - 0.5, -0.5))
-        ax.set_title(self.caption if title is None else title)
-        ax.set_axis_off()
-        if colorbar:
-            from matplotlib.cm import ScalarMappable
-            from matplotlib.colors import Normalize
-
-            name = style.colormap or render.default_colormap(self.signed)
-            colours = ScalarMappable(Normalize(*_ends(self, style)), Colormap(name).to_mpl())
-            against = f" rather than {self.against.label}" if self.against else ""
-            ax.figure.colorbar(colours, ax=ax, label=f"evidence for {self.target.label}{against}")
-        return ax
+    def _preview(self) -> Image.Image:
+        # Regions are labelled, and each has a scale of its own.
+        return self.draw(render.Style(max_side=800)) if self.regions else super()._preview()
 
     def document(self) -> dict[str, Any]:
         """Return everything but the picture for JSON, with the heatmap's values in rows."""
@@ -210,31 +136,6 @@ class Explanation(Drawing):
             "methods": np.array([self.method]),
             **proof_arrays([self.proof]),
         }
-
-    def _preview(self) -> Image.Image:
-        """Return the drawing under its caption and, where it is one map, above the colours' meaning."""
-        style = render.Style(max_side=800)
-        drawing = self.draw(style)
-        if self.regions:  # these are labelled, and each has a scale of its own
-            return drawing
-        bar = _colour_bar(self, style, drawing.width)
-        whole = Image.new("RGB", (drawing.width, drawing.height + _LINE), "white")
-        whole.paste(drawing, (0, 0))
-        whole.paste(bar, (0, drawing.height))
-        return render.panel([whole], [self.caption], bar=_LINE)
-
-    def __repr__(self) -> str:
-        return f"Explanation({self.caption}, {self.geometry.width}x{self.geometry.height})"
-
-
-def draw_map(
-    picture: Image.Image, geometry: Geometry, values: NDArray[np.float32], signed: bool, style: render.Style
-) -> Image.Image:
-    """Return a raw map (h, w) drawn in a style, RGB; arguments as the attributes of `Explanation`."""
-    small = render.fit(picture, style.max_side)
-    placement = geometry.scaled(*small.size)
-    heatmap = render.normalize(placement.lay(values), signed, render.ends(values, style.scale))
-    return render.draw(small, heatmap, placement, signed, style)
 
 
 def region_sheet(explanation: Explanation, style: render.Style) -> Image.Image:
@@ -350,27 +251,3 @@ def _regions(attribution: Attribution, row: int, model: Model) -> tuple[Region, 
         return ()
     parts = zip(regions.maps[row].cpu().numpy(), regions.gains[row].tolist(), regions.outputs[row], strict=True)
     return tuple(Region(values, gain, tuple(model.task.describe(outputs))) for values, gain, outputs in parts)
-
-
-def _ends(explanation: Explanation, style: render.Style) -> tuple[float, float]:
-    """Return the values of the first and the last colour."""
-    picture = render.fit(explanation.picture, style.max_side)
-    values = explanation.geometry.scaled(*picture.size).lay(explanation.map)
-    return render.value_range(values, explanation.signed, render.ends(explanation.map, style.scale))
-
-
-def _colour_bar(explanation: Explanation, style: render.Style, width: int) -> Image.Image:
-    low, high = (f"{value:.3g}" for value in _ends(explanation, style))
-    bar = Image.new("RGB", (width, _LINE), "white")
-    pen = ImageDraw.Draw(bar)
-    font = render.font_for(low + high, _LINE * 0.62)
-    margin = _LINE // 4
-    left, right = margin, width - margin
-    pen.text((left, _LINE / 2), low, "black", font, "lm")
-    pen.text((right, _LINE / 2), high, "black", font, "rm")
-    start, stop = left + int(font.getlength(low)) + margin, right - int(font.getlength(high)) - margin
-    if stop > start:  # a picture of a few pixels has room for the numbers alone
-        values = np.linspace(-1 if explanation.signed else 0, 1, stop - start, dtype=np.float32)
-        strip = render.colour(np.tile(values, (_LINE // 2, 1)), explanation.signed, style.colormap)
-        bar.paste(strip, (start, _LINE // 4))
-    return bar

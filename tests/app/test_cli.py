@@ -1,14 +1,18 @@
 import json
+import logging
+import re
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from seewhy.app.cli import main
-from seewhy.app.cli.run import open_service
+from seewhy.app.cli import main, picture_answers
+from seewhy.app.cli import run as cli_run
+from seewhy.app.cli.run import open_service, watch
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.server import start
@@ -50,6 +54,28 @@ def test_explain_json_with_options_of_the_method(run, tmp_path):
     answer = json.loads(out.read_text())
     assert answer["method"]["options"] == {"sign": "signed", "smooth": "none"}
     assert answer["explanations"][0]["target"]["label"] == "tabby"
+
+
+def test_options_of_methods_are_options_of_commands(run, tmp_path):
+    out = tmp_path / "out.json"
+    line = ("--method", "integrated-gradients", "--steps", 2, "--baseline", "given", "--sign", "signed")
+    result = run("explain", EXAMPLES / "cat.png", "-o", out, *line, "--value", 1, "--value", 2, "--option", "value=3")
+    assert result.exit_code == 0, result.output
+    assert json.loads(out.read_text())["method"]["options"] == {
+        "sign": "signed",
+        "smooth": "none",
+        "steps": 2,
+        "baseline": "given",
+        "value": [3, 1, 2],
+    }
+
+
+@pytest.mark.parametrize(("given", "there"), [([], set()), (["--values"], {"values"}), (["--values", "map"], {"map"})])
+def test_values_are_those_of_the_heatmap_or_of_the_map(run, tmp_path, given, there):
+    out = tmp_path / "out.json"
+    assert run("explain", EXAMPLES / "cat.png", "-o", out, *given).exit_code == 0
+    (explanation,) = json.loads(out.read_text())["explanations"]
+    assert {"values", "map"} & {name for name, value in explanation["heatmap"].items() if value} == there
 
 
 def test_one_bad_picture_of_several_is_reported_and_the_rest_done(run, tmp_path):
@@ -94,6 +120,72 @@ def test_predict(run):
     assert len(result.output.strip().splitlines()) == 3
 
 
+def test_predictions_as_json_are_a_line_for_each_picture(run, client):
+    pictures = [EXAMPLES / "coffee.png", EXAMPLES / "cat.png"]
+    result = run("predict", *pictures, "--top", 2, "--format", "json")
+    assert result.exit_code == 0
+    for line, picture in zip(result.stdout.splitlines(), pictures, strict=True):
+        answer = json.loads(line)
+        assert answer.pop("picture") == str(picture)
+        response = client.post("/predict?top=2", data=picture.read_bytes(), content_type="image/png")
+        expected = response.get_json()
+        assert answer.keys() == expected.keys()
+        assert [row["label"] for row in answer["predictions"]] == [row["label"] for row in expected["predictions"]]
+
+
+def test_a_quiet_command_prints_errors_and_results_only(run, tmp_path):
+    bad = tmp_path / "bad.png"
+    bad.write_text("no picture")
+    result = run("explain", EXAMPLES / "cat.png", bad, "-o", f"{tmp_path}/maps/", "-q")
+    assert result.exit_code == 1
+    assert (tmp_path / "maps" / "cat.seewhy.png").exists()
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"Error: {bad}: ")
+    assert "espresso" in run("predict", EXAMPLES / "coffee.png", "-q").stdout
+    assert run("segment", EXAMPLES / "cat.png", "-q").exit_code == 2  # no segmenter
+
+
+def test_a_verbose_command_prints_times_to_the_standard_error(run, tmp_path):
+    result = run("explain", EXAMPLES / "cat.png", "-o", tmp_path / "cat.png", "-v")
+    assert result.stdout.count("\n") == 1
+    assert "efficientnet_lite0: weights imagenet, float32 on cpu, loaded in" in result.stderr
+    assert re.search(r"cat.png: decode \d+ ms, queue \d+ ms, explain \d+ ms, render \d+ ms", result.stderr)
+    assert run("explain", EXAMPLES / "cat.png", "-o", tmp_path / "cat.png").stderr == ""  # nothing of it remains
+    assert not logging.getLogger("seewhy").isEnabledFor(logging.INFO)
+
+
+class Slow:
+    """A ticket whose work takes three glances."""
+
+    def __init__(self):
+        self.shares = [None, 0.25, 0.5, 1.0]
+        self.share = None
+
+    def wait(self, seconds):
+        self.share = self.shares.pop(0)
+        return not self.shares
+
+
+def test_the_progress_of_one_picture_is_that_of_its_passes(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(cli_run, "_SHORT", 0)
+    monkeypatch.setattr(cli_run, "tqdm", partial(cli_run.tqdm, mininterval=0))
+    watch(Slow())
+    drawn = [int(share) for share in re.findall(r"(\d+)%", capsys.readouterr().err)]
+    assert list(dict.fromkeys(drawn)) == [0, 25, 50]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "watched"), [([], 1), (["-q"], 0), (["-v"], 0), ([EXAMPLES / "coffee.png", "-o", "maps/"], 0)]
+)
+def test_the_passes_of_a_single_picture_are_shown(run, tmp_path, monkeypatch, arguments, watched):
+    tickets = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(picture_answers, "watch", tickets.append)
+    assert run("explain", EXAMPLES / "cat.png", *arguments).exit_code == 0
+    assert len(tickets) == watched
+
+
 def test_predict_from_standard_input(run):
     assert "espresso" in run("predict", "-", input=(EXAMPLES / "coffee.png").read_bytes()).stdout
 
@@ -105,6 +197,18 @@ def test_models_layers_methods(run):
     assert "*layer4" in run("layers", "resnet18").output
     assert "*encoder.layers.encoder_layer_11.ln_1" in run("layers", "vit_b_16").output
     assert "arxiv.org/abs/1610.02391" in run("methods").output
+
+
+def test_one_method_is_described_with_its_equation_and_paper(run):
+    text = run("methods", "SmoothGrad").output
+    assert "\\frac{\\partial y^t}{\\partial x_{cij}}" in text
+    assert "arxiv.org/abs/1706.03825" in text
+    assert "forwards: 1 + samples; backwards: samples" in text
+    assert "samples [integer] default 25: Number of noisy copies" in text
+    assert "gradcam" not in text
+    result = run("methods", "smothgrad")
+    assert result.exit_code == 2
+    assert "Near matches: smoothgrad" in result.output
 
 
 def test_settings_prints_every_variable(run):

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -62,6 +63,20 @@ def test_options_and_targets_reach_methods_and_metrics(run, folder, tmp_path):
     assert [row["method"] for row in document["methods"]] == ["gradcam"]
     assert document["pictures"] == [str(folder / "cat.png")]
     assert document["methods"][0]["metrics"]["insertion"]["low"] is None
+
+
+def test_a_picture_marks_where_the_targets_are(run, folder, tmp_path):
+    left = np.zeros((300, 451), np.uint8)
+    left[:, :225] = 255
+    values = {}
+    for name, mask in (("left", left), ("right", 255 - left)):
+        Image.fromarray(mask).save(tmp_path / f"{name}.png")
+        line = ("--methods", "gradcam", "--metrics", "energy-in-box", "--no-controls", "-o", tmp_path / f"{name}.json")
+        result = run("evaluate", EXAMPLES / "cat.png", *line, "--truth", tmp_path / f"{name}.png")
+        assert result.exit_code == 0, result.output
+        values[name] = float(result.stdout.split()[-1])
+    assert values["left"] + values["right"] == pytest.approx(1, abs=0.02)
+    assert values["left"] > values["right"]  # where the cat is
 
 
 def test_a_picture_that_cannot_be_read_is_left_out_and_named(run, folder):

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -306,6 +307,15 @@ def on_a_terminal(*arguments, interrupted_at=None, **environ):
                 interrupted_at = None
     os.close(reader)
     return text.decode(), process.wait()
+
+
+@pytest.mark.slow
+def test_on_a_terminal_there_is_a_bar_of_a_single_picture_that_takes_long():
+    line = ("explain", str(EXAMPLES / "cat.png"), "--method", "rise", "--samples", "3000")
+    text, status = on_a_terminal(*line, interrupted_at=b"% ")
+    assert re.search(r"\d+% .* \d\d:\d\d<", text), text
+    assert "Interrupted: 0 of 1 pictures done." in text
+    assert status == 130
 
 
 @pytest.mark.slow

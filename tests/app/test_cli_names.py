@@ -1,10 +1,13 @@
 """Help and completion are quick, and the names in them are the true ones."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from importlib.metadata import version
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -14,7 +17,9 @@ from seewhy.app.pipeline.edit_options import InterveneOptions
 from seewhy.app.pipeline.options import (
     CaptureOptions,
     DrawingOptions,
+    EvaluateOptions,
     ExplainOptions,
+    MethodOptions,
     PredictOptions,
     SegmentOptions,
     SimilarOptions,
@@ -23,7 +28,7 @@ from seewhy.app.pipeline.options import (
 from seewhy.app.pipeline.parse import parse
 from seewhy.explainers import list_methods
 from seewhy.explainers.methods.catalogue import option_names
-from seewhy.explainers.trust.metrics.catalogue import list_metrics
+from seewhy.explainers.trust.metrics.catalogue import METRICS, list_metrics
 from seewhy.models import list_models
 from tests.app.conftest import EXAMPLES
 
@@ -61,6 +66,21 @@ def test_help_imports_nothing_heavy():
     assert heavy == []
 
 
+@pytest.mark.parametrize("name", main.commands)
+def test_help_has_examples_that_are_valid(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for file in ("first.jpg", "second.jpg", "dog.jpg", "edits.json", "boxes.csv"):
+        (tmp_path / file).touch()
+    text = CliRunner().invoke(main, [name, "--help"], terminal_width=200).output
+    lines = re.findall(r"seewhy .*", text.partition("Examples:")[2] or text.partition("SHELL.")[2])
+    assert lines
+    for line in lines:
+        words = shlex.split(re.split(r" [|>]+ |\)", line)[0])
+        assert words[:2] == ["seewhy", name]
+        with main.commands[name].make_context(name, words[2:]):
+            pass
+
+
 REFUSED = {
     "explain nowhere.png": "nowhere.png: No such file or directory",
     f"explain {__file__}": "test_cli_names.py: The bytes are not a readable picture",
@@ -75,6 +95,10 @@ REFUSED = {
     "explain cat.png --summary rows.xls": "use .csv, .jsonl",
     "explain cat.png --method gradcam --option samples=3": "`samples` is an option of smoothgrad",
     "explain cat.png --method saliency --layer bn2": "Method 'saliency' uses no layer",
+    "explain cat.png --method gradcam --samples 3": "`samples` is an option of smoothgrad",
+    "explain cat.png --sampels 3": "No such option '--sampels'. (Did you mean one of: '--samples'",
+    "evaluate cat.png --rod.imputation fast": "'--road.imputation'",
+    "evaluate cat.png --truth cat.png --boxes cat.png": "Use either --boxes or --truth",
     "explain cat.png --option sampels=3": "No method has an option 'sampels'. Near matches: samples.",
     "predict cat.png --top 0": "top: It must be greater than or equal to 1.",
     "predict nowhere.png elsewhere.png": "2 of 2 pictures failed.",
@@ -112,22 +136,37 @@ def test_methods_of_ones_own_and_their_options_are_not_refused_early(run, monkey
 
 
 def test_the_commands_are_the_whole_command():
-    listed = CliRunner().invoke(main, ["--help"]).output.partition("Commands:\n")[2]
+    listed = CliRunner().invoke(main, ["--help"]).output.partition("Commands:\n")[2].partition("\n\n")[0]
     assert [line.split()[0] for line in listed.splitlines()] == list(main.commands)
 
 
-@pytest.mark.parametrize(
-    ("command", "schema"),
-    [
-        ("explain", ExplainOptions),
-        ("predict", PredictOptions),
-        ("segment", SegmentOptions),
-        ("similar", SimilarOptions),
-        ("trace", TraceOptions),
-        ("capture", CaptureOptions),
-        ("intervene", InterveneOptions),
-    ],
-)
+COMMANDS_OF = [
+    ("explain", ExplainOptions),
+    ("evaluate", EvaluateOptions),
+    ("predict", PredictOptions),
+    ("segment", SegmentOptions),
+    ("similar", SimilarOptions),
+    ("trace", TraceOptions),
+    ("capture", CaptureOptions),
+    ("intervene", InterveneOptions),
+]
+"""Commands, and the options of the requests that they correspond to."""
+
+
+@pytest.mark.parametrize(("command", "schema"), COMMANDS_OF)
+def test_commands_take_all_options_of_requests_by_their_names(command, schema):
+    command = main.commands[command]
+    taken = {name for parameter in command.get_params(click.Context(command)) for name in parameter.opts}
+    second = {ExplainOptions: ["mask"], EvaluateOptions: ["truth"], InterveneOptions: ["other"]}
+    wanted = [*schema.model_fields, *second.get(schema, [])]
+    if issubclass(schema, MethodOptions):
+        wanted += [name for options in option_names().values() for name in options if name != "layers"]
+    if schema is EvaluateOptions:
+        wanted += [f"{name}.{option}" for name, metric in METRICS.items() for option in metric.options]
+    assert taken >= {f"--{name.replace('_', '-')}" for name in wanted}
+
+
+@pytest.mark.parametrize(("command", "schema"), [pair for pair in COMMANDS_OF if pair[0] != "evaluate"])
 def test_options_of_commands_have_the_defaults_of_requests(command, schema):
     required = {"layer": ["bn2"], "edits": [{"op": "zero", "layer": "bn2"}]}
     required = {name: value for name, value in required.items() if name in schema.model_fields}
@@ -143,6 +182,7 @@ def test_names_read_from_the_source_are_those_of_the_catalogues():
     assert names.method_names() == sorted(list_methods())
     assert names.metric_names() == sorted(list_metrics())
     assert names.option_names() == option_names()
+    assert names.metric_option_names() == {name: list(metric.options) for name, metric in METRICS.items()}
 
 
 @pytest.fixture
@@ -185,6 +225,7 @@ def test_a_cache_that_cannot_be_written_is_no_fault(cache, monkeypatch):
 COMPLETED = {
     "seewhy ex": ["explain"],
     "seewhy explain --skip": ["--skip-existing"],
+    "seewhy explain --sam": ["--samples"],
     "seewhy explain --method gradcam": ["gradcam", "gradcam++", "gradcam-elementwise"],
     "seewhy explain --view o": ["overlay"],
     "seewhy explain --colormap BA": ["batlow", "balance"],

@@ -37,6 +37,7 @@ def ask(url):
 @pytest.mark.slow
 def test_the_client_of_kserve(ask):
     answer = ask("with_kserve.py")
+    assert answer["v1_live"] is True
     assert answer["v1_ready"] is True
     assert answer["v1_predictions"] == [[BEST]] * 2
     assert answer["v1_target"] == "tabby"
@@ -61,6 +62,7 @@ def test_the_client_of_triton(ask):
     assert answer["ready"] == [True] * 3
     assert answer["version_ready"] == [True, False]
     assert answer["server"] == "seewhy"
+    assert answer["configuration"] == [16, "TYPE_FP32"]
     assert answer["inputs"][2] == ["input", "FP32", [-1, 3, 224, 224]]
     assert answer["classes"] == ["tiger cat"] * 2
     assert max(range(1000), key=answer["logits"].__getitem__) == 282
@@ -112,8 +114,11 @@ def client(generated, url):
 def call(generated, client):
     """Call an operation of the generated client; return the typed answer."""
 
+    folder = Path(generated("generated_client.api").__file__).parent
+
     def run(operation, *place, **arguments):
-        module = generated(f"generated_client.api.default.{operation}")
+        (file,) = folder.glob(f"*/{operation}.py")
+        module = generated(f"generated_client.api.{file.parent.name}.{operation}")
         response = module.sync_detailed(*place, client=client, **arguments)
         return response.status_code, response.parsed
 

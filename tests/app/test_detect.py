@@ -288,6 +288,10 @@ def test_the_command_shows_and_explains_boxes(models, model, tmp_path, monkeypat
     line = result.output.splitlines()[1].split()
     assert line[1:3] == ["box:0", first.label]
     assert [float(edge) for edge in line[3].split(",")] == pytest.approx(first.box, abs=2)
+    result = CliRunner().invoke(main, ["detect", str(CAT), "--model", "street", "--format", "json"])
+    answer = json.loads(result.output)
+    assert (answer["picture"], answer["model"]["name"]) == (str(CAT), "street")
+    assert answer["boxes"][0]["label"] == first.label
     command = ["explain", str(CAT), "--model", "street", "-o", str(tmp_path / "out.json")]
     result = CliRunner().invoke(main, [*command, "--target", "box:1", "--attribute", "y1", "--method", "odam"])
     assert result.exit_code == 0, result.output

@@ -35,6 +35,42 @@ def test_no_picture(client, path):
     problem(client.post(path, data={"image": "not a file"}, content_type="multipart/form-data"), 400)
 
 
+FORMS = ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_picture_that_says_what_it_is_needs_no_content_type(client, cat, form):
+    picture = encoded(Image.open(io.BytesIO(cat)).convert("RGB").resize((60, 40)), form)
+    for kind in ("application/x-www-form-urlencoded", "application/octet-stream", None):
+        response = client.post("/predict?top=2", data=picture, content_type=kind)
+        assert response.status_code == 200, response.text
+        assert len(response.get_json()["predictions"]) == 2
+    hint = "for a body that does not begin like a picture. Send it as the multipart file field"
+    for body in (b"image=abc", b'{"image": "abc"}', picture[4:]):
+        for kind in ("application/x-www-form-urlencoded", None):
+            assert hint in problem(client.post("/predict", data=body, content_type=kind), 415)["detail"]
+    assert "second picture" in problem(client.post("/similar", data=picture), 400)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "status", "detail"),
+    [
+        ("PUT", "/predict", 405, "supports OPTIONS, POST. Send a picture in a POST request: curl --data-binary"),
+        ("PUT", "/predict/cat.png", 404, "curl -T appends the name of the file to an address that ends in a slash."),
+        ("POST", "/predict/", 404, "leave out the slash at its end."),
+        ("GET", "/models/", 404, "leave out the slash at its end."),
+        ("POST", "/predct/", 404, "GET /openapi.json lists the paths."),
+        ("PUT", "/nowhere/cat.png", 404, "GET /openapi.json lists the paths."),
+        ("POST", "/predict/cat.png", 404, "GET /openapi.json lists the paths."),
+        ("DELETE", "/predict", 405, "This path supports OPTIONS, POST."),
+    ],
+)
+def test_errors_about_paths_say_what_to_do(client, cat, verb, path, status, detail):
+    text = problem(client.open(path, method=verb, data=cat), status)["detail"]
+    assert detail in text
+    assert ("curl" in text) == ("curl" in detail)
+
+
 def test_empty_file(post):
     assert faults(problem(post(b""), 415)) == {"image"}
 

@@ -42,6 +42,19 @@ def test_every_route_is_described(app, client):
     assert served - internal == described
 
 
+def test_every_operation_has_one_of_the_described_tags(client):
+    content = document(client)
+    used = {}
+    for path, verbs in content["paths"].items():
+        for operation in verbs.values():
+            (tag,) = operation["tags"]
+            used.setdefault(tag, []).append(path)
+    assert used.keys() == {tag["name"] for tag in content["tags"]}
+    assert used["Catalogue"] == ["/models", "/models/{name}", "/models/{name}/layers", "/methods", "/colormaps"]
+    assert {path[:3] for path in used["Open Inference Protocol V2"]} == {"/v2"}
+    assert all(tag["description"].endswith(".") for tag in content["tags"])
+
+
 def test_every_option_is_described_for_every_carrier(client):
     explain = document(client)["paths"]["/explain"]["post"]
     options = set(ExplainOptions.model_fields)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from PIL import Image
 from torch import nn
 
-from seewhy import explain, segment, wrap_model
+from seewhy import Client, explain, segment, wrap_model
 from seewhy.app import create_app
 from seewhy.app.answers import schemas
 from seewhy.app.cli import main
@@ -27,6 +27,7 @@ from seewhy.app.settings import Settings
 from seewhy.explainers.errors import PictureTooLargeError
 from seewhy.explainers.imaging.decode import Probe
 from tests.app.conftest import EXAMPLES, encoded
+from tests.app.serving import live
 from tests.app.test_report import record_of
 from tests.explainers.test_segmentation import CAT, LABELS, SIZE, Segmenter
 from tests.grids import few
@@ -122,6 +123,15 @@ def test_an_uploaded_mask_is_the_region(ask, client, model):
     body = {"image": base64.b64encode(CAT.read_bytes()).decode(), "mask": base64.b64encode(png(MASK)).decode()}
     again = client.post("/explain?format=json", json=body).json["explanations"][0]
     assert again["target"] == explanation["target"]
+
+
+def test_the_client_sends_a_mask(app, model):
+    with live(app) as url:
+        there = Client(url).explain(CAT, target=MASK)
+    here = explain(model, CAT, target=MASK)
+    assert there.caption == here.caption
+    assert there.outside == pytest.approx(here.outside, abs=1e-3)
+    np.testing.assert_allclose(there.heatmap, here.heatmap, atol=2e-2)
 
 
 @pytest.mark.parametrize("region", few(["region", "border", "picture"], ["border"]))

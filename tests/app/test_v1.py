@@ -196,3 +196,22 @@ def test_it_is_said_which_picture_is_at_fault(ask, text):
 def test_our_own_routes_keep_their_errors(client):
     assert client.get("/models/nonesuch").mimetype == "application/problem+json"
     assert client.get("/v12/models").mimetype == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("*/*", "application/json"),
+        ("application/json", "application/json"),
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", "text/html"),
+        ("text/html", "text/html"),
+        (None, "text/html"),
+    ],
+)
+def test_the_live_probe_and_the_page_share_a_path(client, accept, kind):
+    response = client.get("/", headers={"Accept": accept} if accept else {})
+    assert (response.status_code, response.mimetype) == (200, kind)
+    assert "Accept" in response.headers["Vary"]
+    if kind == "application/json":
+        assert response.get_json() == {"status": "alive"}
+    response.close()

@@ -24,6 +24,24 @@ from seewhy.app.memory.budget import MemoryBudget
 MODEL = "efficientnet_lite0"
 
 
+def test_the_configuration_has_the_tensors_of_a_model_without_the_axis_of_pictures(client, app):
+    configuration = client.get(f"/v2/models/{MODEL}/config").get_json()
+    assert client.get(f"/v2/models/{MODEL}/versions/1/config").get_json() == configuration
+    assert configuration["max_batch_size"] == app.extensions["seewhy"].settings.max_instances
+    assert configuration["input"] == [
+        {"name": "image", "data_type": "TYPE_STRING", "dims": [1], "optional": True},
+        {"name": "pixels", "data_type": "TYPE_UINT8", "dims": [-1, -1, 3], "optional": True},
+        {"name": "input", "data_type": "TYPE_FP32", "dims": [3, 224, 224], "optional": True},
+    ]
+    described = client.get(f"/v2/models/{MODEL}").get_json()
+    assert [row["name"] for row in configuration["output"]] == [row["name"] for row in described["outputs"]]
+    assert configuration["output"][0] == {"name": "logits", "data_type": "TYPE_FP32", "dims": [1000]}
+    assert configuration["platform"] == described["platform"]
+    for path in (f"{MODEL}/versions/2/config", "no/such/config"):
+        assert client.get(f"/v2/models/{path}").status_code == 404
+    assert "model_configuration" in client.get("/v2").get_json()["extensions"]
+
+
 def test_binary_numbers_are_not_copied_and_items_are_counted():
     def parse(datatype, shape, binary):
         entry = {"name": "x", "shape": shape, "datatype": datatype, "parameters": {"binary_data_size": len(binary)}}

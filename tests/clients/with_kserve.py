@@ -18,6 +18,7 @@ async def ask(url, picture):
     results = {}
     text = base64.b64encode(picture).decode()
     async with InferenceRESTClient(RESTConfig(protocol="v1")) as client:
+        results["v1_live"] = await client.is_server_live(url)
         results["v1_ready"] = await client.is_model_ready(url, MODEL)
         body = {"instances": [{"image": {"b64": text}}, {"b64": text}], "parameters": {"top": 1}}
         results["v1_predictions"] = (await client.infer(url, body, model_name=MODEL))["predictions"]

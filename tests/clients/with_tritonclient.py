@@ -26,6 +26,8 @@ def ask(url, picture):
         results["version_ready"] = [client.is_model_ready(MODEL, "1"), client.is_model_ready(MODEL, "2")]
         results["server"] = client.get_server_metadata()["name"]
         metadata = client.get_model_metadata(MODEL)
+        configuration = client.get_model_config(MODEL)
+        results["configuration"] = [configuration["max_batch_size"], configuration["output"][0]["data_type"]]
         results["inputs"] = [[item["name"], item["datatype"], item["shape"]] for item in metadata["inputs"]]
 
         encoded = tensor("image", np.array([picture, picture], dtype=object), "BYTES")

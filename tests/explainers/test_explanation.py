@@ -1,4 +1,5 @@
 import io
+import json
 import math
 from pathlib import Path
 
@@ -7,8 +8,14 @@ import pytest
 import torch
 from PIL import Image
 
-from seewhy.explainers import GradCAM, Saliency, compare, explain, rank_correlation
-from seewhy.explainers.errors import LayerError, OptionError, TargetError, UnreadablePictureError
+from seewhy.explainers import GradCAM, Saliency, compare, explain, predict, rank_correlation
+from seewhy.explainers.errors import (
+    LayerError,
+    OptionError,
+    TargetError,
+    UnreadablePictureError,
+    UnsupportedModuleError,
+)
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.results.explanation import Explanation, explanations
 from seewhy.explainers.tasks.classification import Classification, ClassPrediction
@@ -130,7 +137,7 @@ def test_it_saves_itself_and_shows_itself(lite0, tmp_path):
     assert Image.open(file).tobytes() == result.overlay(alpha=1.0).tobytes()
     assert result._repr_png_().startswith(b"\x89PNG")
     for suffix in ("", ".npy", ".psd"):  # the last of which Pillow reads, and does not write
-        with pytest.raises(OptionError, match=r"\.npz, \.png or another picture suffix"):
+        with pytest.raises(OptionError, match=r"\.npz, \.png, \.jpg, \.webp or another picture suffix"):
             result.save(tmp_path / f"a{suffix}")
     assert [*tmp_path.iterdir()] == [file]
 
@@ -169,9 +176,61 @@ def test_several_methods_explain_the_same_class(lite0):
     assert len({result.target.index for result in results}) == 1
     alone = explain(lite0, picture, method="hirescam", layer="bn2", sign="signed")
     np.testing.assert_allclose(results[1].map, alone.map, rtol=1e-5)
+    assert repr(results) == (
+        "Comparison(tiger cat 39.3% by gradcam, hirescam, saliency; rank correlations "
+        f"{min(results.agreement.values()):.2f} to 1.00)"
+    )
     # The head sees only the mean of the last layer, so the two are the same there.
     assert rank_correlation(results[0].map, results[1].map) > 0.999
     with pytest.raises(OptionError, match="None of these methods has an option 'sing'"):
         compare(lite0, picture, ("gradcam", "saliency"), sing="signed")
     with pytest.raises(OptionError, match="`compare` takes several"):
         explain(lite0, picture, method=["gradcam"])
+    with pytest.raises(OptionError, match="empty"):
+        compare(lite0, picture, [])
+
+
+def test_a_comparison_is_one_value(lite0, tmp_path):
+    results = compare(lite0, PICTURE, ("gradcam", "saliency", "hirescam"), target="tabby")
+    assert results.target == results[0].target
+    assert results.predictions == results[1].predictions
+    assert results[1:] == results.explanations[1:]
+    assert list(results.agreement) == [("gradcam", "saliency"), ("gradcam", "hirescam"), ("saliency", "hirescam")]
+    first, second = results[:2]
+    assert results.agreement["gradcam", "saliency"] == rank_correlation(first.map, second.map)
+
+    shown = Image.open(io.BytesIO(results._repr_png_()))
+    assert max(shown.size) <= 1200
+    assert shown.size == results.overlay(max_side=1200).size
+    large = np.asarray(results.overlay())
+    assert large.shape[1] == 2 * 300
+    tile = np.asarray(results[1].overlay())
+    bar = (large.shape[0] - 2 * 200) // 3  # of the title, and above each row
+    np.testing.assert_array_equal(large[2 * bar : 2 * bar + 200, 300:], tile)
+
+    with Image.open(results.save(tmp_path / "maps.png", max_side=400)) as drawing:
+        assert max(drawing.size) <= 400
+    document = json.loads(results.save(tmp_path / "maps.json").read_text())
+    assert [part["method"] for part in document["explanations"]] == list(results.methods)
+    assert document["agreement"][0] == {
+        "methods": ["gradcam", "saliency"],
+        "rank_correlation": results.agreement["gradcam", "saliency"],
+    }
+    with np.load(results.save(tmp_path / "maps.npz")) as file:
+        assert file["heatmaps"].shape == (3, 200, 300)
+        np.testing.assert_array_equal(file["maps_1"], second.map)
+        assert file["methods"].tolist() == list(results.methods)
+        assert file["targets"].tolist() == [results.target.index] * 3
+    with pytest.raises(OptionError, match=r"'.xyz' is not a supported format; use .json, .npz, .png, .jpg, .webp"):
+        results.save(tmp_path / "maps.xyz")
+
+
+def test_predictions_of_a_picture(lite0):
+    rows = predict(lite0, PICTURE, top=3)
+    assert rows == explain(lite0, PICTURE).predictions[:3]
+    assert rows[0].probability > rows[1].probability > rows[2].probability
+    assert len(predict(lite0, PICTURE)) == 5
+    with pytest.raises(OptionError, match="top is 0"):
+        predict(lite0, PICTURE, top=0)
+    with pytest.raises(UnsupportedModuleError):
+        predict(lite0.module, PICTURE)

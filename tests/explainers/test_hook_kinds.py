@@ -1,6 +1,7 @@
 """The four kinds of hook: who runs when, what may be replaced, and what is left when the session ends."""
 
 import gc
+import re
 import weakref
 
 import pytest
@@ -129,6 +130,106 @@ def test_a_single_gradient_may_be_returned_bare_and_misfits_are_refused():
         hooks.full_backward(lambda module, grad_input, grad_output: grad_input[0] * 3, "0")
         net(x).sum().backward()
     assert x.grad.tolist() == [3, 3]
+
+
+def clip(module, grad_input, grad_output):
+    return grad_input[0][:1]
+
+
+def drop(module, args, output):
+    return output[:, :1]
+
+
+WRONG_ARITY = [
+    ("before_forward", {}, "module, args"),
+    ("before_forward", {"with_kwargs": True}, "module, args, kwargs"),
+    ("after_forward", {}, "module, args, output"),
+    ("after_forward", {"with_kwargs": True}, "module, args, kwargs, output"),
+    ("full_backward_pre", {}, "module, grad_output"),
+    ("full_backward", {}, "module, grad_input, grad_output"),
+    ("output_gradient", {}, "gradient"),
+    ("parameter_gradient", {}, "gradient"),
+]
+"""Methods of a session, their options, and the arguments of their hooks."""
+
+
+@pytest.mark.parametrize(("method", "options", "arguments"), WRONG_ARITY)
+def test_a_hook_of_another_arity_is_refused_by_its_name(method, options, arguments):
+    def wrong(a, b, c, d, e):
+        pass
+
+    net = nn.Sequential(nn.Linear(2, 1))
+    where = "0.weight" if method == "parameter_gradient" else "0"
+    with HookSession(net) as hooks:
+        register = getattr(hooks, method)
+        with pytest.raises(TypeError) as refused:
+            register(wrong, where, **options)
+        assert f"`{method}` calls hook({arguments}), but wrong (test_hook_kinds.py:" in str(refused.value)
+        assert "takes (a, b, c, d, e): missing a required argument" in str(refused.value)
+        parts = arguments.split(", ")
+        right = {1: lambda a: None, 2: lambda a, b: None, 3: lambda a, b, c: None, 4: lambda a, b, c, d: None}
+        for hook in (right[len(parts)], lambda *_: None, torch.relu):  # the last of which has no signature
+            register(hook, where, **options).remove()
+
+
+def test_errors_about_what_a_hook_returned_name_the_hook_and_its_place():
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    for method, hook, where, message in [
+        ("full_backward", clip, "0", "clip (test_hook_kinds.py:"),
+        ("full_backward", clip, "0", "of full_backward at '0' returned shape (1, 2) for a gradient of shape (2, 2)"),
+        ("full_backward_pre", lambda module, grad_output: grad_output * 2, "0", "of full_backward_pre at '0'"),
+        ("output_gradient", torch.sum, "1", "The hook sum of output_gradient at '1' returned shape () for"),
+        ("parameter_gradient", lambda gradient: 7, "0.bias", "of parameter_gradient at '0.bias' returned int"),
+    ]:
+        x = torch.ones(2, 2, requires_grad=True)
+        with HookSession(net) as hooks:
+            getattr(hooks, method)(hook, where)
+            score = net(x).sum()
+            with pytest.raises(ValueError, match=re.escape(message)):
+                hooks.backward(score)
+
+
+def test_an_error_in_a_model_says_which_hooks_have_changed_shapes():
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+
+    def run(kind, *replacing):
+        with HookSession(net) as hooks:
+            for hook in replacing:
+                getattr(hooks, kind)(hook, "0")
+            net(torch.ones(2, 2))
+        return hooks
+
+    with pytest.raises(RuntimeError) as error:
+        run("after_forward", lambda module, args, output: 2 * output, drop)  # the first keeps the shape
+    (note,) = error.value.__notes__
+    assert re.match(r"The hook drop \(test_hook_kinds.py:\d+\) of after_forward at '0' had returned", note)
+    assert note.endswith("shapes (2, 1) in place of (2, 3).")
+    with pytest.raises(RuntimeError) as error:
+        run("before_forward", lambda module, args: args[0][:, :1])
+    assert "of before_forward at '0' had returned shapes (2, 1) in place of (2, 2)." in error.value.__notes__[0]
+    hooks = run("before_forward", lambda module, args: (args[0].repeat(2, 1),))
+    with pytest.raises(ZeroDivisionError) as error, hooks:
+        raise ZeroDivisionError
+    assert not hasattr(error.value, "__notes__"), "of the session before"
+
+
+def test_sessions_and_handles_say_what_they_are():
+    net = nn.Sequential(*(nn.Linear(2, 2) for _ in range(5)))
+    hooks = HookSession(net)
+    assert repr(hooks) == "HookSession(Sequential, closed)"
+    with hooks:
+        handle = hooks.after_forward(drop, nn.Linear)
+        hooks.parameter_gradient(torch.relu, "4.weight")
+        hooks.record("1", "2")
+        line = drop.__code__.co_firstlineno
+        text = f"HookHandle(after_forward: drop (test_hook_kinds.py:{line}) at '0', '1', '2' and 2 more"
+        assert repr(handle) == f"{text})"
+        places = "hooks at '0', '1', '2' and 3 more; records of '1', '2'"
+        assert repr(hooks) == f"HookSession(Sequential, open; {places})"
+        handle.remove()
+        assert repr(handle) == f"{text}, removed)"
+        assert repr(hooks) == "HookSession(Sequential, open; hooks at '4.weight'; records of '1', '2')"
+    assert repr(hooks) == "HookSession(Sequential, closed; records of '1', '2')"
 
 
 def test_output_gradients_are_replaced_before_the_backward_of_the_module():
@@ -573,7 +674,7 @@ def test_backward_reaches_hooks_behind_inputs_that_need_a_gradient_already():
     with HookSession(net) as outer, HookSession(net[1]) as inner:
         outer.record("*")
         inner.record("")
-        inner.full_backward(gradients.append, "").remove()
+        inner.full_backward(lambda *arguments: gradients.append(arguments), "").remove()
         inner.output_gradient(gradients.append, "")
         inner.backward(net(x).sum(), retain_graph=True)
     assert len(gradients) == 1

@@ -4,10 +4,13 @@ from importlib.resources import files
 from pathlib import Path
 from threading import Lock
 
-from flask import Blueprint, Response, current_app, send_from_directory
+from flask import Blueprint, Response, current_app, request, send_from_directory
 
+from seewhy.app.answers.schemas import HealthAnswer
 from seewhy.app.http.declaration import Declaration
 from seewhy.app.http.openapi import document
+from seewhy.app.http.routes import liveness
+from seewhy.app.http.routes.health import alive
 
 blueprint = Blueprint("pages", __name__)
 
@@ -48,7 +51,19 @@ def docs_asset(name: str) -> Response:
 
 
 @blueprint.get("/")
-@Declaration("The web page", media=_HTML, is_open=True)
+@Declaration(
+    "The web page; for KServe's clients, which accept anything, that the process is alive",
+    ("Browsers ask for `text/html` and get the page."),
+    answers=(HealthAnswer,),
+    media=_HTML,
+    statuses=(503,),
+    is_open=True,
+)
 def index() -> Response:
-    """Return the page: choose a picture, see its heatmap."""
-    return current_app.send_static_file("index.html")
+    """Return the page: choose a picture, see its heatmap. KServe's V1 clients take this path for the live probe."""
+    is_probe = request.accept_mimetypes.best_match(("application/json", "text/html")) == "application/json"
+    if is_probe:
+        liveness().require()
+    response = alive() if is_probe else current_app.send_static_file("index.html")
+    response.headers["Vary"] = "Accept"
+    return response

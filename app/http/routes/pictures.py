@@ -6,11 +6,11 @@ from flask import Blueprint, Response, request
 from pydantic import BaseModel
 
 from seewhy.app.answers.documents import (
+    detect_document,
     evaluation_document,
     explain_body,
     layers_of,
-    model_identity,
-    ranked,
+    predict_document,
 )
 from seewhy.app.answers.likeness_documents import similar_body
 from seewhy.app.answers.report import CONTENT_POLICY, report_body
@@ -155,8 +155,7 @@ def predict() -> Response:
     """Classify a picture."""
     upload = read_request(request)
     result = service().predict(upload.picture, parse(PredictOptions, upload.fields))
-    answer = PredictAnswer(model=model_identity(result.model), predictions=ranked(result.predictions))
-    return _timed(answer, result.timings)
+    return _timed(predict_document(result), result.timings)
 
 
 @blueprint.post("/detect")
@@ -165,8 +164,7 @@ def detect() -> Response:
     """Detect things in a picture: boxes with their numbers, labels and scores."""
     upload = read_request(request)
     result = service().detect(upload.picture, parse(Options, upload.fields))
-    answer = DetectAnswer(model=model_identity(result.model), boxes=list(result.boxes))
-    return _timed(answer, result.timings)
+    return _timed(detect_document(result), result.timings)
 
 
 def _timed(answer: BaseModel, timings: Timings) -> Response:

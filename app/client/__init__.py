@@ -1,0 +1,1 @@
+"""The client of a service: the library's interface over HTTP, without PyTorch."""

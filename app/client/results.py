@@ -1,0 +1,193 @@
+"""What a service answers: explanations that are drawn, saved and shown like those of the library."""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from seewhy.explainers.imaging.decode import read_picture
+from seewhy.explainers.imaging.geometry import Geometry
+from seewhy.explainers.results.map_drawing import MapDrawing
+from seewhy.explainers.results.map_panel import MapPanel
+
+
+class RemotePrediction(SimpleNamespace):
+    """A class, value, region or box, with the members that the service gives of it: `index`, `label` and others.
+
+    Attributes:
+        index: its place among the model's outputs.
+        label: what it is called.
+        probability: in [0, 1]; None where the model gives none.
+    """
+
+    index: int
+    label: str
+    probability: float | None
+
+    def __init__(self, members: Mapping[str, Any]) -> None:
+        super().__init__(**{"probability": None, **members})
+
+    @property
+    def name(self) -> int | str:
+        """What names it as a target."""
+        members = vars(self)
+        if "unit" in members:
+            return f"output:{self.index}" + (":down" if members.get("direction") == "down" else "")
+        if "box" not in members:
+            return self.index
+        edges = ",".join(f"{edge:.0f}" for edge in members["box"])
+        place = f"box:{edges if members['number'] is None else members['number']}"
+        return place if members.get("attribute", "score") == "score" else f"{place}:{members['attribute']}"
+
+    @property
+    def text(self) -> str:
+        """What the model says, for a person: ``37.1%``, ``41.2 years``."""
+        members = vars(self)
+        if "unit" in members:
+            down = ", down" if members.get("direction") == "down" else ""
+            return f"{members['value']:.4g} {members['unit']}".rstrip() + down
+        share: float = members["area"] if "area" in members else members["probability"]
+        text = f"{share:.1%}" if share >= 0.001 else "<0.1%"
+        if "area" in members:
+            return f"on {text}"
+        return text if members.get("attribute", "score") == "score" else f"{text}, {members['attribute']}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RemoteExplanation(MapDrawing):
+    """Why a model of a service gave a picture a class; it has the interface of `Explanation`.
+
+    Attributes:
+        upload: the picture's file, as it was sent.
+        geometry: the part of the upload that the model saw.
+        map: (h, w) float32, the method's raw map, from edge to edge of that part.
+        signed: whether negative values speak against the class.
+        target: the explained class.
+        predictions: the five most probable classes.
+        method: the method's name.
+        layers: paths of the layers used.
+        against: the class that the target is contrasted with; None without a contrast.
+        diagnostics: remarks for the reader of the map, with `code` and `message`.
+        proof: how far the map can be relied on, as `Proof`; None unless it was asked for.
+        model: the service's `name`, `weights`, `sha256`, `head` and `precision` of the model.
+        members: the part of the service's JSON about this explanation.
+    """
+
+    upload: bytes
+    geometry: Geometry
+    map: NDArray[np.float32]
+    signed: bool
+    target: RemotePrediction
+    predictions: tuple[RemotePrediction, ...]
+    method: str
+    layers: tuple[str, ...]
+    against: RemotePrediction | None
+    diagnostics: tuple[Any, ...]
+    proof: Any
+    model: Any
+    members: Mapping[str, Any]
+
+    @cached_property
+    def picture(self) -> Image.Image:  # type: ignore[override]  # it is decoded for drawings alone
+        """The upright upload, RGB."""
+        return read_picture(self.upload)
+
+    @property
+    def outside(self) -> float | None:
+        """Of a segmenter's region, the share of the map's magnitude outside it; None for other targets."""
+        share: float | None = self.members.get("outside")
+        return share
+
+    @property
+    def regions(self) -> tuple[Any, ...]:
+        """Of methods that divide the picture, `gain` and `predictions` of each region; empty for all others."""
+        parts: tuple[Any, ...] = _objects(self.members["regions"])
+        return parts
+
+    def document(self) -> dict[str, Any]:
+        """Return everything but pictures for JSON, with the heatmap's values in rows."""
+        heatmap = {name: value for name, value in self.members["heatmap"].items() if name != "map"}
+        rest = {name: value for name, value in self.members.items() if name not in ("overlay", "drawn")}
+        return {
+            **rest,
+            "layers": list(self.layers),
+            "predictions": [vars(prediction) for prediction in self.predictions],
+            "heatmap": {**heatmap, "values": self.heatmap.tolist()},
+        }
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that the service gives as npz, for one map: heatmaps (1, H, W), maps (1, h, w), targets."""
+        return {
+            "heatmaps": self.heatmap[None],
+            "maps": self.map[None],
+            "targets": np.array([self.target.name]),
+            "methods": np.array([self.method]),
+        }
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RemoteComparison(MapPanel[RemoteExplanation]):
+    """The explanations of one class by several methods; it has the interface of `Comparison`.
+
+    Attributes:
+        explanations: one per method.
+        agreement: the rank correlation of the maps of each pair of methods, in [-1, 1]; None if a map is constant.
+    """
+
+    explanations: tuple[RemoteExplanation, ...]
+    agreement: Mapping[tuple[str, str], float | None]
+
+
+def explanations_of(answer: Mapping[str, Any], upload: bytes) -> tuple[RemoteExplanation, ...]:
+    """Return the explanations in the JSON of /explain with ``values=map``."""
+    predictions = tuple(map(RemotePrediction, answer["predictions"]))
+    return tuple(
+        RemoteExplanation(
+            upload=upload,
+            geometry=_geometry(part["heatmap"]),
+            map=np.array(part["heatmap"]["map"], np.float32),
+            signed=part["heatmap"]["signed"],
+            target=RemotePrediction(part["target"]),
+            predictions=predictions,
+            method=part["method"],
+            layers=tuple(answer["layers"]),
+            against=RemotePrediction(part["against"]) if part.get("against") else None,
+            diagnostics=_objects(part["diagnostics"]),
+            proof=_objects(part.get("proof")),
+            model=_objects(answer["model"]),
+            members=part,
+        )
+        for part in answer["explanations"]
+    )
+
+
+def comparison_of(answer: Mapping[str, Any], upload: bytes) -> RemoteComparison:
+    """Return the explanations of several methods in the JSON of /explain with ``values=map``."""
+    pairs = {tuple(row["methods"]): row["rank_correlation"] for row in answer["agreement"]}
+    return RemoteComparison(explanations_of(answer, upload), MappingProxyType(pairs))
+
+
+def _geometry(heatmap: Mapping[str, Any]) -> Geometry:
+    height, width = heatmap["shape"]
+    left, top, right, bottom = heatmap["box"]
+    return Geometry(width, height, (left, top, right, bottom))
+
+
+def png_of(picture: Image.Image) -> bytes:
+    """Return a picture as a file without loss."""
+    file = io.BytesIO()
+    picture.save(file, "PNG", compress_level=1)
+    return file.getvalue()
+
+
+def _objects(value: Any) -> Any:
+    """Return JSON with objects that have attributes, and tuples."""
+    if isinstance(value, dict):
+        return SimpleNamespace(**{name: _objects(part) for name, part in value.items()})
+    return tuple(map(_objects, value)) if isinstance(value, list) else value

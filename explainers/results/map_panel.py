@@ -1,0 +1,101 @@
+"""Panels of one class's maps by several methods, without PyTorch: clients of the service have no model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import ceil
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from seewhy.explainers.imaging import render
+from seewhy.explainers.results.display import Drawing
+from seewhy.explainers.results.map_drawing import MapDrawing
+
+if TYPE_CHECKING:
+    from seewhy.explainers.core.task import Prediction
+
+Part = TypeVar("Part", bound=MapDrawing)
+
+_PREVIEW_SIDE = 1200
+"""Longest side of the drawing in a notebook, in pixels."""
+
+
+class MapPanel(Drawing, Sequence[Part]):
+    """Base of a sequence of one class's maps, one per method.
+
+    Attributes:
+        explanations: the maps.
+        agreement: the rank correlation of the maps of each pair of methods, in [-1, 1]; None if a map is constant.
+    """
+
+    explanations: tuple[Part, ...]
+    agreement: Mapping[tuple[str, str], float | None]
+
+    @overload
+    def __getitem__(self, index: int) -> Part: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Part]: ...
+
+    def __getitem__(self, index: int | slice) -> Part | Sequence[Part]:
+        return self.explanations[index]
+
+    def __len__(self) -> int:
+        return len(self.explanations)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of the methods."""
+        return tuple(explanation.method for explanation in self)
+
+    @property
+    def target(self) -> "Prediction":
+        """The explained class."""
+        return self[0].target
+
+    @property
+    def predictions(self) -> "Sequence[Prediction]":
+        """The five most probable classes."""
+        return self[0].predictions
+
+    def draw(self, style: render.Style) -> Image.Image:
+        """Return the heatmaps under the target, in a style, RGB; `max_side` is that of the whole drawing."""
+        columns = render.panel_columns(len(self))
+        if style.max_side is not None:
+            across = max(columns * (2 if style.view == "side-by-side" else 1), ceil(len(self) / columns))
+            style = replace(style, max_side=max(16, int(style.max_side / across / 1.2)))  # with title and captions
+        tiles = [explanation.draw_map(style) for explanation in self]
+        return render.panel(tiles, self.methods, columns, title=[f"{self.target.label} {self.target.text}"])
+
+    def document(self) -> dict[str, Any]:
+        """Return everything but the picture for JSON: what each explanation has, and the agreement of each pair."""
+        return {
+            "agreement": [
+                {"methods": list(methods), "rank_correlation": value} for methods, value in self.agreement.items()
+            ],
+            "explanations": [explanation.document() for explanation in self],
+        }
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that the service gives as npz: heatmaps (T, H, W), maps, targets and methods (T)."""
+        parts = [explanation.arrays() for explanation in self]
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "maps"}
+        return {**joined, **raw_maps(self.explanations)}
+
+    def _preview(self) -> Image.Image:
+        return self.overlay(max_side=_PREVIEW_SIDE)
+
+    def __repr__(self) -> str:
+        known = [value for value in self.agreement.values() if value is not None]
+        ranks = f"; rank correlations {min(known):.2f} to {max(known):.2f}" if known else ""
+        return f"{type(self).__name__}({self.target.label} {self.target.text} by {', '.join(self.methods)}{ranks})"
+
+
+def raw_maps(explanations: Sequence[MapDrawing]) -> dict[str, NDArray[np.float32]]:
+    """Return the raw maps as one array `maps` if all have one shape, otherwise as `maps_0`, `maps_1` and so on."""
+    maps = [explanation.map for explanation in explanations]
+    if len({array.shape for array in maps}) == 1:
+        return {"maps": np.stack(maps)}
+    return {f"maps_{number}": array for number, array in enumerate(maps)}

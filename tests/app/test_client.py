@@ -1,0 +1,265 @@
+"""The client of a service has the library's interface, its results and its errors, and imports no PyTorch."""
+
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from seewhy import (
+    Client,
+    ExplainerError,
+    ServiceError,
+    compare,
+    explain,
+    list_methods,
+    list_models,
+    predict,
+)
+from seewhy.app.client.connection import UnreachableError, exception_of
+from seewhy.app.client.results import RemotePrediction
+from seewhy.app.errors import (
+    KINDS,
+    BodyTooLargeError,
+    KeyRequiredError,
+    NotFoundError,
+    OutOfMemoryError,
+    OverloadedError,
+    TooCostlyError,
+    kind_of,
+)
+from seewhy.app.http.keys import new_key
+from seewhy.app.pipeline.jobs import Deadline
+from seewhy.explainers.errors import (
+    LayerError,
+    OptionError,
+    TargetError,
+    UnreadablePictureError,
+    UnsupportedOperationError,
+)
+from seewhy.explainers.tasks.detected import BoxPrediction
+from seewhy.explainers.tasks.segmentation import RegionPrediction
+from seewhy.explainers.tasks.values import ValuePrediction
+from seewhy.models import ModelError
+from tests.app.conftest import EXAMPLES
+from tests.app.serving import live
+from tests.waiting import GUARD
+
+CAT = EXAMPLES / "cat.png"
+
+
+@pytest.fixture(scope="module")
+def address(app):
+    with live(app) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def client(address):
+    return Client(f"{address}/")
+
+
+@pytest.fixture(scope="module")
+def model(service):
+    return service.models.model(None, Deadline.after(GUARD))
+
+
+def test_an_explanation_is_that_of_the_library(client, model, tmp_path):
+    there = client.explain(CAT, "layercam", target="tabby", against="tiger cat", sign="signed", layer="bn2")
+    here = explain(model, CAT, "layercam", target="tabby", against="tiger cat", sign="signed", layer="bn2")
+    np.testing.assert_allclose(there.heatmap, here.heatmap, atol=1e-4)
+    np.testing.assert_allclose(there.raw_heatmap, here.raw_heatmap, atol=1e-4 * np.abs(here.raw_heatmap).max())
+    assert repr(there) == repr(here).replace("Explanation", "RemoteExplanation")
+    assert (there.method, there.layers, there.signed) == (here.method, here.layers, here.signed)
+    assert there.target.logit == pytest.approx(here.target.logit, abs=1e-3)
+    assert there.predictions[0].label == here.predictions[0].label == "tiger cat"
+    assert [vars(remark) for remark in there.diagnostics] == [vars(remark) for remark in here.diagnostics]
+    assert there.model.sha256 == model.sha256
+    differences = np.asarray(there.overlay(view="side-by-side"), int) - np.asarray(here.overlay(view="side-by-side"))
+    assert np.abs(differences).max() <= 1
+    with Image.open(there.save(tmp_path / "cat.png")) as drawing:
+        assert drawing.size == (451, 300)
+    with np.load(there.save(tmp_path / "cat.npz")) as file:
+        assert file["heatmaps"].shape == (1, 300, 451)
+        assert file["targets"].tolist() == [281]
+    document = json.loads(there.save(tmp_path / "cat.json").read_text())
+    expected = here.document()
+    assert document.keys() >= expected.keys()
+    assert document["heatmap"].keys() == expected["heatmap"].keys()
+    assert there._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(OptionError, match=r"use \.json, \.npz, \.png"):
+        there.save(tmp_path / "cat.txt")
+
+
+def test_a_proof_comes_with_an_explanation(client, model):
+    there, here = (ask(CAT, proof=True).proof for ask in (client.explain, lambda *a, **k: explain(model, *a, **k)))
+    assert (there.grade, there.sentence) == (here.grade, here.sentence)
+    assert there.faithfulness.kept == pytest.approx(here.faithfulness.kept, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "form", ["path", "text", "bytes", "file", "PIL", "array"], ids=lambda form: f"a picture as {form}"
+)
+def test_pictures_are_sent_in_each_form_of_the_library(client, form):
+    picture = Image.open(CAT).convert("RGB")
+    forms = {
+        "path": CAT,
+        "text": str(CAT),
+        "bytes": CAT.read_bytes(),
+        "file": io.BytesIO(CAT.read_bytes()),
+        "PIL": picture,
+        "array": np.asarray(picture),
+    }
+    (best,) = client.predict(forms[form], top=1)
+    assert best.label == "tiger cat"
+    assert best.probability == pytest.approx(0.3928, abs=1e-3)
+
+
+def test_several_targets_make_a_list(client, model):
+    rows = client.explain(CAT, target=["tabby", np.int64(282)])
+    assert [row.target.label for row in rows] == ["tabby", "tiger cat"]
+    assert [row.target.label for row in client.explain(CAT, top=2)] == ["tiger cat", "Egyptian cat"]
+    assert len(client.explain(CAT, target=["tabby"])) == 1
+
+
+def test_a_comparison_is_that_of_the_library(client, model):
+    there = client.compare(CAT, ["gradcam", "saliency"], target="tabby")
+    here = compare(model, CAT, ["gradcam", "saliency"], target="tabby")
+    assert there.methods == here.methods
+    assert there.agreement == pytest.approx(here.agreement, abs=1e-3)
+    assert repr(there) == repr(here).replace("Comparison", "RemoteComparison")
+    assert there.overlay().size == here.overlay().size
+    assert there.document()["agreement"][0]["methods"] == ["gradcam", "saliency"]
+
+
+def test_predictions_models_and_methods(client, model):
+    assert [row.label for row in client.predict(CAT, top=3)] == [row.label for row in predict(model, CAT, top=3)]
+    assert [*client.models()] == list_models()
+    assert {row["source"] for row in client.models(source="embedded").values()} == {"embedded"}
+    assert [*client.methods()] == list_methods()
+    assert client.methods()["gradcam"]["cost"] == {"forwards": "1", "backwards": "1"}
+
+
+MISTAKES = [
+    ({"method": "gradcan"}, OptionError),
+    ({"method": "gradcam", "samples": 3}, OptionError),
+    ({"method": "smoothgrad", "samples": 0}, OptionError),
+    ({"target": "tabbi"}, TargetError),
+    ({"target": 1000}, TargetError),
+    ({"layer": "blocks.66"}, LayerError),
+    ({"target": "pixel:3,4"}, TargetError),
+    ({"picture": b"no picture"}, UnreadablePictureError),
+    ({"picture": "https://example.org/cat.png"}, UnreadablePictureError),
+    ({"picture": 7}, UnreadablePictureError),
+]
+"""Arguments of `explain` with the error that both raise."""
+
+
+@pytest.mark.parametrize(("arguments", "kind"), MISTAKES)
+def test_errors_are_those_of_the_library(client, model, arguments, kind):
+    arguments = {"picture": CAT, **arguments}
+    with pytest.raises(ExplainerError) as here:
+        explain(model, **arguments)
+    with pytest.raises(kind) as there:
+        client.explain(**arguments)
+    assert str(there.value) == str(here.value)
+    fields = {OptionError: here.value.field, TargetError: "target", LayerError: "layer"}
+    assert there.value.field in (fields.get(kind, "image"), None if kind is UnreadablePictureError else ...)
+
+
+def test_errors_of_models_and_of_requests(client, address):
+    with pytest.raises(ModelError, match="Near matches: resnet50"):
+        client.explain(CAT, model="resnet5O")
+    with pytest.raises(FileNotFoundError):
+        client.explain("nowhere.png")
+    with pytest.raises(OptionError, match="No method has an option 'format'"):
+        client.explain(CAT, format="png")
+    with pytest.raises(TargetError, match="by their names and masks"):
+        client.explain(CAT, target=lambda logits: logits)
+    with pytest.raises(LayerError, match="by their dotted paths"):
+        client.explain(CAT, layer=object())
+    with pytest.raises(NotFoundError, match="does not exist"):
+        Client(f"{address}/elsewhere").methods()
+    with pytest.raises(UnreachableError, match="cannot be reached"):
+        Client("http://127.0.0.1:1").methods()
+    with pytest.raises(UnreachableError, match="not JSON"):
+        client._connection.get("/metrics")
+    with pytest.raises(OptionError, match="no address"):
+        Client("localhost:8000")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("overloaded", OverloadedError),
+        ("out-of-memory", OutOfMemoryError),
+        ("rate-limited", TooCostlyError),
+        ("upload-too-large", BodyTooLargeError),
+        ("unsupported-operation", UnsupportedOperationError),
+        ("bad-edit", OptionError),
+        ("model-failed", ExplainerError),
+        ("method-not-allowed", ServiceError),
+        ("of-the-future", ServiceError),
+    ],
+)
+def test_a_problem_has_an_exception(code, kind):
+    error = exception_of({"type": f"urn:seewhy:problem:{code}", "detail": "Try again."}, retry_after="7")
+    assert type(error) is kind
+    assert str(error) == "Try again."
+    assert getattr(error, "retry_after", 7) == 7
+
+
+def test_each_kind_of_problem_becomes_an_exception_of_its_code():
+    for code in {kind.code for kind in KINDS.values()} - {"bad-edit"}:  # which is one of options
+        fault = {"field": "layer", "message": "No."}
+        error = exception_of({"type": f"urn:seewhy:problem:{code}", "detail": "No.", "errors": [fault]})
+        assert kind_of(error).code == code
+        if not isinstance(error, OverloadedError | ModelError):  # which are about no field
+            assert error.field == "layer"
+
+
+def test_a_key_is_sent(app_of, tmp_path):
+    secret, line = new_key("alice")
+    (tmp_path / "keys.toml").write_text(line)
+    with live(app_of(api_keys=tmp_path / "keys.toml")) as url:
+        assert "gradcam" in Client(url, key=secret).methods()
+        with pytest.raises(KeyRequiredError, match="Authorization: Bearer KEY"):
+            Client(url).methods()
+
+
+def test_predictions_of_each_task_are_named_and_read_as_in_the_library():
+    for prediction in (
+        ValuePrediction(1, "age", 41.23, "years"),
+        ValuePrediction(1, "age", 41.23, direction="down"),
+        RegionPrediction(3, "cat", 0.2, 1.5),
+        BoxPrediction(2, "dog", 4, 0.9, 2.0, (1.0, 2.0, 3.0, 4.0), "score", 2.0),
+        BoxPrediction(2, "dog", None, 0.0002, 2.0, (1.0, 2.0, 3.0, 4.0), "x1", 1.0),
+    ):
+        there = RemotePrediction(vars(prediction))
+        assert (there.name, there.text, there.probability) == (prediction.name, prediction.text, prediction.probability)
+
+
+PROGRAM = """
+import sys
+from seewhy import Client
+
+url, picture, folder = sys.argv[1:]
+client = Client(url)
+result = client.explain(picture, "gradcam")
+for suffix in ("png", "npz", "json"):
+    result.save(f"{folder}/out.{suffix}")
+result._repr_png_()
+client.compare(picture, ["gradcam", "saliency"]).save(f"{folder}/both.png")
+client.predict(picture), client.methods(), client.models("embedded")
+print(sorted({"torch", "torchvision", "timm", "flask", "pydantic"} & {*sys.modules}))
+"""
+
+
+def test_it_imports_no_pytorch(address, tmp_path):
+    command = [sys.executable, "-c", PROGRAM, address, CAT, tmp_path]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout == "[]\n"
