@@ -32,6 +32,7 @@ function cancel() {
   pending = null;
   busy(false);
   restore();
+  change({ failure: new Problem({ detail: "Cancelled." }) });
   announce("Cancelled.");
 }
 
@@ -59,7 +60,10 @@ async function run() {
     if (pending !== mine || error.name === "AbortError") return;
     restore();
     if (error.errors?.some((fault) => fault.field === "method") && !methodNamed(methodName())) explainByDefault(error);
-    else showProblem(error, run);
+    else {
+      change({ failure: error });
+      showProblem(error, run);
+    }
   } finally {
     if (pending === mine) {
       pending = null;
