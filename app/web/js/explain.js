@@ -3,6 +3,7 @@
 import { amend } from "./address.js";
 import { Problem, explain } from "./api.js";
 import { announce, byId } from "./dom.js";
+import { doubts } from "./doubt.js";
 import { clearProblems, showProblem } from "./problems.js";
 import { HEATMAP, methodNamed, question } from "./question.js";
 import { gradeOf } from "./proof.js";
@@ -55,7 +56,7 @@ async function run() {
     const asked = fields.some(([name]) => name === "method") ? fields : [["method", answer.method.name], ...fields];
     change({ answer, asked, map: 0 });
     const { target, proof } = explanation();
-    announce(`${target.label}, ${reading(target)}, explained by ${answer.method.name}. ${proof ? `${gradeOf(proof)}: ${proof.sentence}` : ""}`);
+    announce(`${target.label}, ${reading(target)}, explained by ${answer.method.name}. ${doubts()} ${proof ? `${gradeOf(proof)}: ${proof.sentence}` : ""}`);
   } catch (error) {
     if (pending !== mine || error.name === "AbortError") return;
     restore();

@@ -9,11 +9,10 @@ import { question } from "./question.js";
 import { onChange, state } from "./state.js";
 import { prepare, smallCopy, withHeatmap } from "./thumbnails.js";
 import { isSame, truthOf } from "./truth.js";
-import { reading } from "./words.js";
+import { isUnsure, reading } from "./words.js";
 
 const MOST = 500; // pictures
 const AT_ONCE = 2; // requests, with that of the picture that is shown
-const UNSURE = 0.5; // probability of the best class below which the model is unsure
 
 let pictures = [];
 let dropped = 0; // pictures that were too many
@@ -221,7 +220,7 @@ async function finish(picture, answer, about) {
       proof,
       truth,
       isWrong: truth !== null && !isSame(truth, label),
-      isUnsure: probability < UNSURE || isUnsupported(proof),
+      isUnsure: isUnsure(probability) || isUnsupported(proof),
     },
   });
   tell(picture);
