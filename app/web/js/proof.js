@@ -37,7 +37,8 @@ export const isUnsupported = (proof) => ["not supported", "blank"].includes(proo
 /** Shows a proof in a paragraph, or hides it where there is none. */
 export function showProof(paragraph, proof) {
   paragraph.hidden = !proof;
-  paragraph.replaceChildren(...(proof ? [badge(proof), ` ${proof.sentence}`] : []));
+  const guide = make("a", { href: "/guide#proof", target: "_blank", textContent: "About proofs" });
+  paragraph.replaceChildren(...(proof ? [badge(proof), ` ${proof.sentence} `, guide] : []));
 }
 
 /** What speaks against the map beside its diagnostics, in sentences. */
