@@ -4,13 +4,10 @@ import hashlib
 import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from latex2mathml.converter import convert
-
 from seewhy.app.answers.documents import data_url, encode, json_documents
+from seewhy.app.answers.templates import mathml, template
 from seewhy.app.pipeline.options import ExplainOptions
 from seewhy.app.pipeline.results import ExplainResult
 from seewhy.app.settings import Settings
@@ -40,10 +37,10 @@ def report_body(
     record = _record(result, options, document, upload, mask, settings)
     picture = fit(result.explanations[0].picture, result.style.max_side)
     methods = [
-        {"name": method.name, "summary": method.summary, "paper": method.paper, "equation": _equation(method.equation)}
+        {"name": method.name, "summary": method.summary, "paper": method.paper, "equation": mathml(method.equation)}
         for method, _ in result.methods
     ]
-    page = _template().render(
+    page = template("report.html").render(
         record=record,
         linked=_linked(record) | {"hasPart": [linked(explanation) for explanation in result.explanations]},
         picture=data_url(encode(picture, "png")),
@@ -149,20 +146,6 @@ def _linked(record: dict[str, Any]) -> dict[str, Any]:
         },
         "record": record,
     }
-
-
-def _equation(source: str) -> str:
-    """Return an equation in LaTeX as MathML."""
-    return convert(source, display="block") if source else ""
-
-
-@cache
-def _template() -> Template:
-    loader = PackageLoader("seewhy.app", "answers")
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template("report.html")
 
 
 class Figure(NamedTuple):

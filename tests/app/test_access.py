@@ -69,7 +69,7 @@ def test_a_key_is_no_part_of_an_address(keys):
         assert client.get(f"/methods?{query}").status_code == 401
 
 
-OPEN = {"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/ping", "/openapi.json", "/docs", "/"}
+OPEN = {"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/ping", "/openapi.json", "/docs", "/guide", "/"}
 
 
 def test_every_route_is_closed_but_those_that_are_listed(keys):
@@ -217,7 +217,15 @@ def test_the_end_of_a_window_lets_no_more_through(monkeypatch):
 
 def test_all_routes_count_together_and_open_ones_not_at_all():
     client = client_of(rate_limit="2/hour")
-    for path in ("/healthz", "/", "/docs", "/openapi.json", "/static/icon.svg", "/docs/assets/css/swagger-ui.css") * 2:
+    for path in (
+        "/healthz",
+        "/",
+        "/docs",
+        "/guide",
+        "/openapi.json",
+        "/static/icon.svg",
+        "/docs/assets/css/swagger-ui.css",
+    ) * 2:
         with client.get(path) as response:
             assert response.status_code == 200
             assert "RateLimit" not in response.headers

@@ -6,6 +6,7 @@ from threading import Lock
 
 from flask import Blueprint, Response, current_app, request, send_from_directory
 
+from seewhy.app.answers.guide import guide as guide_page
 from seewhy.app.answers.schemas import HealthAnswer
 from seewhy.app.http.declaration import Declaration
 from seewhy.app.http.openapi import document
@@ -41,6 +42,13 @@ def docs() -> Response:
     response = current_app.send_static_file("docs.html")
     response.headers["Content-Security-Policy"] = _DOCS_POLICY
     return response
+
+
+@blueprint.get("/guide")
+@Declaration("A page about methods, proofs and hooks", media=_HTML, is_open=True)
+def guide() -> Response:
+    """Return the guide, which the web page links to."""
+    return Response(guide_page(), mimetype="text/html")
 
 
 @blueprint.get("/docs/assets/<path:name>")

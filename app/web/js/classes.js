@@ -2,6 +2,7 @@
 
 import { catalogue, modelPath } from "./api.js";
 import { byId, make } from "./dom.js";
+import { doubts, unsure } from "./doubt.js";
 import { movedBy, movedTrack, stillTrack } from "./moved.js";
 import { point } from "./places.js";
 import { showProof, warningsOf } from "./proof.js";
@@ -41,6 +42,7 @@ function show() {
   byId("predictions").replaceChildren(...[...predictions, ...added].map((prediction) => row(prediction, target, against)));
   if (focused) document.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
   document.title = `${target.label}: SeeWhy`;
+  showDoubts(target);
   byId("answer-label").textContent = target.label;
   byId("answer-probability").textContent = reading(target);
   byId("contrast").hidden = !against;
@@ -52,6 +54,15 @@ function show() {
   byId("diagnostics").replaceChildren(...notes.map((textContent) => make("li", { textContent })));
   if (!added.length) byId("target").value = "";
   offerLabels(answer.model.name);
+}
+
+/** A headline is modest if the model is unsure or the map shows nothing, and a sentence says so. */
+function showDoubts(target) {
+  const sentences = doubts();
+  byId("answer-title").classList.toggle("modest", Boolean(sentences));
+  byId("answer-guess").hidden = unsure()?.index !== target.index;
+  byId("doubt").hidden = !sentences;
+  byId("doubt").textContent = sentences;
 }
 
 /** Shows which part of which place is explained. */

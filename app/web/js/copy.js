@@ -93,6 +93,34 @@ export async function copy(text, button) {
   setTimeout(() => (button.textContent = said), 1500);
 }
 
+/** Copies the picture that is shown; where the browser cannot, the button says what to do instead. */
+async function copyPicture(button) {
+  const usual = (button.dataset.said ??= button.textContent);
+  try {
+    // Some browsers accept only a promise here, because the picture is drawn after the click.
+    await navigator.clipboard.write([new ClipboardItem({ "image/png": overlay.blob() })]);
+    button.textContent = "Copied";
+    announce("Copied.");
+    setTimeout(() => (button.textContent = usual), 1500);
+  } catch {
+    button.textContent = "Not possible here: download the PNG";
+    announce("This browser does not let the page copy pictures. Download the PNG instead.");
+  }
+}
+
+/** Downloads what the service answers to the question of the map that is shown, with further fields. */
+async function download(fields, ending, button) {
+  button.setAttribute("aria-busy", "true");
+  try {
+    const answer = await post("/explain", state.picture.file, [...state.asked, ...fields]);
+    save(await answer.blob(), `${stem()}.${ending}`);
+  } catch (error) {
+    showProblem(error);
+  } finally {
+    button.removeAttribute("aria-busy");
+  }
+}
+
 function save(blob, name) {
   const url = URL.createObjectURL(blob);
   make("a", { href: url, download: name }).click();
@@ -108,15 +136,7 @@ export function prepareCopy() {
   on("copy-link", (button) => copy(link(), button));
   on("save-png", async () => save(await overlay.blob(), `${stem()}.png`));
   on("save-json", () => save(new Blob([JSON.stringify(state.answer, null, 1)], { type: "application/json" }), `${stem()}.json`));
-  on("save-npz", async (button) => {
-    button.setAttribute("aria-busy", "true");
-    try {
-      const answer = await post("/explain", state.picture.file, [...state.asked, ["format", "npz"]]);
-      save(await answer.blob(), `${stem()}.npz`);
-    } catch (error) {
-      showProblem(error);
-    } finally {
-      button.removeAttribute("aria-busy");
-    }
-  });
+  on("save-npz", (button) => download([["format", "npz"]], "npz", button));
+  on("save-report", (button) => download([["alpha", String(state.alpha)], ["proof", "true"], ["format", "report"]], "html", button));
+  on("copy-picture", copyPicture);
 }

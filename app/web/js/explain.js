@@ -3,6 +3,7 @@
 import { amend } from "./address.js";
 import { Problem, explain } from "./api.js";
 import { announce, byId } from "./dom.js";
+import { doubts } from "./doubt.js";
 import { clearProblems, showProblem } from "./problems.js";
 import { HEATMAP, methodNamed, question } from "./question.js";
 import { gradeOf } from "./proof.js";
@@ -32,6 +33,7 @@ function cancel() {
   pending = null;
   busy(false);
   restore();
+  change({ failure: new Problem({ detail: "Cancelled." }) });
   announce("Cancelled.");
 }
 
@@ -54,12 +56,15 @@ async function run() {
     const asked = fields.some(([name]) => name === "method") ? fields : [["method", answer.method.name], ...fields];
     change({ answer, asked, map: 0 });
     const { target, proof } = explanation();
-    announce(`${target.label}, ${reading(target)}, explained by ${answer.method.name}. ${proof ? `${gradeOf(proof)}: ${proof.sentence}` : ""}`);
+    announce(`${target.label}, ${reading(target)}, explained by ${answer.method.name}. ${doubts()} ${proof ? `${gradeOf(proof)}: ${proof.sentence}` : ""}`);
   } catch (error) {
     if (pending !== mine || error.name === "AbortError") return;
     restore();
     if (error.errors?.some((fault) => fault.field === "method") && !methodNamed(methodName())) explainByDefault(error);
-    else showProblem(error, run);
+    else {
+      change({ failure: error });
+      showProblem(error, run);
+    }
   } finally {
     if (pending === mine) {
       pending = null;

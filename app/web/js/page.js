@@ -8,11 +8,13 @@ import { prepareCompare } from "./compare.js";
 import { prepareCopy } from "./copy.js";
 import { prepareScrolls } from "./dom.js";
 import { prepareExplain } from "./explain.js";
+import { prepareGallery } from "./gallery.js";
+import { prepareIntake } from "./intake.js";
 import { prepareLikeness } from "./likeness.js";
 import { prepareMarking } from "./marking.js";
 import { prepareModels } from "./models.js";
 import { prepareOptions } from "./options.js";
-import { openExample, preparePicture } from "./picture.js";
+import { openExample } from "./picture.js";
 import { preparePlaces } from "./places.js";
 import { showProblem } from "./problems.js";
 import { learn } from "./question.js";
@@ -20,6 +22,7 @@ import { prepareScene } from "./scene.js";
 import { prepareSettings } from "./settings.js";
 import { prepareStage } from "./stage.js";
 import { onChange, state } from "./state.js";
+import { prepareStrip } from "./strip.js";
 import { prepareTabs } from "./tabs.js";
 import { prepareTrace, showTrace } from "./trace.js";
 import { prepareZoom } from "./zoom.js";
@@ -58,9 +61,11 @@ async function start() {
   prepareInside();
   await prepareSettings();
   keepAddress();
+  prepareGallery();
+  prepareStrip();
   prepareExplain();
   // After all listeners are registered: an earlier picture would be shown but not explained.
-  if (!preparePicture() && state.example) await openExample(state.example);
+  if (!prepareIntake() && state.example) await openExample(state.example);
   document.body.dataset.ready = "true";
 }
 

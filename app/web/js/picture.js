@@ -1,7 +1,7 @@
 // The picture: chosen, dropped, pasted, or one of the examples.
 
 import { Problem, get, post } from "./api.js";
-import { byId, make } from "./dom.js";
+import { make } from "./dom.js";
 import { clearProblems, showProblem } from "./problems.js";
 import { acceptable } from "./shrink.js";
 import { change, state } from "./state.js";
@@ -18,8 +18,11 @@ export const examplePath = (name) => `/static/examples/${encodeURIComponent(name
 
 let turn = 0;
 
-/** Shows a file, or a promise of one, as the upright picture; `example` is the name of an example. */
-async function open(source, example = null) {
+/**
+ * Shows a file, or a promise of one, as the upright picture; `example` is the name of an example. Throws if it cannot be
+ * read, unless another one was to be shown meanwhile.
+ */
+export async function show(source, example = null) {
   turn += 1;
   const mine = turn;
   clearProblems();
@@ -33,13 +36,26 @@ async function open(source, example = null) {
     const fresh = state.picture ? { target: null, against: null, off: [], mark: null } : {};
     change({ ...fresh, answer: null, example, picture });
   } catch (error) {
-    if (mine === turn) showProblem(error, () => (example ? openExample(example) : open(source)));
+    if (mine === turn) throw error;
   }
 }
 
-/** Reads a file; returns it with the address and the size of the upright picture. */
-export async function readPicture(chosen) {
-  const bytes = await chosen.arrayBuffer();
+/** Shows a file like `show`, or the problem with it. */
+export async function open(source, example = null) {
+  const again = () => (example ? openExample(example) : open(source));
+  await show(source, example).catch((error) => showProblem(error, again));
+}
+
+/** Reads a file; returns it with the address and the size of the upright picture. `source` is the file on the disk. */
+export async function readPicture(source) {
+  const picture = await read(source);
+  return { source, ...picture };
+}
+
+async function read(chosen) {
+  const bytes = await chosen.arrayBuffer().catch(() => {
+    throw new Problem({ detail: "This file can no longer be read." });
+  });
   // Later requests use the chosen content, even if the file on the disk changes.
   const file = new File([bytes], chosen.name, { type: chosen.type });
   if (looksOtherwise(bytes)) return { file, ...(await fromServer(file)) };
@@ -102,35 +118,4 @@ export async function exampleFile(name) {
     throw error.status === 404 ? new Problem({ detail: `There is no example ${name}.` }) : error;
   });
   return new File([await response.blob()], `${name}.jpg`, { type: "image/jpeg" });
-}
-
-/** Accepts pictures from now on, and one that was chosen before; returns whether there was one. */
-export function preparePicture() {
-  const input = byId("image");
-  const take = () => {
-    const [file] = input.files;
-    if (file) open(file);
-    input.value = ""; // so that the same file can be chosen again
-    return Boolean(file);
-  };
-  input.addEventListener("change", take);
-  document.addEventListener("dragover", (event) => {
-    event.preventDefault();
-    document.body.classList.add("dragging");
-  });
-  document.addEventListener("dragleave", (event) => {
-    if (!event.relatedTarget) document.body.classList.remove("dragging");
-  });
-  document.addEventListener("drop", (event) => {
-    event.preventDefault();
-    document.body.classList.remove("dragging");
-    const [file] = event.dataTransfer.files;
-    if (file) open(file);
-  });
-  document.addEventListener("paste", (event) => {
-    const [file] = event.clipboardData.files;
-    if (file) open(file);
-  });
-  listExamples(byId("examples"), openExample);
-  return take();
 }

@@ -15,18 +15,30 @@ const WARNINGS = {
 /** The grade, for people; of a proof without one, that there is nothing to compare the map with yet. */
 export const gradeOf = (proof) => proof.grade ?? UNGRADED;
 
+const sign = (proof) => make("span", { textContent: SIGNS[proof.grade] ?? "…", "aria-hidden": "true" });
+
 export function badge(proof) {
   const grade = gradeOf(proof);
-  const sign = make("span", { textContent: SIGNS[proof.grade] ?? "…", "aria-hidden": "true" });
-  const element = make("span", { class: "grade", title: proof.sentence }, sign, ` ${grade}`);
+  const element = make("span", { class: "grade", title: proof.sentence }, sign(proof), ` ${grade}`);
   element.dataset.grade = grade;
   return element;
 }
 
+/** A badge with the sign alone, where the grade is also told otherwise. */
+export function signBadge(proof) {
+  const element = make("span", { class: "grade" }, sign(proof));
+  element.dataset.grade = gradeOf(proof);
+  return element;
+}
+
+/** Whether nothing bears the map out. */
+export const isUnsupported = (proof) => ["not supported", "blank"].includes(proof?.grade);
+
 /** Shows a proof in a paragraph, or hides it where there is none. */
 export function showProof(paragraph, proof) {
   paragraph.hidden = !proof;
-  paragraph.replaceChildren(...(proof ? [badge(proof), ` ${proof.sentence}`] : []));
+  const guide = make("a", { href: "/guide#proof", target: "_blank", textContent: "About proofs" });
+  paragraph.replaceChildren(...(proof ? [badge(proof), ` ${proof.sentence} `, guide] : []));
 }
 
 /** What speaks against the map beside its diagnostics, in sentences. */

@@ -120,6 +120,7 @@ function showMethod() {
   const { forwards, backwards } = method.cost;
   const each = (passes, name) => (passes === "0" ? null : `${passes} ${name}${passes === "1" ? "" : "s"}`);
   byId("method-cost").textContent = [each(forwards, "forward"), each(backwards, "backward")].filter(Boolean).join(", ");
+  byId("method-guide").href = `/guide#${encodeURIComponent(method.name)}`;
   byId("method-same").hidden = method.discriminates;
 }
 

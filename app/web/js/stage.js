@@ -2,6 +2,7 @@
 
 import { coloursOf, gradient } from "./colours.js";
 import { byId, isTouched } from "./dom.js";
+import { isBlank } from "./doubt.js";
 import { seen, valueAt } from "./maps.js";
 import { Overlay } from "./overlay.js";
 import { turnUpright } from "./picture.js";
@@ -94,7 +95,9 @@ async function showBar(answer) {
 }
 
 /** What the colours of a map mean. */
-function meaning({ name, options }, { target, against, heatmap }) {
+function meaning({ name, options }, current) {
+  if (isBlank(current)) return "Blank: the map has the same value everywhere.";
+  const { target, against, heatmap } = current;
   const { family, discriminates = true, options: schemas } = methodNamed(name) ?? {};
   if (family === "control") return "A control: its colours say nothing about the model.";
   const what = `“${target.label}”${against ? ` rather than “${against.label}”` : ""}`;

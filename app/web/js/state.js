@@ -17,6 +17,7 @@ export const DEFAULTS = Object.freeze({
   strongest: 25, // percent of the map that a contour or a mask shows
   answer: null, // the server's last answer
   asked: null, // the question of that answer, as fields; the current one may differ until it is answered
+  failure: null, // why the last question has no answer, an error
   map: 0, // which of the explanations of that answer is shown: of a class of a detector there is one for each box
   by: "method", // what is compared: method or layer
   compare: [], // names of the compared methods or layers

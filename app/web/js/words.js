@@ -5,6 +5,9 @@ export function percent(probability) {
   return `${(probability * 100).toFixed(1)}%`;
 }
 
+/** Whether a class has less than half of the probability. */
+export const isUnsure = (probability) => probability < 0.5;
+
 /** What the model says of a class or a box, of a value of a regression, or of a class of a segmenter. */
 export function reading({ probability, value, unit, area }) {
   if (unit !== undefined) return `${number(value)} ${unit}`.trim();

@@ -1,0 +1,25 @@
+"""The guide: a page about methods, proofs and hooks, which the web page links to."""
+
+from functools import cache
+
+from seewhy.app.answers.templates import mathml, template
+from seewhy.explainers.methods.catalogue import METHODS, list_methods
+from seewhy.explainers.trust.proof import Grade
+from seewhy.explainers.trust.sentences import WARNINGS
+
+GRADES: dict[Grade, str] = {
+    "supported": "The marked part decides: the map does better than 95 % of those that cannot depend on the picture.",
+    "partly supported": "It does better than 80 % of them, or than 95 % but has one of the warnings about the method.",
+    "spread": "No quarter decides by itself, but without the marked one the probability falls to half or less.",
+    "not supported": "The map does no better than those that cannot depend on the picture.",
+    "blank": "The map has the same value everywhere.",
+}
+"""What each grade of a proof means."""
+
+
+@cache
+def guide() -> bytes:
+    """Return the guide as UTF-8. It is open to everybody, so it leaves out an operator's own methods."""
+    methods = [METHODS[name] for name in list_methods() if METHODS[name].explainer.__module__.startswith("seewhy.")]
+    page = template("guide.html").render(methods=methods, grades=GRADES, warnings=WARNINGS.values(), equation=mathml)
+    return page.encode()

@@ -1,0 +1,21 @@
+"""Templates of HTML files, and equations in them."""
+
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from latex2mathml.converter import convert
+
+
+@cache
+def template(name: str) -> Template:
+    """Return a template of this package."""
+    loader = PackageLoader("seewhy.app", "answers")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template(name)
+
+
+def mathml(equation: str) -> str:
+    """Return an equation in LaTeX as MathML."""
+    return convert(equation, display="block") if equation else ""

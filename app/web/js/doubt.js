@@ -1,0 +1,26 @@
+// What to say modestly: an answer of a model that is unsure, and a heatmap that shows nothing.
+
+import { kind } from "./scene.js";
+import { explanation, state } from "./state.js";
+import { isUnsure, percent } from "./words.js";
+
+/** Whether a map has the same value everywhere. */
+export const isBlank = ({ diagnostics, proof, heatmap }) =>
+  proof?.grade === "blank" || diagnostics.some(({ code }) => code === "blank-map") || heatmap.min === heatmap.max;
+
+/** The best class of a classifier that gives none half of the probability; null if it is sure. */
+export function unsure() {
+  const [best, ...others] = state.answer.predictions;
+  return !kind() && others.length && isUnsure(best.probability) ? best : null; // a single logit is no best of several
+}
+
+/** Sentences about why the answer is to be read with care; empty if there is no reason. */
+export function doubts() {
+  const best = unsure();
+  return [
+    best ? `The model is unsure: it gives its best class, ${best.label}, only ${percent(best.probability)}.` : "",
+    isBlank(explanation()) ? "The heatmap is blank." : "",
+  ]
+    .filter(Boolean)
+    .join(" ");
+}

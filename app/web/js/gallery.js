@@ -1,0 +1,236 @@
+// The pictures of this visit: those opened one after another, and those added together, which are explained a few at a time.
+
+import { Problem, post } from "./api.js";
+import { announce } from "./dom.js";
+import { show } from "./picture.js";
+import { showProblem } from "./problems.js";
+import { isUnsupported } from "./proof.js";
+import { question } from "./question.js";
+import { onChange, state } from "./state.js";
+import { prepare, smallCopy, withHeatmap } from "./thumbnails.js";
+import { isSame, truthOf } from "./truth.js";
+import { isUnsure, reading } from "./words.js";
+
+const MOST = 500; // pictures
+const AT_ONCE = 2; // requests, with that of the picture that is shown
+
+let pictures = [];
+let dropped = 0; // pictures that were too many
+let preparing = Promise.resolve(); // one after another, because decoding takes memory
+const listeners = [];
+
+/** Calls `listener(picture)` after each change: of one picture, or with null of the list. */
+export const onPictures = (listener) => listeners.push(listener);
+
+const tell = (picture = null) => listeners.forEach((listener) => listener(picture));
+
+export const allPictures = () => pictures;
+
+/** The picture that is shown, if it is one of the list. */
+export const current = () => pictures.find(({ source }) => source === state.picture?.source);
+
+/** A sentence about pictures that were too many; empty if all could be kept. */
+export const bound = () => (dropped ? `The page keeps ${MOST} pictures at a time; ${dropped} ${dropped === 1 ? "was" : "were"} left out.` : "");
+
+const FREE = { target: null, against: null }; // each picture is explained for its own best class
+
+/** What tells which model and method explained a picture; colours do not matter. */
+const subject = () => JSON.stringify(question({ ...FREE, colormap: null, scale: "image" }));
+
+/** Whether a picture was explained by another model or method than the chosen one. */
+export const isOutdated = ({ result }) => Boolean(result) && result.subject !== subject();
+
+export const isWaiting = ({ result, failure }) => !result && !failure;
+
+export function prepareGallery() {
+  onChange((patch) => {
+    if ("picture" in patch && state.picture) arrive();
+    if (["model", "method", "options", "layer"].some((name) => name in patch)) restart();
+    if (patch.answer) keepAnswer();
+    if (patch.failure && current()) fail(current(), patch.failure);
+  });
+}
+
+/** Adds files, as `{source, path}`, and opens the first that can be read. */
+export async function add(files) {
+  const added = files.slice(0, MOST).map(({ source, path }) => enter(source, path));
+  dropped += files.length - added.length;
+  trim();
+  tell();
+  for (const picture of added) {
+    if (!pictures.includes(picture) || (await opens(picture))) break;
+  }
+  next();
+}
+
+/** Opens a picture of the list. */
+export async function openPicture(picture) {
+  await show(picture.source, picture.example).catch((error) => {
+    fail(picture, error);
+    showProblem(error);
+  });
+}
+
+/** Explains pictures again. */
+export function again(some) {
+  for (const picture of some) Object.assign(picture, { result: null, failure: null });
+  tell();
+  next();
+}
+
+/** Removes all pictures but the one that is shown. */
+export function clear() {
+  const shown = current();
+  for (const picture of pictures) if (picture !== shown) leave(picture);
+  pictures = shown ? [shown] : [];
+  dropped = 0;
+  tell();
+}
+
+function enter(source, path, example = null) {
+  const picture = { source, path, example, plain: null, thumbnail: null, result: null, failure: null, asking: null };
+  picture.ready = preparing.then(() => makeReady(picture));
+  preparing = picture.ready;
+  pictures.push(picture);
+  return picture;
+}
+
+/** Sets the file that is sent, and a small copy. */
+async function makeReady(picture) {
+  if (!pictures.includes(picture)) return;
+  const { file, thumbnail } = await prepare(picture.source);
+  picture.file = file;
+  wear(picture, thumbnail);
+}
+
+/** Gives a picture its small copy. */
+function wear(picture, thumbnail) {
+  picture.plain ??= thumbnail;
+  if (!picture.thumbnail && thumbnail) dress(picture, thumbnail);
+}
+
+/** Removes the oldest pictures if there are too many. */
+function trim() {
+  const many = Math.max(0, pictures.length - MOST);
+  for (const picture of pictures.splice(0, many)) leave(picture);
+  dropped += many;
+}
+
+function leave(picture) {
+  stop(picture);
+  for (const url of [picture.plain, picture.thumbnail]) if (url) URL.revokeObjectURL(url);
+}
+
+/** Whether a picture can be opened; if not, it says why. */
+async function opens(picture) {
+  try {
+    await show(picture.source, picture.example);
+    return true;
+  } catch (error) {
+    fail(picture, error);
+    return false;
+  }
+}
+
+/** A picture is shown: the page explains it, so that it need not be explained here. */
+function arrive() {
+  const { source, file, url } = state.picture;
+  if (!current()) {
+    enter(source, source.webkitRelativePath || file.name, state.example);
+    trim();
+  }
+  const shown = current();
+  stop(shown);
+  // A file that browsers cannot show has no small copy until the service has drawn it for the page.
+  shown.ready = shown.ready.then(async () => shown.plain ?? wear(shown, await smallCopy(url).catch(() => null)));
+  tell();
+  next();
+}
+
+function stop(picture) {
+  picture.asking?.abort();
+  picture.asking = null;
+}
+
+/** Stops requests about another model or method: their pictures wait again. */
+function restart() {
+  pictures.forEach(stop);
+  tell();
+  next();
+}
+
+/** The page's own answer about the picture that is shown. */
+function keepAnswer() {
+  const { answer, asked } = state;
+  const isFree = !asked.some(([name]) => name in FREE);
+  if (isFree && current()) finish(current(), answer, subject());
+  next();
+}
+
+function next() {
+  const shown = current();
+  const isShownWaiting = shown && isWaiting(shown) && !state.answer;
+  let busy = pictures.filter(({ asking }) => asking).length + (isShownWaiting ? 1 : 0);
+  for (const picture of pictures) {
+    if (busy >= AT_ONCE) return;
+    if (picture === shown || picture.asking || !isWaiting(picture)) continue;
+    ask(picture);
+    busy += 1;
+  }
+}
+
+async function ask(picture) {
+  const mine = new AbortController();
+  picture.asking = mine;
+  const fields = [...question(FREE), ["view", "heatmap"], ["proof", "true"]];
+  const about = subject();
+  try {
+    await picture.ready;
+    if (mine.signal.aborted) return;
+    const response = await post("/explain", picture.file, fields, { signal: mine.signal, accept: "application/json" });
+    const answer = await response.json();
+    if (picture.asking === mine) await finish(picture, answer, about);
+  } catch (error) {
+    if (picture.asking === mine) fail(picture, error);
+  } finally {
+    if (picture.asking === mine) {
+      picture.asking = null;
+      next();
+      if (!pictures.some(isWaiting)) announce("All pictures are explained.");
+    }
+  }
+}
+
+function fail(picture, { message }) {
+  picture.failure = message;
+  tell(picture);
+}
+
+/** Keeps what an answer says about a picture, without its maps. */
+async function finish(picture, answer, about) {
+  const [{ target, proof, overlay }] = answer.explanations;
+  const truth = await truthOf(picture.path, answer.model.name);
+  const { label, probability } = target;
+  Object.assign(picture, {
+    failure: null,
+    result: {
+      subject: about,
+      label,
+      reading: reading(target),
+      proof,
+      truth,
+      isWrong: truth !== null && !isSame(truth, label),
+      isUnsure: isUnsure(probability) || isUnsupported(proof),
+    },
+  });
+  tell(picture);
+  await picture.ready;
+  if (picture.plain) dress(picture, await withHeatmap(picture.plain, overlay).catch(() => picture.plain));
+}
+
+function dress(picture, thumbnail) {
+  if (!pictures.includes(picture)) return;
+  if (picture.thumbnail !== picture.plain) URL.revokeObjectURL(picture.thumbnail);
+  picture.thumbnail = thumbnail;
+  tell(picture);
+}

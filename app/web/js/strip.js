@@ -1,0 +1,137 @@
+// The strip of all pictures: small copies with class, probability and trust; filters; the arrow keys open them.
+
+import { byId, make } from "./dom.js";
+import { again, allPictures, bound, clear, current, isOutdated, isWaiting, onPictures, openPicture } from "./gallery.js";
+import { gradeOf, signBadge } from "./proof.js";
+
+const FILTERS = {
+  all: () => true,
+  wrong: ({ result }) => result?.isWrong,
+  unsure: ({ result }) => result?.isUnsure,
+};
+
+const items = new Map(); // of pictures, their elements
+
+const filter = () => document.querySelector("[name=filter]:checked").value;
+const isListed = (picture) => Boolean(FILTERS[filter()](picture));
+const listed = () => allPictures().filter(isListed);
+
+export function prepareStrip() {
+  onPictures(show);
+  byId("thumbnails").addEventListener("keydown", steer);
+  for (const control of document.querySelectorAll("[name=filter]")) control.addEventListener("change", () => show(null));
+  byId("strip-clear").addEventListener("click", () => {
+    clear();
+    byId("main").focus(); // this button disappears
+  });
+  byId("strip-again").addEventListener("click", () => again(allPictures().filter(mustBeAsked)));
+}
+
+/** Whether the explanation of a picture failed, or is by another model or method. */
+const mustBeAsked = (picture) => picture !== current() && Boolean(picture.result ? isOutdated(picture) : picture.failure);
+
+/** Shows all pictures, or what has changed about one. */
+function show(changed) {
+  const pictures = allPictures();
+  const isHidden = pictures.length < 2;
+  byId("strip").hidden = isHidden;
+  document.body.classList.toggle("many", !isHidden);
+  if (changed) describe(changed);
+  else list(pictures);
+  count(pictures);
+}
+
+function list(pictures) {
+  for (const [picture, item] of items) {
+    if (pictures.includes(picture)) continue;
+    item.remove();
+    items.delete(picture);
+  }
+  for (const picture of pictures) {
+    if (!items.has(picture)) byId("thumbnails").append(create(picture));
+    describe(picture);
+  }
+  const shown = items.get(current());
+  if (shown) reveal(shown);
+}
+
+function create(picture) {
+  const item = make("li", { role: "option", on: { click: () => choose(picture) } });
+  items.set(picture, item);
+  return item;
+}
+
+function choose(picture) {
+  items.get(picture).focus();
+  openPicture(picture);
+}
+
+/** Opens the picture beside the one that has the focus. */
+function steer(event) {
+  const pictures = listed();
+  const place = pictures.findIndex((picture) => items.get(picture) === document.activeElement);
+  const last = pictures.length - 1;
+  const to = { ArrowLeft: place - 1, ArrowRight: place + 1, Home: 0, End: last, Enter: place, " ": place }[event.key];
+  if (to === undefined || place < 0) return;
+  event.preventDefault();
+  if (to >= 0 && to <= last) choose(pictures[to]);
+}
+
+/** Scrolls the strip, but not the page. */
+function reveal(item) {
+  const strip = byId("thumbnails");
+  const [left, right] = [item.offsetLeft - strip.offsetLeft, item.offsetLeft - strip.offsetLeft + item.offsetWidth];
+  if (left < strip.scrollLeft) strip.scrollLeft = left;
+  else if (right > strip.scrollLeft + strip.clientWidth) strip.scrollLeft = right - strip.clientWidth;
+}
+
+function describe(picture) {
+  const item = items.get(picture);
+  if (!item) return;
+  const { path, thumbnail, result, failure } = picture;
+  const name = path.split("/").at(-1);
+  const isShown = picture === current();
+  item.hidden = !isListed(picture);
+  item.title = path;
+  item.setAttribute("aria-selected", String(isShown));
+  item.setAttribute("aria-label", [name, ...facts(picture)].join(", "));
+  item.classList.toggle("wrong", Boolean(result?.isWrong));
+  item.classList.toggle("outdated", isOutdated(picture));
+  const view = thumbnail ? make("img", { src: thumbnail, alt: "" }) : make("span", { class: "name", textContent: name });
+  const label = make("span", { class: "label", textContent: result?.label ?? (failure ? "" : "…") });
+  const line = result ? [label, make("span", { class: "share", textContent: result.reading })] : [label];
+  item.replaceChildren(
+    make("span", { class: "view" }, view, result?.proof ? signBadge(result.proof) : null),
+    failure && !result ? make("span", { class: "fault", textContent: failure }) : make("span", { class: "line" }, ...line),
+  );
+  if (result?.truth) item.append(make("span", { class: "truth", textContent: `${result.isWrong ? "✗" : "✓"} ${result.truth}` }));
+}
+
+/** What is known about a picture, for screen readers. */
+function facts(picture) {
+  const { result, failure } = picture;
+  if (!result) return [failure ?? "not explained yet"];
+  const { label, reading, proof, truth, isWrong } = result;
+  return [
+    `${label} ${reading}`,
+    ...(proof ? [gradeOf(proof)] : []),
+    ...(truth ? [isWrong ? `wrong, it is ${truth}` : "right"] : []),
+    ...(isOutdated(picture) ? ["by another model or method"] : []),
+  ];
+}
+
+function count(pictures) {
+  for (const [name, fits] of Object.entries(FILTERS)) byId(`count-${name}`).textContent = pictures.filter(fits).length;
+  document.querySelector("[name=filter][value=wrong]").disabled = !pictures.some(({ result }) => result?.truth);
+  const waiting = pictures.filter(isWaiting).length;
+  const old = pictures.filter(mustBeAsked);
+  byId("strip-progress").textContent = waiting ? `${pictures.length - waiting} of ${pictures.length} explained` : "";
+  byId("strip-again").hidden = !old.length;
+  byId("strip-again").textContent = `Explain ${old.length} again`;
+  byId("strip-again").title = "Their explanation failed, or is by another model or method.";
+  const note = [bound(), listed().length ? "" : "None of the pictures."].filter(Boolean).join(" ");
+  byId("strip-note").textContent = note;
+  byId("strip-note").hidden = !note;
+  const reachable = items.get(listed().includes(current()) ? current() : listed()[0]);
+  for (const item of items.values()) item.tabIndex = item === reachable ? 0 : -1;
+}

@@ -1,0 +1,35 @@
+"""The guide: what it says about methods and proofs, and that it runs nothing."""
+
+from dataclasses import replace
+from html import escape
+from typing import get_args
+
+from seewhy.app.answers import guide as guide_module
+from seewhy.app.answers.guide import guide
+from seewhy.explainers.methods.catalogue import METHODS, list_methods
+from seewhy.explainers.trust.proof import Grade
+
+
+def test_the_guide_has_a_chapter_on_each_method_and_grade(client):
+    response = client.get("/guide")
+    assert response.mimetype == "text/html"
+    assert "script-src 'self'" in response.headers["Content-Security-Policy"]
+    page = response.get_data(as_text=True)
+    for name in list_methods():
+        chapter = page.partition(f'<section id="{name}"')[2].partition("</section>")[0]
+        assert escape(METHODS[name].summary, quote=False).replace("'", "&#39;") in chapter
+        assert ("<math" in chapter) == bool(METHODS[name].equation)
+        assert all(f"<code>{option}</code>" in chapter for option in METHODS[name].options if option != "layers")
+    for grade in get_args(Grade):
+        assert f'data-grade="{grade}"' in page
+    assert "<script" not in page
+
+
+def test_methods_of_an_operator_are_left_out(monkeypatch):
+    class Own:
+        """It stands in for an explainer that is not of this package."""
+
+    monkeypatch.setattr(guide_module, "METHODS", {**METHODS, "gradcam": replace(METHODS["gradcam"], explainer=Own)})
+    page = guide.__wrapped__().decode()
+    assert 'id="gradcam"' not in page
+    assert 'id="layercam"' in page

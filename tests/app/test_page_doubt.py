@@ -1,0 +1,50 @@
+"""Modest headlines on the page: of an unsure model, and of a blank heatmap."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.app.browsing import accessible, answered, ask, explained_anew, upload
+from tests.app.conftest import EXAMPLES
+
+
+def size(page):
+    """The size of the headline, in pixels."""
+    return float(page.locator("#answer-label").evaluate("label => parseFloat(getComputedStyle(label).fontSize)"))
+
+
+def test_an_unsure_answer_has_a_modest_headline(page, url):
+    upload(page)
+    best = ask(url, "/predict").json()["predictions"][0]
+    assert best["probability"] < 0.5
+    expect(page.locator("#doubt")).to_have_text(
+        f"The model is unsure: it gives its best class, {best['label']}, only {best['probability']:.1%}."
+    )
+    guess = page.get_by_text("Perhaps", exact=True)
+    expect(guess).to_be_visible()
+    expect(page.locator("#status")).to_contain_text("The model is unsure")  # of screen readers
+    modest = size(page)
+    accessible(page)
+    explained_anew(page, lambda: page.click("#predictions .class:has-text('tabby')"))
+    expect(guess).to_be_hidden()  # tabby is asked about, not guessed
+    expect(page.locator("#doubt")).to_be_visible()
+    upload(page, "coffee.png")
+    assert ask(url, "/predict", EXAMPLES / "coffee.png").json()["predictions"][0]["probability"] > 0.5
+    expect(guess).to_be_hidden()
+    expect(page.locator("#doubt")).to_be_hidden()
+    assert size(page) > modest
+
+
+@pytest.mark.slow
+def test_a_blank_heatmap_is_called_blank(tab, url):
+    tab.goto(f"{url}/?example=cat&method=gradcam&target=giant%20panda")
+    answered(tab)
+    blank = re.compile("[.] The heatmap is blank[.]")
+    expect(tab.locator("#doubt")).to_have_text(blank)
+    expect(tab.locator("#meaning")).to_have_text("Blank: the map has the same value everywhere.")
+    expect(tab.locator("#status")).to_contain_text(blank)
+    accessible(tab)
+    explained_anew(tab, lambda: tab.click("#predictions .class:has-text('tiger cat')"))
+    expect(tab.locator("#meaning")).to_have_text("Bright: speaks for “tiger cat”.")
+    expect(tab.locator("#doubt")).not_to_have_text(blank)

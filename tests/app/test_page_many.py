@@ -1,0 +1,280 @@
+"""Many pictures on the page: a strip of those that are added together or one after another."""
+
+import re
+import shutil
+
+import pytest
+from PIL import Image
+from playwright.sync_api import expect
+
+from tests.app.browsing import accessible, answered, ask, explained_anew, upload
+from tests.app.conftest import EXAMPLES, opened
+
+START = "votes-detail"
+PICTURES = {
+    "photos/Espresso/cup.png": "coffee",
+    "photos/space_shuttle/2020/rocket.png": "rocket",
+    "photos/cat.png": "cat",
+}
+"""Names in a folder, and the example there."""
+
+HELD = """() => {
+    window.held = [];
+    window.most = 0;
+    const { fetch } = window;
+    window.fetch = (path, given) => {
+        if (path !== "/explain") return fetch(path, given);
+        return new Promise((done, fail) => {
+            const [method, { name }] = [given.body.get("method"), given.body.get("image")];
+            const request = { method, name, signal: given.signal };
+            request.go = () => {
+                held.splice(held.indexOf(request), 1);
+                fetch(path, given).then(done, fail);
+            };
+            given.signal.addEventListener("abort", () => {
+                held.splice(held.indexOf(request), 1);
+                fail(new DOMException("aborted", "AbortError"));
+            });
+            held.push(request);
+            window.most = Math.max(most, held.length);
+        });
+    };
+}"""
+"""Lets no question go before `go()` is called for it."""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for path, name in PICTURES.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(EXAMPLES / f"{name}.png", tmp_path / path)
+    (tmp_path / "photos" / "notes.txt").write_text("no picture")
+    return tmp_path / "photos"
+
+
+def options(page):
+    return page.locator("#thumbnails").get_by_role("option")
+
+
+def labels(page):
+    """The names of all pictures of the strip, for screen readers, once all are explained."""
+    expect(page.locator("#strip-progress")).to_have_text("")
+    return [option.get_attribute("aria-label") for option in options(page).all()]
+
+
+def told(url, path, truth, model="efficientnet_lite0", method=START):
+    """What the strip should say of a picture of the folder."""
+    fields = {"model": model, "method": method, "proof": "true", "format": "json"}
+    (explanation,) = ask(url, picture=EXAMPLES / f"{PICTURES[path]}.png", **fields).json()["explanations"]
+    target = explanation["target"]
+    name = path.rpartition("/")[2]
+    return f"{name}, {target['label']} {target['probability']:.1%}, {explanation['proof']['grade']}{truth}"
+
+
+@pytest.fixture
+def strip(page, folder):
+    """The page with the strip of a folder, all of it explained."""
+    page.set_input_files("#folder", folder)
+    expect(options(page)).to_have_count(3)
+    answered(page)
+    labels(page)
+    return page
+
+
+def test_a_folder_becomes_a_strip_with_class_trust_and_truth(strip, url):
+    cup, rocket, cat = PICTURES
+    assert labels(strip) == [
+        told(url, cat, ""),
+        told(url, cup, ", right"),
+        told(url, rocket, ", wrong, it is space shuttle"),
+    ]
+    expect(options(strip).nth(0)).to_have_attribute("aria-selected", "true")  # the first one is shown
+    expect(strip.locator("#answer-label")).to_have_text("tiger cat")
+    expect(strip.locator("#thumbnails .truth")).to_have_text(["✓ espresso", "✗ space shuttle"])
+    expect(strip.locator("#thumbnails img")).to_have_count(3)
+    accessible(strip)
+
+
+def test_arrow_keys_open_the_pictures_that_the_filter_leaves(strip):
+    counts = [strip.inner_text(f"#count-{name}") for name in ("all", "wrong", "unsure")]
+    assert counts == ["3", "1", "2"]
+    options(strip).nth(0).focus()
+    explained_anew(strip, lambda: strip.keyboard.press("ArrowRight"))
+    expect(strip.locator("#answer-label")).to_have_text("espresso")
+    expect(options(strip).nth(1)).to_be_focused()
+    expect(options(strip).nth(1)).to_have_attribute("aria-selected", "true")
+    strip.locator("[name=filter][value=unsure]").check(force=True)
+    expect(options(strip)).to_have_count(2)
+    options(strip).nth(0).focus()
+    explained_anew(strip, lambda: strip.keyboard.press("ArrowRight"))  # the cup between them is sure
+    expect(strip.locator("#answer-label")).to_have_text("missile")
+    strip.keyboard.press("ArrowRight")  # it is the last one
+    expect(options(strip).nth(1)).to_be_focused()
+    explained_anew(strip, lambda: strip.keyboard.press("Home"))
+    expect(strip.locator("#answer-label")).to_have_text("tiger cat")
+    strip.locator("[name=filter][value=wrong]").check(force=True)
+    expect(options(strip)).to_have_count(1)
+
+
+def test_two_requests_run_at_a_time_and_clearing_cancels_them(page, folder):
+    shutil.copy(EXAMPLES / "astronaut.png", folder)
+    page.evaluate(HELD)
+    page.set_input_files("#folder", folder)
+    page.wait_for_function("() => held.length === 2")
+    assert page.evaluate("held.map(({ name }) => name)") == ["astronaut.png", "cat.png"]  # with that on the stage
+    page.evaluate("held[1].go()")
+    page.wait_for_function("() => held.length === 2 && held[1].name === 'cup.png'")
+    page.evaluate("window.signal = held[1].signal")
+    page.click("#strip-clear")
+    assert page.evaluate("[signal.aborted, held.length, most]") == [True, 1, 2]
+    expect(page.locator("#strip")).to_be_hidden()
+    page.evaluate("held[0].go()")
+    answered(page)
+    expect(page.locator("#answer-label")).to_have_text("football helmet")
+    assert page.evaluate("held.length") == 0  # nothing is asked any more
+
+
+@pytest.mark.slow
+def test_one_that_cannot_be_read_says_so_and_stops_no_other(page, folder):
+    (folder / "a.png").write_text("no picture")
+    page.set_input_files("#folder", folder)
+    expect(options(page)).to_have_count(4)
+    first, second, *_ = labels(page)
+    assert first.startswith("a.png, The bytes are not a readable picture")
+    assert second.startswith("cat.png, tiger cat ")
+    expect(page.locator("#problem")).to_be_hidden()
+    expect(page.locator("#image-fault")).to_be_hidden()
+    answered(page)
+    expect(options(page).nth(1)).to_have_attribute("aria-selected", "true")
+    options(page).nth(0).click()
+    expect(page.locator("#image-fault")).to_contain_text("not a readable picture")
+    expect(page.locator("#answer-label")).to_have_text("tiger cat")  # which still is shown
+
+
+@pytest.mark.slow
+def test_pictures_opened_one_after_another_are_kept(page):
+    upload(page)
+    expect(page.locator("#strip")).to_be_hidden()
+    page.get_by_role("button", name="A cup of coffee on a table").click()
+    expect(page.locator("#answer-label")).to_have_text("espresso")
+    expect(options(page)).to_have_count(2)
+    assert [text.split(",")[0] for text in labels(page)] == ["cat.png", "coffee.jpg"]
+    former = page.url
+    explained_anew(page, options(page).nth(0).click)
+    assert page.url != former  # the address names the example no longer
+    explained_anew(page, options(page).nth(1).click)
+    assert page.url == former
+    page.click("#strip-clear")
+    expect(page.locator("#strip")).to_be_hidden()
+    expect(page.locator("#main")).to_be_focused()
+    expect(page.locator("#answer-label")).to_have_text("espresso")
+    page.go_back()
+    expect(options(page)).to_have_count(2)
+
+
+@pytest.mark.slow
+def test_those_of_another_method_are_explained_again(strip, url):
+    explained_anew(strip, lambda: strip.select_option("#method", "gradcam"))
+    first, second, third = labels(strip)
+    assert first == told(url, "photos/cat.png", "", method="gradcam")
+    assert second.endswith(", by another model or method")
+    strip.evaluate(HELD)
+    strip.get_by_role("button", name="Explain 2 again").click()
+    strip.wait_for_function("() => held.length === 2")
+    names = strip.evaluate("held.map(({ method, name }) => `${name} by ${method}`)")
+    assert names == ["cup.png by gradcam", "rocket.png by gradcam"]
+    strip.evaluate("[...held].forEach((request) => request.go())")
+    again = labels(strip)
+    assert again[2] == told(url, list(PICTURES)[1], ", wrong, it is space shuttle", method="gradcam") != third
+    expect(strip.locator("#strip-again")).to_be_hidden()
+    accessible(strip)
+
+
+@pytest.mark.slow
+def test_a_class_that_is_asked_about_does_not_become_that_of_the_strip(strip):
+    before = labels(strip)
+    explained_anew(strip, lambda: strip.click("#predictions .class:has-text('tabby')"))
+    assert labels(strip) == before
+
+
+@pytest.mark.slow
+def test_five_hundred_pictures_are_kept(page, tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "small.png")
+    content = (tmp_path / "small.png").read_bytes()
+    page.evaluate(HELD)
+    files = [{"name": f"{number}.png", "mimeType": "image/png", "buffer": content} for number in range(502)]
+    page.set_input_files("#image", files)
+    expect(options(page)).to_have_count(500)
+    expect(page.locator("#strip-note")).to_have_text("The page keeps 500 pictures at a time; 2 were left out.")
+    page.set_input_files("#image", EXAMPLES / "cat.png")
+    expect(page.locator("#strip-note")).to_contain_text("3 were left out")
+    expect(options(page)).to_have_count(500)
+    expect(options(page).nth(0)).to_have_attribute("aria-label", "1.png, not explained yet")
+    expect(options(page).nth(499)).to_have_attribute("aria-label", "cat.png, not explained yet")
+    shown = options(page).nth(499).bounding_box()
+    assert 0 <= shown["x"] < 1280  # the strip is scrolled to it
+
+
+@pytest.mark.slow
+def test_a_dropped_folder_is_read_to_its_end(page, folder):
+    expect(page.locator("#strip")).to_be_hidden()
+    page.evaluate(
+        """async (names) => {
+            const load = async (name) => {
+                const response = await fetch(`/static/examples/${name}.jpg`);
+                return new File([await response.blob()], `${name}.jpg`);
+            };
+            const files = Object.fromEntries(await Promise.all(names.map(async (name) => [name, await load(name)])));
+            const file = (path, name) => ({ isDirectory: false, fullPath: path, file: (done) => done(files[name]) });
+            const directory = (batches) => ({
+                isDirectory: true,
+                createReader: () => ({ readEntries: (done) => done(batches.shift() ?? []) }),
+            });
+            const inner = directory([[file("/all/tabby/cat.jpg", "cat")]]);
+            const outer = directory([[inner], [file("/all/coffee.jpg", "coffee")], [file("/all/list.csv", "coffee")]]);
+            const event = new DragEvent("drop", { bubbles: true, cancelable: true });
+            const items = [{ webkitGetAsEntry: () => outer }];
+            Object.defineProperty(event, "dataTransfer", { value: { items, files: [new File([], "all")] } });
+            document.body.dispatchEvent(event);
+        }""",
+        ["cat", "coffee"],
+    )
+    expect(options(page)).to_have_count(2)
+    answered(page)
+    assert re.fullmatch(r"cat.jpg, tiger cat [\d.]+%, \w+, wrong, it is tabby", labels(page)[1])
+
+
+@pytest.mark.slow
+def test_a_folder_without_pictures_says_so(page, tmp_path):
+    (tmp_path / "notes.txt").write_text("no picture")
+    page.set_input_files("#folder", tmp_path)
+    expect(page.locator("#image-fault")).to_have_text("This folder has no pictures.")
+    expect(page.locator("#strip")).to_be_hidden()
+
+
+@pytest.mark.slow
+def test_what_the_browser_cannot_show_gets_its_copy_once_it_is_opened(page, folder):
+    with Image.open(EXAMPLES / "coffee.png") as picture:
+        picture.convert("RGB").save(folder / "z.tiff")
+    page.set_input_files("#folder", folder)
+    expect(options(page)).to_have_count(4)
+    assert labels(page)[-1].startswith("z.tiff, espresso ")
+    expect(options(page).nth(3).locator("img")).to_have_count(0)
+    options(page).nth(3).click()
+    expect(options(page).nth(3).locator("img")).to_have_count(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_strip_fits_a_phone(browser, url, folder, scheme):
+    with opened(browser, url) as tab:
+        tab.set_viewport_size({"width": 390, "height": 844})
+        tab.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        tab.goto(url)
+        tab.wait_for_selector("body[data-ready]")
+        tab.set_input_files("#folder", folder)
+        expect(options(tab)).to_have_count(3)
+        answered(tab)
+        labels(tab)
+        assert tab.evaluate("document.documentElement.scrollWidth") == 390
+        accessible(tab)

@@ -1,0 +1,85 @@
+"""What one takes away from the page: a report, the picture, and links to the guide."""
+
+import base64
+import re
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from tests.app.browsing import accessible, explained_anew, levels, page_pixels, upload
+from tests.app.conftest import opened
+
+
+def test_the_report_is_about_the_map_that_is_shown(page):
+    upload(page)
+    explained_anew(page, lambda: page.select_option("#method", "gradcam"))
+    explained_anew(page, lambda: page.click("#predictions .class:has-text('tabby')"))
+    page.locator("#alpha").fill("0.7")
+    with page.expect_download() as download:
+        page.click("#save-report")
+    assert download.value.suggested_filename == "cat-gradcam.html"
+    report = download.value.path().read_text(encoding="utf-8")
+    (heatmap,) = re.findall('<img src="data:image/png;base64,([^"]+)" alt="Heatmap for tabby">', report)
+    assert np.abs(levels(base64.b64decode(heatmap)) - page_pixels(page)).max() <= 2
+    assert page.locator("#proof .grade").inner_text().split()[-1] in report
+    assert "<strong>Proof: " in report
+    accessible(page)
+
+
+def test_the_picture_is_copied_as_it_is_shown(page):
+    upload(page)
+    page.click("#copy-picture")
+    expect(page.locator("#copy-picture")).to_have_text("Copied")
+    encoded = page.evaluate(
+        """async () => {
+            const [item] = await navigator.clipboard.read();
+            const bytes = new Uint8Array(await (await item.getType("image/png")).arrayBuffer());
+            return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
+        }"""
+    )
+    assert np.array_equal(levels(base64.b64decode(encoded)), page_pixels(page))
+
+
+@pytest.mark.slow
+def test_where_pictures_cannot_be_copied_the_button_says_what_to_do(page):
+    upload(page)
+    page.evaluate("delete window.ClipboardItem")
+    page.click("#copy-picture")
+    expect(page.locator("#copy-picture")).to_have_text("Not possible here: download the PNG")
+    expect(page.locator("#status")).to_contain_text("Download the PNG instead")
+
+
+@pytest.mark.slow
+def test_the_page_links_to_chapters_that_the_guide_has(page, url):
+    upload(page)
+    methods = page.locator("#method option").evaluate_all("all => all.map((option) => option.value)")
+    links = [page.get_by_role("link", name="About proofs").get_attribute("href")]
+    page.click("#tab-inside")
+    links.append(page.get_by_role("link", name="About hooks").get_attribute("href"))
+    page.click("#tab-explain")
+    for method in methods:
+        page.evaluate(
+            """(method) => {
+                document.querySelector("#method").value = method;
+                document.querySelector("#method").dispatchEvent(new Event("change"));
+            }""",
+            method,
+        )
+        links.append(page.locator("#method-guide").get_attribute("href"))
+    assert len(set(links)) == len(methods) + 2
+    page.goto(f"{url}/guide")
+    for link in links:
+        assert page.evaluate("hash => Boolean(document.getElementById(decodeURIComponent(hash)))", link.split("#")[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_everybody_can_read_the_guide(browser, url, scheme, width):
+    with opened(browser, url) as tab:
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.emulate_media(color_scheme=scheme)
+        tab.goto(f"{url}/guide#proof")
+        assert tab.evaluate("document.documentElement.scrollWidth") == width
+        accessible(tab)
