@@ -89,6 +89,14 @@ class MethodAnswer(BaseModel):
         description="Forward and backward passes per picture and class: a number, or an expression of the options and "
         "the layer's channels."
     )
+    quantities: dict[str, int] | None = Field(
+        description="Values of the names in `cost` that are no options, with default options; null while the model is "
+        "not loaded."
+    )
+    seconds_per_pass: float | None = Field(
+        description="Recent average on the model; null without a measurement, and for methods whose passes run only a "
+        "part of the model."
+    )
     equation: str = Field(description="In LaTeX.")
     discriminates: bool = Field(description="Whether maps of two classes in one picture can be expected to differ.")
     fine: bool = Field(
@@ -108,6 +116,7 @@ class MethodsAnswer(BaseModel):
     methods: list[MethodAnswer]
     default: str = Field(description="Method for requests that do not name one.")
     recommended: str = Field(description="Method that the web page starts with.")
+    deadline: float = Field(description="Seconds that a request may take.")
 
 
 class ColormapAnswer(BaseModel):

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from seewhy.app.errors import ClientGoneError, DeadlineError, OutOfMemoryError, lacks_memory
 from seewhy.app.pipeline.computation import Computation
-from seewhy.app.pipeline.jobs import Job, Outcome, late
+from seewhy.app.pipeline.jobs import Job, Outcome, hopeless, late
 from seewhy.app.pipeline.observer import Observer
-from seewhy.app.pipeline.scheduler import MOST_PASSES, TIERS, Pace, Tier, tier_of
+from seewhy.app.pipeline.scheduler import CLEARLY, MOST_PASSES, TIERS, Pace, Tier, tier_of, time_left
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.errors import ExplainerError, LayerError, TargetError
@@ -145,7 +145,7 @@ class BatchRunner:
         self._observer.starting(self._name, jobs)
         try:
             with one_by_one() if frugal else nullcontext():
-                results = _results(model, jobs, offer_turn)
+                results = _results(model, jobs, batch, offer_turn)
         except BaseException as error:  # even a model that calls sys.exit must not end this thread
             self._observer.finished(self._name, jobs, started, time.monotonic() - started)
             lacks = lacks_memory(error) or isinstance(error, torch.OutOfMemoryError)  # whose message may differ
@@ -182,7 +182,8 @@ def _parts(jobs: list[Job], error: BaseException) -> list[list[Job]]:
 
 def _fail(jobs: Sequence[Job], error: BaseException) -> None:
     for job in jobs:
-        reason = late(job) if isinstance(error, DeadlineError | ClientGoneError) else error
+        is_late = isinstance(error, DeadlineError | ClientGoneError) and not job.is_wanted
+        reason = late(job) if is_late else error
         job.future.set_exception(without_frames(reason, ExplainerError))
 
 
@@ -208,9 +209,10 @@ def without_frames(error: BaseException, root: type[Exception]) -> Exception:
     return error if isinstance(error, Exception) else root(f"The model raised {type(error).__name__}.")
 
 
-def _results(model: LoadedModel, jobs: list[Job], offer_turn: Callable[[], None]) -> Sequence[Any]:
-    """Run all jobs as one batch, offering the turn between its passes."""
+def _results(model: LoadedModel, jobs: list[Job], batch: RunningBatch, offer_turn: Callable[[], None]) -> Sequence[Any]:
+    """Run all jobs as one batch, offering the turn between its passes; end it early once it is clearly too slow."""
     images = _stacked([job.image for job in jobs], model.device)
+    turns, seconds = batch.turns, batch.seconds
 
     def cancel() -> None:
         if not any(job.is_wanted for job in jobs):
@@ -222,6 +224,9 @@ def _results(model: LoadedModel, jobs: list[Job], offer_turn: Callable[[], None]
                 job.progress.passes = done, total
         offer_turn()
         cancel()  # again, for the turn may have taken long to come back
+        left = time_left(done, total, batch.turns - turns, batch.seconds - seconds)
+        if left > CLEARLY * max(job.deadline.remaining for job in jobs):
+            raise hopeless(jobs[0], left)
 
     ask = Ask.stacked([job.ask for job in jobs])
     return jobs[0].computation.run(model, images, ask, Progress(report, _show(jobs), cancel))

@@ -23,10 +23,11 @@ _GLANCE = 0.25
 """Seconds between two checks that the client still waits."""
 
 _GONE = "The client closed its connection."
-_TOO_LATE = (
-    "The result was not ready within SEEWHY_DEADLINE. Use fewer classes, samples or steps, a layer with fewer "
-    "channels or a cheaper method (`seewhy methods` or GET /methods lists the costs), or try again later."
+_LESS = (
+    "Use fewer classes, samples or steps, a layer with fewer channels or a cheaper method (`seewhy methods` or GET "
+    "/methods lists the costs), or try again later."
 )
+_TOO_LATE = f"The result was not ready within SEEWHY_DEADLINE. {_LESS}"
 
 
 @dataclass(frozen=True)
@@ -169,4 +170,17 @@ def late(job: Job) -> Exception:
         ClientGoneError(_GONE)
         if job.deadline.is_disconnected()
         else DeadlineError(f"{_TOO_LATE} {job.progress}".strip())
+    )
+
+
+def hopeless(job: Job, left: float) -> Exception:
+    """Return the error of a job that ends early, because the rest of its work takes longer than its client waits.
+
+    Args:
+        left: seconds that the rest takes at the pace so far.
+    """
+    remaining = job.deadline.remaining
+    return DeadlineError(
+        f"The result would not be ready within SEEWHY_DEADLINE: the rest takes about {left:.0f} s, and "
+        f"{remaining:.0f} s are left. {_LESS} {job.progress}"
     )

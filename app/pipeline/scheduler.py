@@ -26,6 +26,12 @@ MOST_UNDERWAY: dict[Tier, int] = {"short": 1, "medium": 2, "long": 2}
 CLEARLY = 1.25
 """Factor by which the shortest possible time of work must exceed its time limit before it is refused."""
 
+TELLING = 0.05
+"""Share of its passes after which the pace of work tells when it ends."""
+
+TELLING_TURNS = 5
+"""Turns after which it does: the first ones may be slow."""
+
 SMOOTHING = 0.2
 """Weight of the latest measurement in a moving average."""
 
@@ -100,3 +106,9 @@ class Pace:
         # Backward passes take at least as long as forward passes.
         pace = measured.get(passes.backwards > 0, measured.get(False, 0.0))
         return passes.total * pace
+
+
+def time_left(done: int, total: int, turns: int, seconds: float) -> float:
+    """Return the seconds that the rest of work takes at the pace of its turns so far; 0 if it is too early to tell."""
+    is_telling = turns >= TELLING_TURNS and done >= TELLING * total
+    return seconds / done * (total - done) if is_telling and done else 0.0

@@ -228,3 +228,16 @@ def test_what_asks_no_model_costs_nothing(limited):
     answer = limited.get("/methods")
     assert "X-SeeWhy-Cost" not in answer.headers
     assert balance(answer) == 39
+
+
+def test_methods_tell_what_their_cost_on_a_loaded_model_is_made_of(client, cat, slow):
+    answer = client.get("/methods").get_json()
+    methods = {method["name"]: method for method in answer["methods"]}
+    assert answer["deadline"] == slow.settings.deadline
+    assert methods["scorecam"]["quantities"] == {"channels": 1280, "positions": 49}
+    assert methods["rise"]["quantities"] == {}
+    assert methods["rise"]["seconds_per_pass"] == 1
+    assert methods["ablationcam"]["seconds_per_pass"] is None  # its passes are through a part of the model
+    for method in client.get("/methods?model=resnet18").get_json()["methods"]:
+        assert method["quantities"] is None
+        assert method["seconds_per_pass"] is None

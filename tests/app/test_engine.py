@@ -2,6 +2,7 @@ import contextlib
 import gc
 import itertools
 import math
+import re
 import threading
 import time
 import weakref
@@ -853,6 +854,16 @@ def test_a_batch_that_fails_gives_its_turn_back(stage):
     assert [str(error) for error in stage.end(jobs)] == ["broken"]
     assert stage.end(late) == [None]
     assert stage.passes.count("other") == 20
+
+
+def test_work_that_turns_out_to_be_clearly_too_slow_ends_early_and_says_how_long_it_would_take(stage):
+    """Each pass takes a second, so that all take 100."""
+    (error,) = stage.end(stage.submit(Steps(stage, "slow", 100, LONG), seconds=70))
+    assert isinstance(error, DeadlineError)
+    assert re.search(r"would not be ready within .*: the rest takes about 9\d s, and (69|70) s are left", str(error))
+    assert 5 <= stage.passes.count("slow") <= 7
+    assert stage.end(stage.submit(Steps(stage, "in time", 100, LONG), seconds=90)) == [None]
+    assert stage.passes.count("in time") == 100
 
 
 def test_a_batch_that_nobody_waits_for_ends_while_another_one_runs(stage):

@@ -299,7 +299,7 @@ def test_a_model_is_chosen_and_one_without_weights_says_why_it_cannot_be(tab, ur
     rows = tab.locator("dialog .choices input")
     expect(rows).to_have_count(2)
     assert rows.evaluate_all("all => all.map((one) => one.disabled)") == [False, True]  # those at hand come first
-    expect(tab.locator("dialog .choices li").last).to_contain_text("SEEWHY_WEIGHTS_DIR")
+    expect(tab.locator("dialog .choices li").last).to_contain_text("the service’s folder of weights")
     accessible(tab)
     tab.get_by_label("Find a model").fill("lite0")
     expect(rows).to_have_count(1)

@@ -141,6 +141,15 @@ def test_what_would_fail_again_is_not_offered_again(page):
             "Use a cheaper method, or try again later.",
         ),
         ("There is no model 'x'. `seewhy models` or GET /models lists all names.", "There is no model 'x'."),
+        (
+            "The result was not ready within SEEWHY_DEADLINE.",
+            "The result was not ready within the time that the service allows.",
+        ),
+        (
+            "Put them into the folder that SEEWHY_WEIGHTS_DIR names, or set SEEWHY_DOWNLOAD=1 on a machine.",
+            "Put them into the service’s folder of weights, or allow downloads on a machine.",
+        ),
+        ("Set SEEWHY_ANYTHING=2 first.", "Set a setting of the service first."),
     ],
 )
 def test_errors_speak_of_no_settings_and_routes(page, detail, words):
@@ -235,7 +244,7 @@ def test_a_chooser_that_cannot_list_says_why(page, button):
     upload(page)
     page.route(re.compile("/models"), lambda route: route.abort())
     page.click(button)
-    expect(page.locator("#problem")).to_contain_text("cannot be reached")
+    expect(page.locator("#problem:visible, dialog [role=alert]")).to_contain_text("cannot be reached")
 
 
 def test_views_of_an_unknown_model_say_so(page, url):

@@ -68,7 +68,8 @@ def test_back_leads_from_view_to_view_without_asking_anew(page):
     later(page)
     page.click("#tab-inside")
     expect(page.locator(".tile")).to_have_count(24)
-    expect(page.locator("#trace img")).to_be_visible()
+    expect(page.locator("#trace svg")).to_have_count(3)
+    expect(page.locator("#effect-list li")).to_have_count(5)
     urls = []
     page.on("request", lambda request: urls.append(request.url))
     page.go_back()

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from seewhy.app.pipeline.scheduler import TIERS, WEIGHTS, Pace, Shares, tier_of
+from seewhy.app.pipeline.scheduler import TIERS, WEIGHTS, Pace, Shares, tier_of, time_left
 from seewhy.explainers.core.costs import Passes
 
 
@@ -88,3 +88,9 @@ def test_backward_passes_are_measured_by_themselves_and_are_no_quicker_than_forw
     assert pace.least(Passes(10)) == pytest.approx(1.0)
     pace.learn(Passes(), 1.0)
     assert math.isfinite(pace.usual(Passes(10)))
+
+
+def test_the_time_left_follows_from_the_pace_once_that_tells():
+    assert time_left(50, 1000, 5, 10.0) == pytest.approx(190)
+    assert time_left(1000, 1000, 60, 200.0) == 0
+    assert time_left(49, 1000, 5, 10.0) == time_left(50, 1000, 4, 10.0) == time_left(0, 0, 9, 1.0) == 0

@@ -21,6 +21,7 @@ from seewhy.app.http.routes import json_response, model_spec, service
 from seewhy.app.http.uploads import flatten
 from seewhy.app.pipeline.options import MethodsOptions, ModelsOptions, NoOptions
 from seewhy.app.pipeline.parse import parse
+from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.imaging.choices import DIVERGING, SEQUENTIAL
 from seewhy.explainers.imaging.render import palette
 from seewhy.explainers.layers.survey import Survey
@@ -63,13 +64,14 @@ def layers(name: str) -> Response:
 @blueprint.get("/methods")
 @Declaration("All methods", options=MethodsOptions, answers=(MethodsAnswer,))
 def methods() -> Response:
-    """List the methods and their options; `model` decides which one is the default."""
+    """List the methods and their options; `model` decides which one is the default, and what each costs."""
     model = parse(MethodsOptions, flatten(request.args)).model
     return json_response(
         MethodsAnswer(
-            methods=[describe_method(METHODS[name]) for name in list_methods()],
+            methods=[describe_method(METHODS[name], model) for name in list_methods()],
             default=service().default_method(model),
             recommended=service().recommended_method(model),
+            deadline=service().settings.deadline,
         )
     )
 
@@ -95,12 +97,23 @@ def _check_options() -> None:
     parse(NoOptions, flatten(request.args))
 
 
-def describe_method(method: Method) -> MethodAnswer:
-    """Return the catalogue entry of a method."""
+_MADE = {"cost", "options", "quantities", "seconds_per_pass"}
+"""Members of a method's entry that are not attributes of the method."""
+
+
+def describe_method(method: Method, model: str | None) -> MethodAnswer:
+    """Return the catalogue entry of a method, with what it costs on a model, by default the service's."""
     options = {"layer" if name == "layers" else name: schema for name, schema in method.options.items()}
-    alike = {name: getattr(method, name) for name in MethodAnswer.model_fields.keys() - {"cost", "options"}}
+    alike = {name: getattr(method, name) for name in MethodAnswer.model_fields.keys() - _MADE}
     cost = {"forwards": method.forwards, "backwards": method.backwards}
-    return MethodAnswer(**alike, cost=cost, options=options)
+    loaded = service().models.engine.loaded(model or service().settings.default_model)
+    quantities = seconds = None
+    if loaded is not None:
+        quantities = method.build({}).quantities(loaded, loaded.spec.image_shape)
+        if method.explainer.runs_whole:
+            one = Passes(1, int(method.backwards != "0"))
+            seconds = service().models.engine.pace(loaded.name).usual(one) / one.total or None
+    return MethodAnswer(**alike, cost=cost, options=options, quantities=quantities, seconds_per_pass=seconds)
 
 
 def _survey(spec: ModelSpec) -> Survey:

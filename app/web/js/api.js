@@ -7,11 +7,12 @@ const UNREACHABLE = "The server cannot be reached. Is it still running?";
 
 /** An error answer: a message, and errors per field. */
 export class Problem extends Error {
-  constructor({ detail, errors = [], status = 0 }) {
+  constructor({ detail, type = "", errors = [], status = 0 }) {
     super(plain(detail));
     this.name = "Problem";
     this.errors = errors.map(({ field, message }) => ({ field, message: plain(message) }));
     this.status = status;
+    this.isTooMuch = type.endsWith(":too-much-work"); // it cannot finish in time
   }
 }
 
@@ -30,9 +31,9 @@ export const get = (path) => send(path, {});
 
 const kept = new Map();
 
-/** The answer of a route of the catalogue, requested once. */
-export function catalogue(path) {
-  if (!kept.has(path)) {
+/** The answer of a route of the catalogue, requested once, or anew because it has changed. */
+export function catalogue(path, { anew = false } = {}) {
+  if (anew || !kept.has(path)) {
     const asked = get(path).then((response) => response.json());
     kept.set(path, asked);
     asked.catch(() => kept.delete(path));

@@ -2,10 +2,11 @@
 
 import { amend } from "./address.js";
 import { Problem, explain } from "./api.js";
+import { affordable, costInWords, costOf } from "./cost.js";
 import { announce, byId } from "./dom.js";
 import { doubts } from "./doubt.js";
 import { clearProblems, showProblem } from "./problems.js";
-import { HEATMAP, methodNamed, question } from "./question.js";
+import { HEATMAP, learn, limit, methodNamed, question } from "./question.js";
 import { gradeOf } from "./proof.js";
 import { change, explanation, methodName, onChange, state } from "./state.js";
 import { restore, showPreview } from "./stage.js";
@@ -17,6 +18,7 @@ export const PATIENCE = 300; // milliseconds before progress is shown; most answ
 
 let pending = null;
 let waiting = null;
+let shown = null; // the question whose answer is shown
 
 export function prepareExplain() {
   onChange((patch) => {
@@ -28,16 +30,38 @@ export function prepareExplain() {
   });
 }
 
-function cancel() {
+const current = () => Object.fromEntries(ASKS.map((name) => [name, state[name]]));
+const differing = (from, to) => ASKS.filter((name) => JSON.stringify(from[name]) !== JSON.stringify(to[name]));
+
+function stop() {
   pending?.abort();
   pending = null;
   busy(false);
   restore();
+}
+
+function cancel() {
+  stop();
   change({ failure: new Problem({ detail: "Cancelled." }) });
+  if (state.answer) goBack();
+  else showProblem(new Problem({ detail: "Cancelled: nothing is explained yet." }), run);
   announce("Cancelled.");
 }
 
+/** Returns to the question whose answer is shown, without a request. */
+function goBack() {
+  const names = differing(current(), shown);
+  if (!names.length) return;
+  const patch = Object.fromEntries(names.map((name) => [name, shown[name]]));
+  if ("model" in patch) learn(shown.model).catch(() => null);
+  amend({ ...patch, answer: state.answer });
+}
+
 async function run() {
+  if (state.answer && !differing(current(), shown).length) {
+    if (pending) stop();
+    return;
+  }
   pending?.abort();
   const mine = new AbortController();
   pending = mine;
@@ -49,11 +73,13 @@ async function run() {
     showProgress(event);
     if (event.preview) showPreview(event.preview);
   };
+  const wanted = current();
   try {
     const fields = question();
     const answer = await explain(state.picture.file, [...fields, ...HEATMAP], { signal: mine.signal, onProgress });
     if (pending !== mine) return;
     const asked = fields.some(([name]) => name === "method") ? fields : [["method", answer.method.name], ...fields];
+    shown = wanted;
     change({ answer, asked, map: 0 });
     const { target, proof } = explanation();
     announce(`${target.label}, ${reading(target)}, explained by ${answer.method.name}. ${doubts()} ${proof ? `${gradeOf(proof)}: ${proof.sentence}` : ""}`);
@@ -63,7 +89,7 @@ async function run() {
     if (error.errors?.some((fault) => fault.field === "method") && !methodNamed(methodName())) explainByDefault(error);
     else {
       change({ failure: error });
-      showProblem(error, run);
+      refuse(error, wanted);
     }
   } finally {
     if (pending === mine) {
@@ -71,6 +97,32 @@ async function run() {
       busy(false);
     }
   }
+}
+
+/** Shows why there is no answer, and returns to the question whose answer is shown; what was typed can be corrected. */
+function refuse(error, wanted) {
+  const fields = (error.errors ?? []).map(({ field }) => field);
+  const typed = fields.map((field) => document.querySelector(`[data-field="${CSS.escape(field)}"] :is([type=number], [type=text], #target)`)).filter(Boolean);
+  const texts = typed.map((control) => control.value);
+  const method = methodNamed(methodName());
+  if (state.answer) goBack();
+  typed.forEach((control, place) => (control.value = texts[place]));
+  if (error.isTooMuch) offerLess(error, fields[0], method, wanted);
+  else showProblem(error, () => askAgain(wanted));
+}
+
+function askAgain(wanted) {
+  const names = differing(wanted, current());
+  if (names.length) change(Object.fromEntries(names.map((name) => [name, wanted[name]])));
+  else run();
+}
+
+/** Shows that a method takes too long, and offers as much of its option as fits. */
+function offerLess({ message }, option, method, wanted) {
+  const most = option in (method?.options ?? {}) ? affordable(method, option, limit()) : 0;
+  const again = () => askAgain({ ...wanted, options: { ...wanted.options, [option]: String(most) } });
+  const what = most === 1 ? option.replace(/s$/, "") : option;
+  showProblem(new Problem({ detail: message }), most ? again : null, `Run with ${most.toLocaleString("en")} ${what}`);
 }
 
 /** A link may name an unknown method: the default one replaces it, and the error is shown. */
@@ -82,7 +134,7 @@ function explainByDefault({ message }) {
 function busy(is) {
   byId("figure").setAttribute("aria-busy", String(is));
   byId("progress-bar").removeAttribute("value");
-  byId("progress-text").textContent = "Working…";
+  byId("progress-text").textContent = beginning();
   clearTimeout(waiting);
   if (is) waiting = setTimeout(showWork, PATIENCE);
   else byId("progress").hidden = true;
@@ -90,12 +142,18 @@ function busy(is) {
 
 function showWork() {
   byId("progress").hidden = false;
-  announce("Working…");
+  announce(byId("progress-text").textContent);
+}
+
+/** What the page says before it knows how far the work is: its cost, if that is known. */
+function beginning() {
+  const method = methodNamed(methodName());
+  return (method && costInWords(costOf(method, state.options, state.layer))) || "Working…";
 }
 
 function showProgress(event) {
   const { done, total } = event;
-  if (!total) return; // it is queued
+  if (!total || !done) return; // it is queued
   Object.assign(byId("progress-bar"), { max: total, value: done });
   byId("progress-text").textContent = progress(event);
 }

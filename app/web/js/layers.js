@@ -6,7 +6,7 @@ import { make } from "./dom.js";
 
 export const layersOf = async (model) => (await catalogue(`${modelPath(model)}/layers`)).layers;
 
-const shape = (sides) => (sides ? sides.slice(1).join(" × ") : "?");
+export const shape = (sides) => (sides ? sides.slice(1).join(" × ") : "?");
 
 /**
  * Asks for layers of a model; returns their paths, or null.
@@ -29,7 +29,7 @@ export async function chooseLayers({ model, title, chosen, most, standard = fals
   const entry = (layer, name) => choice(layer, name, most === 1 ? "radio" : "checkbox", picked, pick);
   const place = make("div", { class: "tree" });
   const fill = (text) => {
-    if (!text) place.replaceChildren(branches(nested(layers), entry, picked));
+    if (!text) place.replaceChildren(layerTree(layers, entry));
     else {
       const matches = layers.filter((layer) => layer.path && `${layer.path} ${layer.type}`.toLowerCase().includes(text));
       place.replaceChildren(make("ul", {}, ...matches.map((layer) => make("li", {}, entry(layer, layer.path)))));
@@ -46,6 +46,9 @@ export async function chooseLayers({ model, title, chosen, most, standard = fals
     extra: standard ? [["Back to the default", []]] : [],
   });
 }
+
+/** A tree of modules as nested lists; `entry(layer, name)` makes a line. Branches with a chosen or default layer are open. */
+export const layerTree = (layers, entry) => branches(nested(layers), entry);
 
 /** The tree of modules; a node is {name, layer or null, children by name}. */
 function nested(layers) {
@@ -64,12 +67,12 @@ function nested(layers) {
   return root;
 }
 
-function branches(nodes, entry, picked) {
+function branches(nodes, entry) {
   const items = [...nodes.values()].map(({ name, layer, children }) => {
     const line = layer ? entry(layer, name) : make("span", { class: "layer", textContent: name });
     if (!children.size) return make("li", {}, line);
-    const inner = branches(children, entry, picked);
-    const holds = inner.querySelector("input:checked, .default") !== null;
+    const inner = branches(children, entry);
+    const holds = inner.querySelector("input:checked, .default, [aria-current]") !== null;
     const label = `Modules of ${layer?.path ?? name}`;
     return make("li", {}, line, make("details", { open: holds }, make("summary", { "aria-label": label, textContent: `${children.size} inside` }), inner));
   });

@@ -10,7 +10,7 @@ import { clearProblems, showProblem } from "./problems.js";
 import { kind } from "./scene.js";
 import { overlay } from "./stage.js";
 import { change, explained, explanation, onChange, state } from "./state.js";
-import { reading } from "./words.js";
+import { moves, reading } from "./words.js";
 
 const WAIT = 150; // milliseconds without another change before the model is asked
 const MOST = 1000; // predictions, of the service
@@ -229,13 +229,10 @@ function sentence() {
   const { before, after } = state.altered;
   // Of more classes than the service lists, the last one is the most that the others can be.
   const now = after.get(target.index) ?? [...after.values()].at(-1);
-  const [from, to] = [reading(target), reading(now)];
-  const [size, next] = [target, now].map(({ probability, value }) => value ?? probability);
-  const moves = from === to ? `stays at ${to}` : `${next < size ? "falls" : "rises"} from ${from} to ${to}`;
   const [best, first] = [before, after].map((predictions) => [...predictions.values()][0]);
   const isOther = best.index !== first.index && first.probability !== undefined;
   const most = isOther ? ` The best class is now ${first.label}, ${reading(first)}.` : "";
-  return `${PARTS[current.how]}, ${target.label} ${moves}.${most}${isUnseen(current) ? " The model does not see this part." : ""}`;
+  return `${PARTS[current.how]}, ${target.label} ${moves(target, now)}.${most}${isUnseen(current) ? " The model does not see this part." : ""}`;
 }
 
 function isUnseen({ how, box: [left, top, right, bottom] }) {

@@ -3,9 +3,10 @@
 import { catalogue, modelPath, post } from "./api.js";
 import { ask, search } from "./dialog.js";
 import { byId, make, prose } from "./dom.js";
-import { showProblem } from "./problems.js";
+import { problemBox, showProblem } from "./problems.js";
 import { learn } from "./question.js";
 import { change, onChange, state } from "./state.js";
+import { plain } from "./words.js";
 
 const SHOWN = 60; // maximum number of rows
 
@@ -34,31 +35,39 @@ function show() {
   byId("model-name").textContent = state.model ?? state.answer?.model.name ?? "default";
 }
 
+/** Asks for a model. The dialog opens at once; the list comes when it is known. */
 async function choose() {
-  const { models } = await catalogue("/models");
-  const current = await modelName().catch(() => null); // the dialog works without it
-  const ordered = [...models].sort((left, right) => right.weights.available - left.weights.available);
-  const list = make("ul", { class: "choices" });
+  const list = make("ul", { class: "choices", "aria-busy": "true" });
+  const count = make("p", { class: "help", role: "status", textContent: "Listing the models…" });
   const more = make("p", { class: "help" });
-  let chosen = current;
+  const content = { models: [], current: null, chosen: null };
   const fill = (text) => {
-    const matches = ordered.filter((model) => `${model.name} ${model.source} ${model.licence} ${TASKS[model.head] ?? ""}`.toLowerCase().includes(text));
-    list.replaceChildren(...matches.slice(0, SHOWN).map((model) => row(model, model.name === chosen, () => (chosen = model.name))));
+    const matches = content.models.filter((model) => `${model.name} ${model.source} ${model.licence} ${TASKS[model.head] ?? ""}`.toLowerCase().includes(text));
+    list.replaceChildren(...matches.slice(0, SHOWN).map((model) => row(model, model.name === content.chosen, () => (content.chosen = model.name))));
     more.textContent = matches.length > SHOWN ? `${matches.length - SHOWN} more; type to narrow them down.` : "";
-    if (!matches.length) more.textContent = "No model matches.";
+    if (!matches.length && content.models.length) more.textContent = "No model matches.";
   };
-  fill("");
-  const available = models.filter((model) => model.weights.available).length;
-  const content = make(
-    "div",
-    { class: "body" },
-    make("p", { class: "help", textContent: `${available} of ${models.length} models are available.` }),
-    search("Find a model", fill),
-    list,
-    more,
-  );
-  const wanted = await ask("Model", content, { accept: "Use this model", result: () => chosen });
-  if (!wanted || wanted === current) return;
+  const find = search("Find a model", fill);
+  const wanted = ask("Model", make("div", { class: "body" }, count, find, list, more), { accept: "Use this model", result: () => content.chosen });
+  const listed = listing().then((known) => {
+    Object.assign(content, known, { chosen: known.current });
+    list.removeAttribute("aria-busy");
+    count.textContent = `${known.models.filter((model) => model.weights.available).length} of ${known.models.length} models can run here now.`;
+    fill(find.value.trim().toLowerCase());
+  });
+  listed.catch((error) => count.replaceChildren(problemBox(error)));
+  const name = await wanted;
+  if (name && name !== content.current) await use(name, content.current);
+}
+
+/** All models, those that can run now first and of them those that are loaded, and the name of the current one. */
+async function listing() {
+  const [{ models }, current] = await Promise.all([catalogue("/models"), modelName().catch(() => null)]);
+  const rank = (model) => 4 * (model.name === current) + 2 * model.weights.available + model.loaded;
+  return { models: [...models].sort((left, right) => rank(right) - rank(left)), current };
+}
+
+async function use(wanted, current) {
   await learn(wanted);
   const named = state.target !== null || state.against !== null;
   const fresh = named && !(current && (await answerAlike(current, wanted))) ? { target: null, against: null } : {};
@@ -92,7 +101,7 @@ function row(model, checked, choose) {
         {},
         make("strong", { textContent: model.name }),
         make("small", { textContent: said }),
-        available ? null : make("small", { class: "reason" }, ...prose(reason)),
+        available ? null : make("small", { class: "reason" }, ...prose(plain(reason))),
       ),
     ),
   );

@@ -10,6 +10,7 @@ export function prepareOptions() {
   onChange((patch) => {
     if (filled !== methodName()) fill();
     else if ("options" in patch) refill();
+    else if ("answer" in patch) refill(document.activeElement); // which may be typed into
   });
   byId("options-reset").addEventListener("click", () => change({ options: {} }));
   fill();
@@ -32,10 +33,11 @@ function fill() {
   byId("options").open ||= Object.keys(state.options).length > 0;
 }
 
-function refill() {
+/** Shows the values of all options, except in one control. */
+function refill(except = null) {
   for (const [name, schema] of listed()) {
     const control = byId("options-list").querySelector(`[name="${name}"]`);
-    fillIn(control, state.options[name] ?? standard(schema));
+    if (control !== except) fillIn(control, state.options[name] ?? standard(schema));
   }
   tell();
 }

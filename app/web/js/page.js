@@ -13,6 +13,7 @@ import { prepareIntake } from "./intake.js";
 import { prepareLikeness } from "./likeness.js";
 import { prepareMarking } from "./marking.js";
 import { prepareModels } from "./models.js";
+import { showNetwork } from "./network.js";
 import { prepareOptions } from "./options.js";
 import { openExample } from "./picture.js";
 import { preparePlaces } from "./places.js";
@@ -29,12 +30,13 @@ import { prepareZoom } from "./zoom.js";
 
 const NEEDS = ["show", "picture", "model", "target", "answer", "inside", "off", "method", "layer", "options"];
 
-/** Inside the model: the feature maps of a layer, predictions without some of them, and the trace. */
+/** Inside the model: the tree of its layers, the feature maps of one, predictions without some of them, and the trace. */
 function prepareInside() {
   prepareChannels();
   prepareTrace();
   onChange((patch) => {
     if (state.show !== "inside" || !state.picture || !NEEDS.some((name) => name in patch)) return;
+    showNetwork().catch(() => {}); // the feature maps say why there are no layers
     showChannels();
     showTrace();
   });

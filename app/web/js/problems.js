@@ -2,8 +2,8 @@
 
 import { announce, byId, make, prose } from "./dom.js";
 
-/** Shows a problem. `again()` retries; it is offered unless the request itself is at fault. */
-export function showProblem(problem, again = null) {
+/** Shows a problem. `again()` retries, as `offer` says; it is offered unless the request itself is at fault. */
+export function showProblem(problem, again = null, offer = "Try again") {
   const left = [];
   const faulty = problem.errors?.length > 0;
   const faults = faulty ? problem.errors : [{ field: "", message: problem.message }];
@@ -17,6 +17,7 @@ export function showProblem(problem, again = null) {
   byId("problem-text").textContent = left.join(" ");
   const { status = 0 } = problem;
   byId("retry").hidden = !again || faulty || (status >= 400 && status < 500 && status !== 429);
+  byId("retry").textContent = offer;
   byId("retry").onclick = again;
   announce(faults.map((fault) => fault.message).join(" "));
   document.querySelector("#problem:not([hidden]), .faulty .fault").scrollIntoView({ block: "nearest" });

@@ -4,13 +4,18 @@ import { catalogue } from "./api.js";
 import { learnMethod, recommendedFor, state } from "./state.js";
 
 const methods = new Map();
+let deadline = Infinity;
 
-/** Stores the methods of the catalogue, and the one that the page starts with for a model. */
-export async function learn(model) {
-  const answer = await catalogue(model ? `/methods?model=${encodeURIComponent(model)}` : "/methods");
+/** Stores the methods of the catalogue with their costs for a model, and the one that the page starts with for it. */
+export async function learn(model, { anew = false } = {}) {
+  const answer = await catalogue(model ? `/methods?model=${encodeURIComponent(model)}` : "/methods", { anew });
   for (const method of answer.methods) methods.set(method.name, method);
+  deadline = answer.deadline;
   learnMethod(model, answer.recommended);
 }
+
+/** Seconds that a request may take. */
+export const limit = () => deadline;
 
 export const allMethods = () => [...methods.values()];
 export const methodNamed = (name) => methods.get(name);

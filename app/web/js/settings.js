@@ -2,12 +2,13 @@
 
 import { catalogue } from "./api.js";
 import { coloursOf, gradient } from "./colours.js";
+import { costInWords, costOf, nameWithCost } from "./cost.js";
 import { byId, make } from "./dom.js";
 import { chooseLayers } from "./layers.js";
 import { modelName } from "./models.js";
 import { keptOptions } from "./options.js";
 import { showProblem } from "./problems.js";
-import { allMethods, methodNamed, usualScale } from "./question.js";
+import { allMethods, learn, limit, methodNamed, usualScale } from "./question.js";
 import { change, explanation, methodName, onChange, state } from "./state.js";
 
 const FAMILIES = {
@@ -27,9 +28,8 @@ export function methodGroups(without = []) {
   return families
     .map((family) => {
       const methods = allMethods().filter((method) => method.family === family && !without.includes(method.name));
-      return methods.length
-        ? make("optgroup", { label: FAMILIES[family] ?? family }, ...methods.map((method) => new Option(method.name, method.name)))
-        : null;
+      const options = methods.map((method) => new Option(nameWithCost(method, limit()), method.name));
+      return methods.length ? make("optgroup", { label: FAMILIES[family] ?? family }, ...options) : null;
     })
     .filter(Boolean);
 }
@@ -78,7 +78,8 @@ function scale() {
 
 function show(patch) {
   const isOther = "method" in patch || "answer" in patch;
-  if (isOther) showMethod();
+  if (isOther || "options" in patch || "layer" in patch) showMethod();
+  if (patch.answer && methodNamed(methodName())?.quantities === null) learnCosts();
   if (isOther || "layer" in patch) showLayer();
   if (isOther || "scale" in patch) showScale();
   if ("colormap" in patch) byId("colormap").value = state.colormap ?? "";
@@ -99,6 +100,12 @@ async function swatch(name) {
   byId("swatch").style.backgroundImage = gradient(await coloursOf(name));
 }
 
+/** The passes of a method in its own words, such as “1 + channels forward passes”. */
+function passesOf({ forwards, backwards }) {
+  const each = (passes, name) => (passes === "0" ? null : `${passes} ${name} ${passes === "1" ? "pass" : "passes"}`);
+  return [each(forwards, "forward"), each(backwards, "backward")].filter(Boolean).join(", ");
+}
+
 /** A citation of authors: only the first if there are more than two. */
 function cited(authors) {
   const names = authors.split(", ");
@@ -110,6 +117,15 @@ function citation({ authors, year, title, url }) {
   return make("a", { href: url, target: "_blank", rel: "noreferrer", title, textContent });
 }
 
+/** Shows what methods cost on a model that is loaded by now. */
+async function learnCosts() {
+  const { model } = state;
+  await learn(model, { anew: true }).catch(() => null); // they are shown without it
+  if (model !== state.model) return;
+  byId("method").replaceChildren(...methodGroups());
+  showMethod();
+}
+
 function showMethod() {
   const method = methodNamed(methodName());
   byId("method").value = methodName();
@@ -117,9 +133,9 @@ function showMethod() {
   if (!method) return;
   byId("method-summary").textContent = method.summary;
   byId("method-paper").replaceChildren(...(method.paper ? [citation(method.paper)] : []));
-  const { forwards, backwards } = method.cost;
-  const each = (passes, name) => (passes === "0" ? null : `${passes} ${name}${passes === "1" ? "" : "s"}`);
-  byId("method-cost").textContent = [each(forwards, "forward"), each(backwards, "backward")].filter(Boolean).join(", ");
+  const cost = costOf(method, state.options, state.layer);
+  const isTooLong = cost.seconds > limit() ? `: an answer may take ${Math.round(limit())} s here` : "";
+  byId("method-cost").textContent = `${costInWords(cost) || passesOf(method.cost)}${isTooLong}`;
   byId("method-guide").href = `/guide#${encodeURIComponent(method.name)}`;
   byId("method-same").hidden = method.discriminates;
 }

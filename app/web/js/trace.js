@@ -1,8 +1,13 @@
 // The trace: activations and gradients of every module, over the depth of the model.
 
+import { currentLayer } from "./activations.js";
 import { post } from "./api.js";
+import { Chart } from "./chart.js";
 import { copy, curl } from "./copy.js";
 import { byId, make } from "./dom.js";
+import { layersOf } from "./layers.js";
+import { modelName } from "./models.js";
+import { visit } from "./network.js";
 import { problemBox } from "./problems.js";
 import { state, subject } from "./state.js";
 
@@ -17,17 +22,25 @@ const SAID = {
 
 let shown = null;
 let asking = null;
+let usable = []; // paths of the layers with feature maps
 
-const fields = (format) => [...subject(), ["format", format]];
+const chart = new Chart((path) => {
+  const layer = usable.filter((candidate) => candidate === path || path.startsWith(`${candidate}.`)).at(-1);
+  if (layer) visit(layer);
+});
 
 export function prepareTrace() {
+  byId("trace").append(chart.element);
+  byId("trace-tools").prepend(...chart.tools);
   byId("copy-trace").addEventListener("click", (event) =>
-    copy(curl("/hooks/trace", fields("svg"), "trace.svg"), event.currentTarget),
+    copy(curl("/hooks/trace", [...subject(), ["format", "svg"]], "trace.svg"), event.currentTarget),
   );
 }
 
 export async function showTrace() {
-  const key = JSON.stringify([state.picture.url, fields("svg")]);
+  markLayer();
+  const fields = [...subject(), ["format", "json"]];
+  const key = JSON.stringify([state.picture.url, fields]);
   if (key === shown) return;
   shown = key;
   asking?.abort();
@@ -36,19 +49,28 @@ export async function showTrace() {
   const place = byId("trace");
   place.setAttribute("aria-busy", "true");
   try {
-    const ask = (format) => post("/hooks/trace", state.picture.file, fields(format), { signal });
-    const [chart, trace] = await Promise.all([ask("svg").then((response) => response.blob()), ask("json").then((response) => response.json())]);
+    const trace = await (await post("/hooks/trace", state.picture.file, fields, { signal })).json();
     if (signal.aborted) return;
-    const image = make("img", { alt: `Outputs, shares of zeros and gradients of ${trace.model.name}, module by module`, src: URL.createObjectURL(chart) });
-    image.addEventListener("load", () => URL.revokeObjectURL(image.src), { once: true });
-    place.replaceChildren(image);
+    chart.show(trace);
+    place.replaceChildren(chart.element);
     byId("trace-summary").replaceChildren(...sentences(trace.summary).map((text) => make("li", {}, ...text)));
+    markLayer();
   } catch (error) {
     if (error.name === "AbortError") return;
     shown = null;
     place.replaceChildren(problemBox(error));
   } finally {
     if (!signal.aborted) place.removeAttribute("aria-busy");
+  }
+}
+
+/** Marks the part of the current layer. */
+async function markLayer() {
+  try {
+    usable = (await layersOf(await modelName())).filter((layer) => layer.cam && layer.path).map((layer) => layer.path);
+    chart.mark(await currentLayer());
+  } catch {
+    chart.mark(null); // the feature maps say why there is no layer
   }
 }
 

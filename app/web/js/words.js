@@ -36,8 +36,23 @@ export function duration(milliseconds) {
   return seconds < 60 ? `${seconds.toFixed(seconds < 10 ? 1 : 0)} s` : `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
 }
 
-/** An error of the service without the names of settings, and without the commands and routes that list more. */
-export function plain(message) {
-  const short = message.replace(/ \(SEEWHY_\w+\)/g, "").replace(/[:;]? \(?(`[^`]+` or )?GET \/\S+ lists [^.)]*\)?/g, "");
-  return short.replace(/\.\s*\.$/, ".");
+/** How the model's reading of a class, a value or a box moves, such as “falls from 38.5% to 31.0%”. */
+export function moves(before, after) {
+  const [from, to] = [reading(before), reading(after)];
+  const [size, next] = [before, after].map(({ probability, value, area }) => value ?? probability ?? area);
+  return from === to ? `stays at ${to}` : `${next < size ? "falls" : "rises"} from ${from} to ${to}`;
 }
+
+const SETTINGS = [
+  [/ \(SEEWHY_\w+\)/g, ""],
+  [/[:;]? \(?(`[^`]+` or )?GET \/\S+ lists [^.)]*\)?/g, ""],
+  [/the folder that SEEWHY_WEIGHTS_DIR names/g, "the service’s folder of weights"],
+  [/the file that SEEWHY_MODELS names/g, "the service’s file of models"],
+  [/set SEEWHY_DOWNLOAD=1 on/g, "allow downloads on"],
+  [/within SEEWHY_DEADLINE/g, "within the time that the service allows"],
+  [/\bSEEWHY_\w+(=\S+)?/g, "a setting of the service"],
+  [/\.\s*\.$/, "."],
+];
+
+/** A message of the service without the names of settings, and without the commands and routes that list more. */
+export const plain = (message) => SETTINGS.reduce((text, [name, words]) => text.replace(name, words), message);

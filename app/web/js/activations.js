@@ -1,0 +1,60 @@
+// The feature maps of a layer for the current picture, with estimates of their effects on the class.
+
+import { post } from "./api.js";
+import { layersOf } from "./layers.js";
+import { modelName } from "./models.js";
+import { readNpz } from "./npz.js";
+import { state, subject } from "./state.js";
+
+let kept = null; // {key, stop, answer}: the last capture
+
+/** The layer whose feature maps are shown: the chosen one, or the model's default. */
+export async function currentLayer() {
+  if (state.inside) return state.inside;
+  const layer = (await layersOf(await modelName())).find((candidate) => candidate.default);
+  if (!layer) throw new Error("This model has no default layer; choose one.");
+  return layer.path;
+}
+
+/**
+ * The feature maps of a layer: {key, layer, channels: [{channel, effect, map}], size}, the largest effect first. A request
+ * about another layer ends the one before, with an AbortError.
+ */
+export function activationsOf(layer) {
+  const fields = [...subject(), ["layer", layer], ["kind", "output"], ["kind", "grad_output"], ["format", "npz"]];
+  const key = JSON.stringify([state.picture.url, fields]);
+  if (kept?.key !== key) {
+    kept?.stop.abort();
+    const stop = new AbortController();
+    const mine = { key, stop, answer: capture(key, layer, fields, stop.signal) };
+    kept = mine;
+    mine.answer.catch(() => {
+      if (kept === mine) kept = null;
+    });
+  }
+  return kept.answer;
+}
+
+async function capture(key, layer, fields, signal) {
+  const answer = await post("/hooks/capture", state.picture.file, fields, { signal });
+  const arrays = readNpz(await answer.arrayBuffer());
+  return { key, layer, ...ranked(arrays[`${layer}/output/0`], arrays[`${layer}/grad_output/0`]) };
+}
+
+/** Channels of an array by their effect on the class, the largest first: the sum of output times gradient. */
+function ranked(output, gradient) {
+  const [, first, second, last] = output?.shape ?? [];
+  if (output?.shape.length !== 4) throw new Error("This layer has no grid of features; choose another one.");
+  const inside = first === second && last !== second; // channels come last, as in a Swin transformer
+  const [size, height, width] = inside ? [last, first, second] : [first, second, last];
+  const cells = height * width;
+  const at = (channel, cell) => (inside ? cell * size + channel : channel * cells + cell);
+  const channels = Array.from({ length: size }, (_, channel) => {
+    const map = Float32Array.from({ length: cells }, (_, cell) => output.values[at(channel, cell)]);
+    let effect = 0;
+    if (gradient) map.forEach((value, cell) => (effect += value * gradient.values[at(channel, cell)]));
+    return { channel, effect, map };
+  });
+  channels.sort((left, right) => Math.abs(right.effect) - Math.abs(left.effect));
+  return { channels, size: [height, width] };
+}

@@ -1,0 +1,60 @@
+// What an explanation costs before it is asked for: passes of the model, and about how long they take.
+
+const MANY = 30; // passes from which a method's name tells its cost
+
+/** The value of an expression of whole numbers and names, such as `1 + channels * (samples - 1)`; NaN if a name is unknown. */
+function evaluate(text, values) {
+  const parts = text.match(/\d+|\w+|\/\/|[-+*()]/g);
+  const chain = (operand, operations) => {
+    let value = operand();
+    while (parts[0] in operations) value = operations[parts.shift()](value, operand());
+    return value;
+  };
+  const sum = () => chain(product, { "+": (left, right) => left + right, "-": (left, right) => left - right });
+  const product = () => chain(atom, { "*": (left, right) => left * right, "//": (left, right) => Math.floor(left / right) });
+  const atom = () => {
+    const part = parts.shift();
+    if (part !== "(") return Number(values[part] ?? part);
+    const value = sum();
+    parts.shift(); // the closing parenthesis
+    return value;
+  };
+  return sum();
+}
+
+/** Passes and seconds of a method with these options; passes are NaN if unknown, seconds null. */
+export function costOf({ cost, options: schemas, quantities, seconds_per_pass: pace }, options = {}, layer = []) {
+  const usual = Object.fromEntries(Object.entries(schemas).map(([name, schema]) => [name, schema.default]));
+  const text = `${cost.forwards} + ${cost.backwards}`;
+  const isCounted = (name) => new RegExp(`\\b${name}\\b`).test(text);
+  // Quantities are those of the usual layers and options.
+  const isUsual = !layer.length && Object.keys(options).every((name) => isCounted(name) || name === "sign");
+  const passes = options.smooth === "tta" ? NaN : evaluate(text, { ...(isUsual && quantities), ...usual, ...options });
+  return { passes, seconds: pace && passes ? passes * pace : null };
+}
+
+/** A cost in words, such as “1,001 passes, about 9 s”; empty if it is unknown. */
+export function costInWords({ passes, seconds }) {
+  if (!passes) return "";
+  const count = `${passes.toLocaleString("en")} ${passes === 1 ? "pass" : "passes"}`;
+  if (seconds === null) return count;
+  return `${count}, ${seconds < 1 ? "less than a second" : `about ${roughly(seconds)}`}`;
+}
+
+function roughly(seconds) {
+  if (seconds < 55) return `${seconds < 20 ? Math.round(seconds) : 5 * Math.round(seconds / 5)} s`;
+  return `${Math.round(seconds / 60) || 1} min`;
+}
+
+/** The name of a method, with its cost if that is high, or that it takes too long. */
+export function nameWithCost(method, limit) {
+  const cost = costOf(method);
+  if (!(cost.passes >= MANY)) return method.name;
+  return `${method.name} (${cost.seconds > limit ? `${costInWords({ ...cost, seconds: null })}: too long here` : costInWords(cost)})`;
+}
+
+/** How much of an option fits into the limit, for a method whose cost grows with it; 0 if not even one does. */
+export function affordable(method, option, limit) {
+  const { seconds } = costOf(method);
+  return seconds ? Math.floor((0.8 * limit * method.options[option].default) / seconds) : 0;
+}

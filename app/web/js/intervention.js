@@ -1,0 +1,36 @@
+// What the model says without some channels of a layer.
+
+import { post } from "./api.js";
+import { methodNamed, question } from "./question.js";
+import { methodName, state, subject } from "./state.js";
+import { moves } from "./words.js";
+
+/** The chosen method, or Grad-CAM in place of methods of many passes, which would take too long. */
+function quick() {
+  const { forwards, backwards } = methodNamed(methodName())?.cost ?? {};
+  return [forwards, backwards].every((passes) => /^\d$/.test(passes)) ? methodName() : "gradcam";
+}
+
+const zeroed = (layer, channels) => ["edits", JSON.stringify([{ layer, op: "zero", channels }])];
+
+/** The fields of a request that zeroes channels of a layer, with heatmaps of the chosen method. */
+export function without(layer, channels) {
+  const method = quick();
+  const fields = question({ method, against: null, ...(method !== methodName() && { options: {}, layer: [] }) });
+  return [...fields, zeroed(layer, channels)];
+}
+
+/** The same about the classes alone: the service's default method takes least time. */
+export const classesWithout = (layer, channels) => [...subject(), zeroed(layer, channels)];
+
+export const intervene = async (fields, signal) => (await post("/hooks/intervene", state.picture.file, fields, { signal })).json();
+
+/** How channels are named, such as “channel 37 of blocks.4”. */
+export const named = (layer, channels) => `${channels.length === 1 ? `channel ${channels[0]}` : `${channels.length} channels`} of ${layer}`;
+
+/** What happens to the class, in a sentence. */
+export function sentence(layer, channels, { target, before, after }) {
+  const [best, next] = [before, after].map(({ predictions }) => predictions[0]);
+  const isOther = best && next && best.index !== next.index;
+  return `Without ${named(layer, channels)}, ${target.label} ${moves(before.target, after.target)}.${isOther ? ` The best class is now ${next.label}.` : ""}`;
+}

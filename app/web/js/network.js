@@ -1,0 +1,48 @@
+// The network as a tree of its modules: a module leads to its feature maps and its part of the trace.
+
+import { currentLayer } from "./activations.js";
+import { byId, make } from "./dom.js";
+import { layersOf, layerTree, shape } from "./layers.js";
+import { modelName } from "./models.js";
+import { change, state } from "./state.js";
+
+let shown = null; // the model whose tree is shown
+
+/** Shows a layer of the model; the channels of another one are all on. */
+export function visit(path) {
+  if (path !== state.inside) change({ inside: path, off: [] });
+}
+
+/** Shows the tree, and where in it the current layer is; a model without layers has none. */
+export async function showNetwork() {
+  const model = await modelName();
+  const [layers, current] = [await layersOf(model), await currentLayer()];
+  if (shown !== model) {
+    shown = model;
+    byId("network-tree").replaceChildren(layerTree(layers, (layer, name) => line(layer, name, current)));
+  }
+  for (const button of byId("network-tree").querySelectorAll("button")) {
+    const isCurrent = button.value === current;
+    if (isCurrent && !button.hasAttribute("aria-current")) reveal(button);
+    if (isCurrent) button.setAttribute("aria-current", "true");
+    else button.removeAttribute("aria-current");
+  }
+}
+
+function line(layer, name, current) {
+  const about = [make("span", { class: "name", textContent: name }), make("small", { textContent: shape(layer.output_shape) })];
+  if (layer.default) about.push(make("small", { class: "tag", textContent: "default" }));
+  const kind = `layer${layer.default ? " default" : ""}`;
+  if (!layer.cam) return make("span", { class: kind, title: layer.type }, ...about);
+  const button = make("button", { type: "button", class: kind, value: layer.path, title: layer.type, "aria-current": layer.path === current && "true" }, ...about);
+  button.addEventListener("click", () => visit(layer.path));
+  return button;
+}
+
+/** Opens the branches around a line, and scrolls the tree to it. */
+function reveal(button) {
+  for (let around = button.closest("details"); around; around = around.parentElement.closest("details")) around.open = true;
+  const tree = byId("network-tree");
+  const [line, frame] = [button.getBoundingClientRect(), tree.getBoundingClientRect()];
+  if (line.top < frame.top || line.bottom > frame.bottom) tree.scrollTop += line.top - frame.top - frame.height / 3;
+}

@@ -1,0 +1,197 @@
+"""What the page says before work, and what it shows after a cancel or an error: all of it is about one question."""
+
+import json
+import re
+
+import pytest
+import requests
+from playwright.sync_api import expect
+
+from seewhy.explainers.core.costs import evaluate
+from tests.app.browsing import accessible, answered, explained_anew, upload
+from tests.waiting import GUARD
+
+DEADLINE = 60
+
+
+@pytest.fixture
+def slow(page, url):
+    """The page of a service whose passes take 10 ms, and which has a minute for each request."""
+    catalogue = requests.get(f"{url}/methods", timeout=GUARD).json()
+    for method in catalogue["methods"]:
+        if method["seconds_per_pass"] is not None:
+            method["seconds_per_pass"] = 0.01
+    page.route("**/methods", lambda route: route.fulfill(json={**catalogue, "deadline": DEADLINE}))
+    page.goto(url)
+    return upload(page)
+
+
+def choose(page, method):
+    """Choose a method whose answer never comes."""
+    page.route("**/explain", lambda route: None)
+    page.select_option("#method", method)
+    expect(page.locator("#progress")).to_be_visible()
+
+
+def state(page):
+    """What the page says of its question: the address, the method, the class, and of what the map is."""
+    shown = [page.locator(name).inner_text() for name in ("#answer-label", "#bar-range")]
+    return page.url, page.locator("#method").input_value(), page.inner_text("#model-name"), *shown
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("rise", "1,001 passes, about 10 s"),
+        ("gradcam", "2 passes, less than a second"),
+        ("sscam", "12,801 passes, about 2 min: an answer may take 60 s here"),
+        ("ablationcam", "1,281 passes"),
+    ],
+)
+def test_a_method_says_what_it_costs_before_it_runs(slow, method, words):
+    choose(slow, method)
+    expect(slow.locator("#method-cost")).to_have_text(words)
+    if method == "rise":
+        expect(slow.locator("#progress-text")).to_have_text(words)
+        expect(slow.locator("#method option[value=rise]")).to_have_text(f"rise ({words})")
+        expect(slow.locator("#method option[value=gradcam]")).to_have_text("gradcam")
+        expect(slow.locator("#method option[value=sscam]")).to_have_text("sscam (12,801 passes: too long here)")
+
+
+@pytest.mark.slow
+def test_a_cost_follows_the_options(slow):
+    choose(slow, "rise")
+    slow.click("#options > summary")
+    slow.fill("[name=samples]", "2500")
+    slow.press("[name=samples]", "Tab")
+    expect(slow.locator("#method-cost")).to_have_text("2,501 passes, about 25 s")
+    choose(slow, "sobol")
+    slow.fill("[name=cells]", "4")
+    slow.press("[name=cells]", "Tab")
+    expect(slow.locator("#method-cost")).to_have_text(re.compile("^[0-9,]+ passes, about"))
+
+
+def test_the_page_evaluates_costs_as_the_service_does(page, url):
+    values = {"samples": 3, "cells": 8, "steps": 5, "channels": 40, "positions": 49, "segments": 7, "concepts": 2}
+    for method in requests.get(f"{url}/methods", timeout=GUARD).json()["methods"]:
+        expected = sum(evaluate(method["cost"][name], values) for name in ("forwards", "backwards"))
+        entry = {**method, "options": {}, "quantities": values}
+        assert (
+            page.evaluate("async (one) => (await import('/static/js/cost.js')).costOf(one).passes", entry) == expected
+        )
+
+
+@pytest.mark.parametrize("way", ["button", "Escape"])
+def test_a_cancel_returns_to_the_question_that_is_shown(slow, way):
+    explained_anew(slow, lambda: slow.click("#predictions .class:has-text('tabby')"))
+    before = state(slow)
+    choose(slow, "rise")
+    slow.click("#options > summary")
+    slow.fill("[name=samples]", "2500")
+    slow.press("[name=samples]", "Enter")
+    assert "samples=2500" in slow.url
+    if way == "button":
+        slow.get_by_role("button", name="Cancel").click()
+    else:
+        slow.keyboard.press("Escape")
+    expect(slow.locator("#progress")).to_be_hidden()
+    assert state(slow) == before
+    expect(slow.locator("#predictions [aria-pressed=true] .label")).to_have_text(["tabby"])
+    expect(slow.locator("#options-count")).to_have_text("all at their defaults")
+    expect(slow.locator("#method-cost")).to_have_text("2 passes, less than a second")
+
+
+@pytest.mark.slow
+def test_a_cancel_before_any_answer_can_be_taken_back(page):
+    page.route("**/explain", lambda route: None)
+    page.get_by_role("button", name="A cup of coffee").click()
+    expect(page.locator("#progress")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#problem")).to_contain_text("nothing is explained yet")
+    page.unroute("**/explain")
+    page.get_by_role("button", name="Try again").click()
+    answered(page)
+    expect(page.locator("#problem")).to_be_hidden()
+
+
+@pytest.mark.slow
+def test_an_error_returns_to_the_question_that_is_shown_and_what_was_typed_stays(page):
+    upload(page)
+    explained_anew(page, lambda: page.select_option("#method", "smoothgrad"))
+    before = state(page)
+    page.click("#options > summary")
+    page.fill("[name=samples]", "0")
+    page.press("[name=samples]", "Enter")
+    expect(page.locator("[data-field=samples] .fault")).to_be_visible()
+    expect(page.locator("[name=samples]")).to_have_value("0")
+    assert state(page) == before
+    expect(page.locator("#options-count")).to_have_text("all at their defaults")
+    page.fill("#target", "tabbby")
+    page.press("#target", "Enter")
+    expect(page.locator("#target-fault")).to_contain_text("tabby")
+    expect(page.locator("#target")).to_have_value("tabbby")
+    assert state(page) == before
+    fields = explained_anew(page, lambda: page.click("#predictions .class:has-text('tabby')"))
+    assert "samples" not in dict(fields)
+    expect(page.locator("[name=samples]")).to_have_value("25")
+
+
+@pytest.mark.slow
+def test_an_error_of_a_model_returns_to_the_model_that_is_shown(page):
+    upload(page)
+    before = state(page)
+    page.click("#model")
+    page.locator("dialog input[value=mobilenet_v2]").check()
+    page.route("**/explain", lambda route: route.abort())
+    page.get_by_role("button", name="Use this model").click()
+    expect(page.locator("#problem")).to_contain_text("cannot be reached")
+    assert state(page) == before
+    page.unroute("**/explain")
+    fields = explained_anew(page, page.get_by_role("button", name="Try again").click)
+    assert ("model", "mobilenet_v2") in fields
+
+
+def test_what_takes_too_long_is_offered_with_less(slow):
+    before = state(slow)
+    detail = (
+        "This takes 12,801 passes through lite (sscam), at least 121 s here, but a request has 60 s (SEEWHY_DEADLINE)."
+    )
+    problem = {"type": "urn:seewhy:problem:too-much-work", "title": "x", "status": 422, "detail": detail}
+    problem["errors"] = [{"field": "samples", "message": detail}]
+    body = json.dumps(problem)
+    slow.route(
+        "**/explain", lambda route: route.fulfill(status=422, content_type="application/problem+json", body=body)
+    )
+    slow.select_option("#method", "sscam")
+    expect(slow.locator("#problem-text")).to_have_text(detail.replace(" (SEEWHY_DEADLINE)", ""))
+    assert state(slow) == before
+    accessible(slow)
+    slow.route("**/explain", lambda route: None)
+    slow.get_by_role("button", name="Run with 3 samples").click()
+    expect(slow.locator("#method-cost")).to_have_text("3,841 passes, about 40 s")
+    assert slow.url.endswith("?method=sscam&samples=3")
+
+
+@pytest.mark.slow
+def test_the_dialog_of_models_opens_before_their_list_comes(page, url):
+    answer = requests.get(f"{url}/models", timeout=GUARD).json()
+    listed = ("resnet18", "efficientnet_lite1", "mobilenet_v2", "efficientnet_lite0")
+    models = sorted(
+        (model for model in answer["models"] if model["name"] in listed), key=lambda one: listed.index(one["name"])
+    )
+    for model in models:
+        model["loaded"] = model["name"] == "mobilenet_v2"
+    waiting = []
+    page.route("**/models", lambda route: waiting.append(route))
+    upload(page)
+    with page.expect_request("**/models"):
+        page.click("#model")
+    expect(page.locator("dialog")).to_contain_text("Listing the models…")
+    page.wait_for_function("() => document.activeElement.type === 'search'")
+    waiting[0].fulfill(json={**answer, "models": models})
+    names = page.locator("dialog .choices strong")
+    # The current one, a loaded one, one that is at hand, and one without weights.
+    expect(names).to_have_text(["efficientnet_lite0", "mobilenet_v2", "efficientnet_lite1", "resnet18"])
+    expect(page.locator("dialog")).to_contain_text("3 of 4 models can run here now.")
+    expect(page.locator("dialog .reason")).to_contain_text("the service’s folder of weights")
+    assert "SEEWHY" not in page.inner_text("dialog")

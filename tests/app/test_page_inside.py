@@ -1,0 +1,220 @@
+"""The view into the model: its tree leads to feature maps, their effects, and the trace."""
+
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+import requests
+from playwright.sync_api import expect
+
+from tests.app.browsing import accessible, answered, ask, upload
+from tests.app.conftest import opened
+from tests.waiting import GUARD
+
+LAYER = "blocks.4"
+BOX = (94, 18, 358, 282)
+"""What the model sees of the cat: left, top, right, bottom."""
+
+
+@pytest.fixture(scope="module")
+def shared(browser, url):
+    with opened(browser, url) as tab:
+        tab.set_viewport_size({"width": 1280, "height": 900})
+        tab.goto(f"{url}/?show=inside&inside={LAYER}")
+        upload(tab)
+        settled(tab)
+        yield tab
+
+
+@pytest.fixture
+def inside(shared, url):
+    """The view of a layer, with all channels on and no dialog."""
+    if shared.locator("dialog").count():
+        shared.keyboard.press("Escape")
+    if shared.locator("#off-none").is_enabled():
+        shared.click("#off-none")
+    if f"inside={LAYER}" not in shared.url:
+        tree(shared, LAYER).click()
+    settled(shared)
+    return shared
+
+
+def settled(page):
+    expect(page.locator(".tile").first).to_be_visible()
+    expect(page.locator("#maps")).not_to_have_attribute("aria-busy", "true")
+    expect(page.locator("#trace svg")).to_have_count(3)
+
+
+def tree(page, path):
+    return page.locator(f"#network-tree button[value='{path}']")
+
+
+@pytest.fixture(scope="module")
+def activations(url):
+    """The output of the layer for the cat (C, H, W)."""
+    answer = ask(url, "/hooks/capture", layer=LAYER, format="npz")
+    with np.load(io.BytesIO(answer.content)) as arrays:
+        return arrays[f"{LAYER}/output/0"][0]
+
+
+def effect(url, channels):
+    edits = json.dumps([{"layer": LAYER, "op": "zero", "channels": channels}])
+    document = ask(url, "/hooks/intervene", edits=edits).json()
+    return [document[side]["target"]["probability"] for side in ("before", "after")]
+
+
+def test_the_tree_leads_to_feature_maps_and_to_the_part_of_the_trace(inside, url):
+    layers = requests.get(f"{url}/models/efficientnet_lite0/layers", timeout=GUARD).json()["layers"]
+    buttons = inside.locator("#network-tree button").evaluate_all("all => all.map((one) => one.value)")
+    assert sorted(buttons) == sorted(layer["path"] for layer in layers if layer["cam"] and layer["path"])
+    expect(inside.locator("#network-tree [aria-current]")).to_have_attribute("value", LAYER)
+    band = inside.locator(".trace .band").bounding_box()
+    tree(inside, "blocks.6").click()
+    expect(inside.locator("#maps-count")).to_contain_text("24 of 320 feature maps")
+    expect(inside.locator("#network-tree [aria-current]")).to_have_attribute("value", "blocks.6")
+    assert "inside=blocks.6" in inside.url
+    moved = inside.locator(".trace .band").bounding_box()
+    assert moved["x"] >= band["x"] + band["width"]
+    label = inside.locator(".groups span", has_text="blocks.6").bounding_box()
+    assert [moved[side] for side in ("x", "width")] == pytest.approx([label[side] for side in ("x", "width")], abs=1.5)
+
+
+def test_a_feature_map_opens_large_with_its_strongest_places(inside, activations):
+    tile = inside.locator(".tile button").nth(1)
+    channel = int(re.search(r"\d+", tile.get_attribute("aria-label"))[0])
+    tile.click()
+    dialog = inside.get_by_role("dialog", name=f"Channel {channel} of {LAYER}")
+    expect(dialog).to_be_visible()
+    places = dialog.get_by_role("list", name="Strongest places").locator("li")
+    expect(places).to_have_count(3)
+    row, column = np.unravel_index(np.abs(activations[channel]).argmax(), activations[channel].shape)
+    value, x, y = re.fullmatch(r"(\S+) at x (\d+), y (\d+)", places.first.inner_text()).groups()
+    assert float(value.replace("−", "-")) == pytest.approx(activations[channel, row, column], rel=5e-3)
+    side = (BOX[2] - BOX[0]) / activations.shape[2]
+    assert int(x) == pytest.approx(BOX[0] + (column + 0.5) * side, abs=2)
+    assert int(y) == pytest.approx(BOX[1] + (row + 0.5) * side, abs=2)
+    white = dialog.locator("canvas").evaluate(
+        """(canvas, [x, y]) => {
+            const scale = canvas.width / 451;
+            const { data } = canvas.getContext("2d").getImageData(scale * x - 3, scale * y, 7, 1);
+            return Math.max(...[...data].filter((_, place) => place % 4 !== 3));
+        }""",
+        [BOX[0] + column * side, BOX[1] + (row + 0.5) * side],
+    )
+    assert white == 255  # the outline
+    accessible(inside)
+
+
+def test_a_channel_is_switched_off_and_a_sentence_says_what_that_does(inside, url):
+    inside.locator(".tile button").first.click()
+    dialog = inside.get_by_role("dialog")
+    channel = int(re.search(r"\d+", dialog.locator("h2").inner_text())[0])
+    before, after = effect(url, [channel])
+    verb = "falls" if after < before else "rises"
+    sentence = f"Without channel {channel} of {LAYER}, tiger cat {verb} from {before:.1%} to {after:.1%}."
+    expect(dialog.get_by_role("status")).to_contain_text(sentence)
+    dialog.get_by_role("button", name="Switch off").click()
+    expect(dialog.get_by_role("button", name="Switched off")).to_have_attribute("aria-pressed", "true")
+    inside.keyboard.press("Escape")
+    expect(inside.locator(f".tile input[value='{channel}']")).not_to_be_checked()
+    expect(inside.locator("#effect-summary")).to_contain_text(sentence)
+    assert inside.url.endswith(f"off={channel}")
+
+
+@pytest.mark.slow
+def test_arrow_keys_lead_from_channel_to_channel(inside):
+    names = inside.locator(".tile button").evaluate_all("all => all.slice(0, 2).map((one) => one.ariaLabel)")
+    first, second = (f"Channel {re.search(r'[0-9]+', name)[0]} of {LAYER}" for name in names)
+    inside.locator(".tile button").first.press("Enter")
+    expect(inside.get_by_role("dialog", name=first)).to_be_visible()
+    inside.keyboard.press("ArrowRight")
+    expect(inside.get_by_role("dialog", name=second)).to_be_visible()
+    expect(inside.get_by_role("status").last).to_contain_text(f"Without {second[0].lower()}{second[1:]}")
+    inside.get_by_role("button", name="Previous channel").click()
+    expect(inside.get_by_role("dialog", name=first)).to_be_visible()
+    inside.get_by_role("button", name="Close").click()
+    expect(inside.locator("dialog")).to_have_count(0)
+
+
+@pytest.fixture(scope="module")
+def modules(url):
+    """What the trace says of each module: the statistics of its output, and the norm of the gradient."""
+    events = ask(url, "/hooks/trace").json()["events"]
+    tensors = {kind: {} for kind in ("after_forward", "output_gradient")}
+    for event in events:
+        if event["kind"] in tensors:
+            tensors[event["kind"]][event["path"]] = event["tensors"][0]["statistics"]
+    return tensors
+
+
+def values_of(text):
+    return [float(part.replace("−", "-")) for part in re.findall(r"[-−]?\d[\d.]*(?:e[-+]\d+)?", text)]
+
+
+def test_the_trace_is_read_by_the_pointer_and_by_keys(inside, modules):
+    paths = list(modules["after_forward"])
+    reading = inside.locator("#trace-tools .reading")
+    chart = inside.locator(".trace .reader")
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    place = paths.index("blocks.3.1.conv_pw")
+    inside.mouse.move(box["x"] + (place + 0.5) * box["width"] / len(paths), box["y"] + 20)
+    expect(reading).to_contain_text("blocks.3.1.conv_pw Conv2d")
+    output = modules["after_forward"]["blocks.3.1.conv_pw"]
+    mean, deviation, least, most = values_of(reading.inner_text().partition("output")[2])[:4]
+    assert [mean, deviation] == pytest.approx([output["mean"], output["std"]], rel=1e-2)
+    assert [least, most] == pytest.approx([output["min"], output["max"]], rel=1e-2)
+    norm = values_of(reading.inner_text().partition("gradient norm")[2])[0]
+    assert norm == pytest.approx(modules["output_gradient"]["blocks.3.1.conv_pw"]["norm"], rel=1e-2)
+    chart.focus()
+    inside.keyboard.press("Home")
+    expect(reading).to_contain_text(f"{paths[0]} ")
+    inside.keyboard.press("ArrowRight")
+    expect(chart).to_have_attribute("aria-valuetext", re.compile(f"^{re.escape(paths[1])} "))
+    inside.keyboard.press("End")
+    expect(reading).to_contain_text(f"{paths[-1]} ")
+
+
+def test_a_module_of_the_trace_leads_to_the_feature_maps_around_it(inside):
+    chart = inside.locator(".trace .reader")
+    chart.focus()
+    inside.keyboard.press("Home")
+    inside.keyboard.press("Enter")
+    expect(inside.locator("#maps-count")).to_contain_text("24 of 32 feature maps")
+    expect(inside.locator("#network-tree [aria-current]")).to_have_attribute("value", "conv_stem")
+    box, label = chart.bounding_box(), inside.locator(".groups span", has_text="blocks.5").bounding_box()
+    inside.mouse.click(label["x"] + label["width"] / 2, box["y"] + box["height"] / 2)
+    expect(inside.locator("#network-tree [aria-current]")).to_have_attribute("value", re.compile(r"^blocks\.5\."))
+
+
+def test_the_trace_is_enlarged(inside):
+    frame = inside.locator("#trace")
+    width = inside.locator(".trace").bounding_box()["width"]
+    inside.get_by_role("button", name="Enlarge the trace").click()
+    assert inside.locator(".trace").bounding_box()["width"] == pytest.approx(2 * width, abs=2)
+    inside.get_by_role("button", name=f"Enlarge {LAYER}").click()
+    band, around = inside.locator(".trace .band").bounding_box(), frame.bounding_box()
+    assert around["x"] - 1 <= band["x"] <= band["x"] + band["width"] <= around["x"] + around["width"] + 1
+    assert band["width"] > around["width"] / 2.1
+    accessible(inside)
+    inside.locator(".trace .reader").focus()
+    for _ in range(4):
+        inside.keyboard.press("-")
+    expect(inside.get_by_role("button", name="Reduce the trace")).to_be_disabled()
+    assert inside.locator(".trace").bounding_box()["width"] == pytest.approx(width, abs=2)
+
+
+@pytest.mark.slow
+def test_on_a_narrow_screen_a_dialog_is_the_tree(page, url):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{url}/?example=cat&show=inside")
+    answered(page)
+    expect(page.locator("#network")).to_be_hidden()
+    expect(page.locator("#inside-layer-name")).to_have_text("bn2")
+    page.click("#inside-layer")
+    page.get_by_label("Find a layer").fill("blocks.6")
+    page.locator("dialog input[value='blocks.6']").check()
+    page.get_by_role("button", name="Use this layer").click()
+    expect(page.locator("#inside-layer-name")).to_have_text("blocks.6")
