@@ -50,6 +50,9 @@ ANSWERS = {
     "fine-tuned": "own-models.html#the-models-file",
     "blank heatmap": "faq.html#why-is-the-heatmap-blank",
     "environment variables": "deployment.html#configuration",
+    "16 bits": "recipes.html#read-grey-pictures-of-16-bits",
+    "feature maps": "recipes.html#see-the-feature-maps-of-a-layer",
+    "folder of pictures": "recipes.html#explain-a-folder-of-pictures",
     "Integrated gradients": "methods/integrated-gradients.html",
     "finercam": "methods/finercam.html",
 }
