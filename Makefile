@@ -103,11 +103,13 @@ pictures: .venv/installed ## draw the pictures of the documentation
 docs: .venv/installed-tests ## build the documentation as a site, in site/; warnings are errors
 	$(BIN)/python -m docs.settings
 	$(BIN)/python -m docs.routes
+	$(BIN)/python -m docs.method_pages
 	PYTHONPATH=. $(BIN)/zensical build --strict --clean
 	@echo "The site is in site/; its search needs a server: make docs-serve."
 
 docs-serve: .venv/installed-tests ## serve the documentation on port 8001, with live reload (DOCS_PORT=9001 for another)
 	$(BIN)/python -m docs.routes
+	$(BIN)/python -m docs.method_pages
 	PYTHONPATH=. $(BIN)/zensical serve --dev-addr localhost:$(DOCS_PORT)
 
 notebook: .venv/installed-tests ## run examples/notebook.ipynb and save its output

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from docs.methods import FAMILIES, ROOT, anchor, file_of, is_drawn
+from docs.methods import FAMILIES, ROOT, alternative, anchor, file_of, is_drawn, link
 from seewhy.explainers.methods.catalogue import METHODS, Method, list_methods
 
 PAGE = ROOT / "docs" / "which-method.md"
@@ -77,7 +77,7 @@ def page() -> str:
     ]
     for model, questions in CHOICES.items():
         for question, names, reason in questions:
-            lines.append(f"| {model} | {question} | {', '.join(map(_link, names))} | {reason} |")
+            lines.append(f"| {model} | {question} | {', '.join(map(link, names))} | {reason} |")
     lines += [
         "",
         "To compare two pictures by their embeddings, use [`similar`](python.md#similarity-of-two-pictures).",
@@ -104,18 +104,14 @@ def page() -> str:
             lines.append("")
     others = [name for name in list_methods() if not is_drawn(METHODS[name])]
     lines += [
-        f"Not shown, because they need attention, boxes or regions: {', '.join(map(_link, others))}.",
+        f"Not shown, because they need attention, boxes or regions: {', '.join(map(link, others))}.",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _link(name: str) -> str:
-    return f"[`{name}`](methods.md#{anchor(name)})"
-
-
 def _cell(method: Method) -> str:
-    picture = f"![{method.name} for tabby and for espresso](images/methods/{file_of(method)})"
-    return f"[{picture}](methods.md#{anchor(method.name)})<br>{_link(method.name)} {method.summary}"
+    picture = f"![{alternative(method)}](images/methods/{file_of(method)})"
+    return f"[{picture}](methods.md#{anchor(method.name)})<br>{link(method.name)} {method.summary}"
 
 
 def _sentence() -> str:

@@ -2,13 +2,15 @@
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from inspect import cleandoc
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from PIL import Image
 
+from docs.advice import ADVICE
 from seewhy.explainers import explain
 from seewhy.explainers.imaging.render import panel
 from seewhy.explainers.methods.catalogue import COMMON, METHODS, Method, list_methods
@@ -83,12 +85,17 @@ def page() -> str:
         "are drawn with `scale=robust`). Methods that need attention or boxes have no picture, because this model has "
         "neither. Costs are forward and backward passes per picture and class; `channels` is the number of channels "
         "of the layer. See also the [comparison with other libraries](peers.md) and [adding a "
-        "method](add-a-method.md). [Which method?](which-method.md) helps you choose.",
+        "method](add-a-method.md). [Which method?](which-method.md) helps you choose. On the site, each method has its "
+        "own page.",
         "",
         "All methods take the following options. If one has no effect or another meaning for a method, its own table "
         "says so. A method is signed if its map has, by default, negative values for evidence against the class.",
         "",
-        *_options(METHODS["gradcam"], (*COMMON, "layers")),
+        *options(
+            METHODS["gradcam"],
+            (*COMMON, "layers"),
+            {"sign": "`positive`, unless the method's own table says otherwise"},
+        ),
         "",
         "`layer` applies to methods that use a layer. All methods also support `against`, which contrasts the class "
         "with another (*why tabby rather than tiger cat*), several `target`s, and several methods in one request: "
@@ -105,32 +112,71 @@ def page() -> str:
         for method in methods:
             signed = "yes" if method.signed else "no"
             lines.append(
-                f"| [`{method.name}`](#{anchor(method.name)}) | {method.summary} | {method.forwards} | "
-                f"{method.backwards} | {signed} |"
+                f"| {link(method.name)} | {method.summary} | {method.forwards} | {method.backwards} | {signed} |"
             )
-        lines.append("")
+        lines += ["", "<!-- sections -->", ""]
         for method in methods:
             lines += _section(method)
+        lines += ["<!-- end of sections -->", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _section(method: Method) -> list[str]:
-    paper = method.paper
-    title, text = notes(method.explainer)
-    picture = f"![{method.name} for {TARGETS[0]} and for {TARGETS[1]}](images/methods/{file_of(method)})"
-    lines = [f"### `{method.name}`", "", title, "", *([picture, ""] if is_drawn(method) else [])]
+    title, _ = notes(method.explainer)
+    name = anchor(method.name)
+    lines = [*([f'<a id="{name}"></a>', ""] if name != method.name else []), f"### `{method.name}`", "", title, ""]
+    lines += [*_picture(method), *advice(method, f"{PAGE.name}#{{}}"), "", *equations(method), *paper(method)]
+    shared = METHODS["gradcam"].options
+    own = [option for option, schema in method.options.items() if schema != shared.get(option)]
+    return [*lines, *options(method, own), ""] if own else lines
+
+
+def _picture(method: Method) -> list[str]:
+    return [f"![{alternative(method)}](images/methods/{file_of(method)})", ""] if is_drawn(method) else []
+
+
+def alternative(method: Method) -> str:
+    """Return the text that stands for the picture of a method."""
+    return f"{method.name} for {TARGETS[0]} and for {TARGETS[1]}"
+
+
+def advice(method: Method, address: str) -> list[str]:
+    """Return when to use a method and when not, as two rows; `address` leads to another method by its anchor."""
+    use, avoid, _ = ADVICE[method.name]
+    rows = {"Use it if": use, "Use another if": avoid}
+    return ["| | |", "| --- | --- |", *(f"| {label} | {linked(text, address)} |" for label, text in rows.items())]
+
+
+def linked(text: str, address: str) -> str:
+    """Return a text in which names of methods are links."""
+    return re.sub(
+        r"`([^`]+)`",
+        lambda match: f"[{match[0]}]({address.format(anchor(match[1]))})" if match[1] in METHODS else match[0],
+        text,
+    )
+
+
+def equations(method: Method) -> list[str]:
+    """Return the equations of a method, and what is said about them."""
+    lines = []
     for equation in re.split(r"\n\s*\n", method.equation):
         lines += ["```math", equation, "```", ""]
-    if options := CHEAPER.get(method.name):
-        settings = ", ".join(f"`{name}={value}`" for name, value in options.items())
-        lines += [f"The picture is drawn with {settings} to save time.", ""]
+    if settings := CHEAPER.get(method.name):
+        listed = ", ".join(f"`{name}={value}`" for name, value in settings.items())
+        lines += [f"The picture is drawn with {listed} to save time.", ""]
+    _, text = notes(method.explainer)
     lines += [text, ""] if text else []
     if method.rounding:
         lines += [f"Rounding can decide {method.rounding}; results report this (`rounding-decides`).", ""]
-    lines += [f"{paper.authors}: [{paper.title}]({paper.url}), {paper.year}.", ""] if paper else []
-    shared = METHODS["gradcam"].options
-    own = [name for name, schema in method.options.items() if schema != shared.get(name)]
-    return [*lines, *_options(method, own), ""] if own else lines
+    return lines
+
+
+def paper(method: Method) -> list[str]:
+    """Return the publication of a method."""
+    published = method.paper
+    if published is None:
+        return []
+    return [f"{published.authors}: [{published.title}]({published.url}), {published.year}.", ""]
 
 
 def notes(kind: type[Any]) -> tuple[str, str]:
@@ -143,16 +189,14 @@ def notes(kind: type[Any]) -> tuple[str, str]:
     return " ".join(title.split()), re.sub(r"\n{3,}", "\n\n", rest).strip()
 
 
-def _options(method: Method, names: Iterable[str]) -> list[str]:
+def options(method: Method, names: Iterable[str], defaults: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """Return a table of options of a method, with other texts for some defaults."""
     lines = ["| option | meaning | values | default |", "| --- | --- | --- | --- |"]
     for name in names:
         schema = method.options[name]
         label = "layer" if name == "layers" else name
-        default = schema.get("default")
-        text = "the model's default" if name == "layers" else f"`{default}`"
-        if method is METHODS["gradcam"] and name == "sign":
-            text = "`positive`, unless the method's own table says otherwise"
-        lines.append(f"| `{label}` | {schema['description']} | {values_of(schema)} | {text} |")
+        text = "the model's default" if name == "layers" else f"`{schema.get('default')}`"
+        lines.append(f"| `{label}` | {schema['description']} | {values_of(schema)} | {defaults.get(name, text)} |")
     return lines
 
 
@@ -174,13 +218,18 @@ def _number(value: float) -> str:
 
 
 def anchor(name: str) -> str:
-    """Return the fragment that leads to a method on the page."""
-    return re.sub(r"[^a-z0-9-]", "", name)
+    """Return the fragment that leads to a method on the page, which is also the name of its page and its picture."""
+    return name.replace("+", "p")
+
+
+def link(name: str) -> str:
+    """Return a link to a method, from a page beside this one."""
+    return f"[`{name}`]({PAGE.name}#{anchor(name)})"
 
 
 def file_of(method: Method) -> str:
     """Return the name of the picture of a method."""
-    return f"{method.name.replace('+', 'p')}.jpg"
+    return f"{anchor(method.name)}.jpg"
 
 
 def is_drawn(method: Method) -> bool:

@@ -36,7 +36,9 @@ from seewhy.app.cli import main
 from seewhy.models.models_file import ModelDeclaration
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GENERATED = ROOT / "docs" / "methods"
+"""What `make docs` writes for the site alone."""
+PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if GENERATED not in page.parents)]
 ADDRESS = "http://127.0.0.1:8000"
 BLOCK = re.compile(
     r'(?:^<!-- not run: (?P<reason>.+?) -->\n+)?^```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?\n'

@@ -19,6 +19,7 @@ from seewhy.app.settings import Settings
 from seewhy.explainers.inspection.edits import OPS, Edit
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.models.models_file import ModelDeclaration
+from tests.pages import blocks
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -122,3 +123,10 @@ def test_links_lead_somewhere():
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_recipes_are_short():
+    page = ROOT / "docs" / "recipes.md"
+    lengths = {block.line: block.content.count("\n") for block in blocks(page)}
+    assert len(lengths) > 15
+    assert max(lengths.values()) < 15, lengths

@@ -1,12 +1,17 @@
 """The pages about methods are what the catalogue says and draws."""
 
+import re
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from docs import choice, metrics
+from docs.advice import ADVICE
+from docs.method_pages import pages
 from docs.methods import FAMILIES, IMAGES, PAGE, anchor, drawing, file_of, is_drawn, page
 from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.models import list_models
 from tests.grids import few
 
 DRAWN = [name for name, method in METHODS.items() if is_drawn(method) and method.forwards in ("1", "2")]
@@ -29,6 +34,48 @@ def test_the_page_that_helps_to_choose_is_what_the_catalogue_says():
     names = [name for questions in choice.CHOICES.values() for _, methods, _ in questions for name in methods]
     assert set(names) <= METHODS.keys()
     assert all(f"](methods.md#{anchor(name)})" in choice.page() for name in METHODS)
+
+
+def test_each_method_has_a_page_of_the_site():
+    texts = pages()
+    assert texts.keys() == {f"{anchor(name)}.md" for name in METHODS}
+    for name, method in METHODS.items():
+        text = texts[f"{anchor(name)}.md"]
+        assert re.match(rf"# .+ \(`{re.escape(name)}`\)\n", text)
+        assert method.summary in text
+        assert method.equation.partition("\n")[0] in text
+        assert method.paper is None or method.paper.url in text
+        assert is_drawn(method) == (f"](../images/methods/{file_of(method)})" in text)
+        assert f"`seewhy.{method.explainer.__name__}(" in text
+        for option, schema in method.options.items():
+            default = "the model's default" if option == "layers" else f"`{schema['default']}`"
+            assert re.search(rf"^\| `{option.removesuffix('s')}s?` \|.*\| {re.escape(default)} \|$", text, re.MULTILINE)
+        for link in re.findall(r"\]\(([a-z0-9-]+\.md)\)", text):
+            assert link in texts, f"{name}: {link}"
+
+
+def test_the_costs_on_the_pages_are_those_of_the_defaults():
+    texts = pages()
+    assert "| Cost | 1 forward pass, 1 backward pass, for each picture and class |" in texts["gradcam.md"]
+    assert "`1 + samples` forward passes (1,001 by default), 0 backward passes" in texts["rise.md"]
+    assert "| Cost | `1 + channels` forward passes, 0 backward" in texts["scorecam.md"]
+
+
+def test_the_examples_on_the_pages_name_models_and_methods():
+    for name, text in pages().items():
+        code = re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1]
+        compile(code, name, "exec")
+        assert re.search(r'load_model\("(\w+)"\)', code)[1] in list_models()
+        assert re.search(r'"photo.jpg", "([a-z+-]+)"', code)[1] in METHODS
+
+
+def test_the_advice_is_about_all_methods_and_leads_to_others():
+    assert ADVICE.keys() == METHODS.keys()
+    for name, (use, avoid, related) in ADVICE.items():
+        assert use.endswith("."), name
+        assert avoid.endswith("."), name
+        assert {*related} <= METHODS.keys() - {name}, name
+        assert len({*related}) == len(related) > 0, name
 
 
 def test_the_page_of_metrics_is_what_the_catalogue_says():

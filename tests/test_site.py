@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown import Markdown
 from playwright.sync_api import expect, sync_playwright
 
 import seewhy
+from docs.links import Links
 from docs.mathematics import markdown
+from docs.method_pages import write
+from docs.methods import anchor
 from docs.routes import page
 from seewhy.explainers.methods.catalogue import METHODS
 from tests.pages import PAGES, ROOT
@@ -46,6 +50,11 @@ ANSWERS = {
     "fine-tuned": "own-models.html#the-models-file",
     "blank heatmap": "faq.html#why-is-the-heatmap-blank",
     "environment variables": "deployment.html#configuration",
+    "16 bits": "recipes.html#read-grey-pictures-of-16-bits",
+    "feature maps": "recipes.html#see-the-feature-maps-of-a-layer",
+    "folder of pictures": "recipes.html#explain-a-folder-of-pictures",
+    "Integrated gradients": "methods/integrated-gradients.html",
+    "finercam": "methods/finercam.html",
 }
 """What readers search for, and the section that answers it."""
 
@@ -57,6 +66,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(ROOT / "mkdocs.yml", copy)
     shutil.copytree(ROOT / "docs", copy / "docs", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     (copy / "docs" / "reference" / "routes.md").write_text(page(), encoding="utf-8")
+    write(copy / "docs" / "methods")
     command = [Path(sys.executable).parent / "zensical", "build", "--strict", "--clean"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
@@ -142,10 +152,35 @@ def test_search_finds_the_words_of_readers(search: Any, words: str) -> None:
     expect(first.and_(search.locator(f"[href$='/{ANSWERS[words]}']"))).to_be_visible(timeout=1000 * GUARD)
 
 
-def test_equations_are_drawn_without_scripts(site: Path) -> None:
-    for name, least in (("methods.html", 45), ("reference/python.html", 1)):
+def test_every_method_has_a_page_that_tables_lead_to(site: Path) -> None:
+    expected = {f"methods/{anchor(name)}.html" for name in METHODS}
+    assert {f"methods/{file.name}" for file in (site / "methods").iterdir()} == expected
+    for name in ("methods.html", "which-method.html"):
         text = (site / name).read_text(encoding="utf-8")
-        assert text.count("<math") >= least
+        assert expected <= {*_Loads(text).linked}, name
+        assert "methods.html#gradcam" not in text, name
+        assert "<math" not in text, name
+    assert "methods/dff.html" in _Loads((site / "coming-from.html").read_text(encoding="utf-8")).linked
+
+
+def test_links_to_sections_that_are_no_pages_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "docs" / "methods" / "cam.md"
+    page.parent.mkdir(parents=True)
+    page.touch()
+    text = "[a](methods.md#cam) [b](../methods.md#cam) [c](methods.md#gradients)"
+    linked = Markdown(extensions=[Links()]).convert(text)
+    assert re.findall(r'href="(.+?)"', linked) == ["methods/cam.md", "../methods/cam.md", "methods.md#gradients"]
+
+
+def test_equations_are_drawn_without_scripts(site: Path) -> None:
+    names = [f"methods/{anchor(name)}.html" for name, method in METHODS.items() if method.equation]
+    for name in (*names, "reference/python.html"):
+        text = (site / name).read_text(encoding="utf-8")
+        assert "<math" in text
+        assert not any(
+            "\\" in re.sub("<.*?>", "", drawn) for drawn in re.findall("<math.*?</math>", text, re.DOTALL)
+        ), name
         assert not re.search(r"<merror|:math:|\.\. math::|\$[^$<]*\\[a-z]", text), name
 
 
