@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from seewhy.app.batch.choices import ENGINES, MAP_TYPES, Engine
+from seewhy.app.cli.method_command import MethodCommand
 from seewhy.app.cli.options import (
+    examples,
     extra_option,
     fields,
     layer_option,
@@ -24,7 +26,14 @@ if TYPE_CHECKING:  # it imports PyTorch
     from seewhy.app.batch.run import Forecast
 
 
-@click.command()
+@click.command(
+    cls=MethodCommand,
+    epilog=examples(
+        "batch photographs -o run --proof",
+        "batch 's3://bucket/photographs' -o run --method smoothgrad --samples 10",
+        "batch photographs -o run --dry-run",
+    ),
+)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option("-o", "--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder of shards.")
 @model_options
@@ -33,7 +42,7 @@ if TYPE_CHECKING:  # it imports PyTorch
 @option("against", EXPLAIN["against"])
 @layer_option(HEATMAP["layer"])
 @proof_options
-@extra_option("An option of the method (see `seewhy methods`)")
+@extra_option
 @click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="What runs the batch.")
 @click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Pictures in a pass.")
 @click.option("--map-type", type=click.Choice(MAP_TYPES), default="float16", show_default=True, help="Dtype of maps.")
