@@ -21,7 +21,7 @@ from benchmarks.machine import description
 from seewhy import batch, explain_many, load_model
 
 MODEL, METHOD = "efficientnet_lite0", "gradcam"
-ROUNDS, PICTURES, LONG = 3, 400, 4000
+ROUNDS, PICTURES, LONG = 3, 300, 3000
 SIZE = 512, 384
 
 
