@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from math import ceil, isfinite
 from typing import Any, Literal
@@ -60,6 +60,7 @@ from seewhy.explainers.imaging.render import (
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.array_files import ArrayFile
 from seewhy.explainers.results.comparison import agreeing
+from seewhy.explainers.results.display import QUALITY
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.results.map_panel import raw_maps
 from seewhy.explainers.tasks.classification import ClassPrediction
@@ -176,9 +177,8 @@ def encode(picture: Image.Image, form: Drawing) -> bytes:
     """Encode a picture as PNG, JPEG or WebP."""
     if form == "png":
         return encode_png(picture)
-    settings: Mapping[Drawing, dict[str, Any]] = {"jpeg": {"quality": 90}, "webp": {"quality": 90, "method": 2}}
     buffer = io.BytesIO()
-    picture.save(buffer, form.upper(), **settings[form])
+    picture.save(buffer, form.upper(), **QUALITY[f".{form}"])
     return buffer.getvalue()
 
 

@@ -32,9 +32,9 @@ class MethodCommand(click.Command):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the command's own parameters, and the options of methods."""
         own = super().get_params(ctx)
-        taken = {name for parameter in own for name in parameter.opts}
+        flags = {name for parameter in own for name in parameter.opts}
         options = map(_ExtraOption, sorted(set(self.extra_names())))
-        return [*own, *(option for option in options if not taken.intersection(option.opts))]
+        return [*own, *(option for option in options if not flags.intersection(option.opts))]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, those of methods as a list."""

@@ -55,7 +55,8 @@ def _set_verbose(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 def is_quiet() -> bool:
     """Whether the running command prints neither progress nor what it has written."""
-    return bool(click.get_current_context().meta.get(_QUIET))
+    ctx = click.get_current_context(silent=True)
+    return ctx is not None and bool(ctx.meta.get(_QUIET))
 
 
 def is_verbose() -> bool:

@@ -42,8 +42,8 @@ class Connection:
 
     def get(self, path: str, **query: str | None) -> Any:
         """Return the JSON of a route; options that are None are left out. Errors as `post`."""
-        given = {name: value for name, value in query.items() if value is not None}
-        return self._answer(Request(f"{self.url}{path}{'?' if given else ''}{urlencode(given)}", headers=self._headers))
+        options = urlencode({name: value for name, value in query.items() if value is not None})
+        return self._answer(Request(f"{self.url}{path}{'?' * bool(options)}{options}", headers=self._headers))
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """Send JSON to a route, and return its JSON.

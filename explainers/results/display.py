@@ -6,6 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,11 @@ from seewhy.explainers.imaging.render import Style
 
 _SUFFIXES = (".png", ".jpg", ".webp")
 """The suffixes of pictures that errors name."""
+
+QUALITY: Mapping[str, dict[str, Any]] = MappingProxyType(
+    {".jpg": {"quality": 90}, ".jpeg": {"quality": 90}, ".webp": {"quality": 90, "method": 2}}
+)
+"""How pictures are encoded, by the suffix of the file."""
 
 Canvas = tuple[Image.Image, Geometry]
 """An upright picture, and the part of it that the model saw."""
@@ -78,7 +84,7 @@ class Result(ABC):
             with path.open("wb") as file:
                 file.writelines(pieces)
         elif Image.registered_extensions().get(suffix) in Image.SAVE:
-            self._file_picture(**drawing).save(path)
+            self._file_picture(**drawing).save(path, **QUALITY.get(suffix, {}))
         else:
             raise OptionError(
                 f"The suffix {path.suffix!r} is not a supported format; use {', '.join((*numbers, *_SUFFIXES))} or "

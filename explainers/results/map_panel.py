@@ -81,8 +81,8 @@ class MapPanel(Drawing, Sequence[Part]):
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that the service gives as npz: heatmaps (T, H, W), maps, targets and methods (T)."""
         parts = [explanation.arrays() for explanation in self]
-        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "maps"}
-        return {**joined, **raw_maps(self.explanations)}
+        arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "maps"}
+        return {**arrays, **raw_maps(self.explanations)}
 
     def _preview(self) -> Image.Image:
         return self.overlay(max_side=_PREVIEW_SIDE)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from seewhy import explain
 from seewhy.app.cli import main, picture_answers
 from seewhy.app.cli import run as cli_run
 from seewhy.app.cli.run import open_service, watch
@@ -18,6 +19,7 @@ from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.server import start
 from seewhy.app.settings import Settings
 from tests.app.conftest import EXAMPLES
+from tests.waiting import GUARD
 
 
 def test_explain_writes_the_overlay(run, tmp_path):
@@ -56,6 +58,25 @@ def test_explain_json_with_options_of_the_method(run, tmp_path):
     assert answer["explanations"][0]["target"]["label"] == "tabby"
 
 
+@pytest.mark.parametrize("name", ["cat.png", "cat.jpg", "cat.webp", "cat.npz"])
+def test_the_library_saves_what_the_command_writes(run, tmp_path, service, name):
+    model = service.models.model(None, Deadline.after(GUARD))
+    library = explain(model, EXAMPLES / "cat.png", "layercam").save(tmp_path / f"library-{name}")
+    command = tmp_path / name
+    assert run("explain", EXAMPLES / "cat.png", "--method", "layercam", "-o", command).exit_code == 0
+    if name.endswith("npz"):
+        with np.load(library) as here, np.load(command) as there:
+            assert there.keys() >= here.keys() >= {"heatmaps", "maps", "targets", "methods"}
+            assert here["targets"].tolist() == there["targets"].tolist()
+            for part in ("heatmaps", "maps"):
+                np.testing.assert_allclose(here[part], there[part], atol=1e-4 * there[part].max())
+        return
+    with Image.open(library) as here, Image.open(command) as there:
+        assert np.abs(np.asarray(here, int) - np.asarray(there, int)).max() <= 2
+    if not name.endswith("png"):
+        assert library.stat().st_size == pytest.approx(command.stat().st_size, rel=0.01)
+
+
 def test_options_of_methods_are_options_of_commands(run, tmp_path):
     out = tmp_path / "out.json"
     line = ("--method", "integrated-gradients", "--steps", 2, "--baseline", "given", "--sign", "signed")
@@ -70,12 +91,14 @@ def test_options_of_methods_are_options_of_commands(run, tmp_path):
     }
 
 
-@pytest.mark.parametrize(("given", "there"), [([], set()), (["--values"], {"values"}), (["--values", "map"], {"map"})])
-def test_values_are_those_of_the_heatmap_or_of_the_map(run, tmp_path, given, there):
+@pytest.mark.parametrize(
+    ("options", "members"), [([], set()), (["--values"], {"values"}), (["--values", "map"], {"map"})]
+)
+def test_values_are_those_of_the_heatmap_or_of_the_map(run, tmp_path, options, members):
     out = tmp_path / "out.json"
-    assert run("explain", EXAMPLES / "cat.png", "-o", out, *given).exit_code == 0
+    assert run("explain", EXAMPLES / "cat.png", "-o", out, *options).exit_code == 0
     (explanation,) = json.loads(out.read_text())["explanations"]
-    assert {"values", "map"} & {name for name, value in explanation["heatmap"].items() if value} == there
+    assert {"values", "map"} & {name for name, value in explanation["heatmap"].items() if value} == members
 
 
 def test_one_bad_picture_of_several_is_reported_and_the_rest_done(run, tmp_path):

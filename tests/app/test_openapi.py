@@ -44,14 +44,14 @@ def test_every_route_is_described(app, client):
 
 def test_every_operation_has_one_of_the_described_tags(client):
     content = document(client)
-    used = {}
+    paths_of = {}
     for path, verbs in content["paths"].items():
         for operation in verbs.values():
             (tag,) = operation["tags"]
-            used.setdefault(tag, []).append(path)
-    assert used.keys() == {tag["name"] for tag in content["tags"]}
-    assert used["Catalogue"] == ["/models", "/models/{name}", "/models/{name}/layers", "/methods", "/colormaps"]
-    assert {path[:3] for path in used["Open Inference Protocol V2"]} == {"/v2"}
+            paths_of.setdefault(tag, []).append(path)
+    assert paths_of.keys() == {tag["name"] for tag in content["tags"]}
+    assert paths_of["Catalogue"] == ["/models", "/models/{name}", "/models/{name}/layers", "/methods", "/colormaps"]
+    assert {path[:3] for path in paths_of["Open Inference Protocol V2"]} == {"/v2"}
     assert all(tag["description"].endswith(".") for tag in content["tags"])
 
 
