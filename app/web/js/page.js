@@ -8,6 +8,7 @@ import { prepareCompare } from "./compare.js";
 import { prepareCopy } from "./copy.js";
 import { prepareScrolls } from "./dom.js";
 import { prepareExplain } from "./explain.js";
+import { prepareFires } from "./fires.js";
 import { prepareLikeness } from "./likeness.js";
 import { prepareMarking } from "./marking.js";
 import { prepareModels } from "./models.js";
@@ -49,6 +50,7 @@ async function start() {
   prepareZoom();
   prepareAbsent();
   prepareMarking();
+  prepareFires();
   preparePlaces();
   prepareTabs();
   prepareClasses();
