@@ -2,6 +2,7 @@
 
 import { prepareAbsent } from "./absent.js";
 import { keepAddress, readAddress } from "./address.js";
+import { prepareBlink } from "./blink.js";
 import { prepareChannels, showChannels } from "./channels.js";
 import { prepareClasses } from "./classes.js";
 import { prepareCompare } from "./compare.js";
@@ -51,6 +52,7 @@ async function start() {
   prepareAbsent();
   prepareMarking();
   prepareFires();
+  prepareBlink();
   preparePlaces();
   prepareTabs();
   prepareClasses();
