@@ -90,8 +90,30 @@ def test_a_click_explains_the_box_there(street, boxes):
     expect(street.locator("#answer-probability")).to_have_text(f"{green['score']:.1%}")
     expect(street.locator("#places .chosen")).to_have_attribute("d", path(green["box"]))
     expect(street.locator("#names .chosen")).to_have_text(["green"])
-    expect(street.locator("#marking")).to_be_hidden()  # a drag asks about a box
     accessible(street)
+
+
+def test_boxes_move_without_a_marked_part_and_a_sentence_says_how(street, boxes):
+    place, box = next((place, box) for place, box in enumerate(boxes) if box["box"][0] > 0)  # beside the handle
+    explained_anew(street, lambda: street.mouse.click(*over(street, *middle(box["box"]))))
+    left, top, right, bottom = box["box"]
+    street.click("#marking-on")
+    drag(street, (left, top), (right - 1, bottom - 1))
+    said = street.locator("#marking-said")
+    expect(said).to_contain_text(f"Without the marked part, {box['label']} is not found any more.")
+    expect(said).to_contain_text(f"{len(boxes) - 1} boxes are found instead of {len(boxes)}.")
+    expect(street.locator("#edges")).to_have_value("")  # it asks about no rectangle
+    rows = street.locator("#predictions .share")
+    expect(rows.nth(place)).to_have_text(f"0.0% −{100 * box['score']:.1f}")
+    others = [other for other in boxes if other is not box]
+    expect(rows.nth(boxes.index(others[0]))).to_have_text(f"{others[0]['score']:.1%}")
+    rest = "".join(path(other["box"]) for other in others)
+    expect(street.locator("#places .altered")).to_have_attribute("d", rest)
+    accessible(street)
+    street.get_by_role("button", name="Undo").click()
+    expect(street.locator("#places .altered")).to_have_attribute("d", "")
+    street.click("#marking-on")
+    explained_anew(street, lambda: street.mouse.click(*over(street, *middle(boxes[0]["box"]))))
 
 
 @pytest.mark.slow

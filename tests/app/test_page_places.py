@@ -50,6 +50,27 @@ def test_a_click_explains_the_region_there(regions, scenes, picture):
 
 
 @pytest.mark.slow
+def test_regions_move_without_a_marked_part_and_a_sentence_says_how(regions):
+    regions.click("#predictions .class:has-text('red')")
+    answered(regions)
+    left, top, right, bottom = AREAS["red"][1]
+    regions.click("#marking-on")
+    for place, act in (((left, top), regions.mouse.down), ((right, bottom), regions.mouse.up)):
+        regions.mouse.move(*over(regions, *place), steps=4)
+        act()
+    sizes = [(right - left + 1) * (bottom - top + 1) for left, top, right, bottom in AREAS["red"]]
+    before, after = (f"{100 * size / 64 / 48:.1f}%" for size in (sum(sizes), sizes[0]))
+    sentence = f"Without the marked part, red falls from {before} to {after} of the picture."
+    expect(regions.locator("#marking-said")).to_have_text(sentence)
+    expect(regions.locator("#predictions li", has_text="red").locator(".share")).to_contain_text(f"on {after}")
+    outlines = [regions.locator(f"#places .{name}").get_attribute("d") for name in ("borders", "altered")]
+    assert f"M{left} {top}H{right + 1}" in outlines[0]
+    assert f"M{left} {top}H{right + 1}" not in outlines[1]
+    regions.get_by_role("button", name="Undo").click()
+    regions.click("#marking-on")
+
+
+@pytest.mark.slow
 def test_the_keyboard_explains_the_region_that_it_reads(regions):
     reader = regions.locator("#reader")
     expect(reader).to_have_attribute("aria-label", re.compile("Enter explains the region there$"))

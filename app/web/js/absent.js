@@ -7,7 +7,7 @@ import { askedTarget, change, explained, explanation, onChange, state } from "./
 
 export function prepareAbsent() {
   onDrag({
-    starts: () => (kind()?.isDragged && state.scene ? spanned : null),
+    starts: () => (kind()?.isDragged && state.scene && !isMarking() ? spanned : null),
     drag: (box) => draw((byId("edges").value = box.join(","))),
     drop: () => byId("target").focus(),
     cancel: showAsked,
@@ -18,6 +18,9 @@ export function prepareAbsent() {
     if ("answer" in patch || "scene" in patch) showAsked();
   });
 }
+
+/** Whether a drag marks a part of the picture instead. */
+const isMarking = () => byId("marking-on").getAttribute("aria-pressed") === "true";
 
 /** Asks about the rectangle, by default the whole picture, and the class, by default any. */
 function ask() {

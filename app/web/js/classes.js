@@ -6,7 +6,7 @@ import { doubts, unsure } from "./doubt.js";
 import { movedBy, movedTrack, stillTrack } from "./moved.js";
 import { point } from "./places.js";
 import { showProof, warningsOf } from "./proof.js";
-import { explainPlace, joined, kind, split } from "./scene.js";
+import { explainPlace, identity, joined, kind, split } from "./scene.js";
 import { asTarget, askedTarget, change, explained, explanation, onChange, state } from "./state.js";
 import { percent, reading } from "./words.js";
 
@@ -123,7 +123,7 @@ function row(prediction, target, against) {
 
 /** The text and the bar of a prediction, and with a marked part how they move. */
 function shares(prediction, sign) {
-  const after = state.altered?.after.get(prediction.index);
+  const after = state.altered?.after.get(identity(prediction));
   const text = make("span", { class: "share" }, reading(after ?? prediction) + sign);
   if (after) text.append(make("span", { class: "moved", textContent: movedBy(prediction, after) }));
   return [text, after ? movedTrack(prediction, after) : stillTrack(prediction)];
@@ -132,7 +132,7 @@ function shares(prediction, sign) {
 /** The prediction, for the whole picture, of what is the best class with a marked part. */
 function risen() {
   const { before, after } = state.altered ?? {};
-  return after && before.get([...after.keys()][0]);
+  return after && !kind() && before.get([...after.keys()][0]);
 }
 
 function contrast(prediction) {
@@ -146,9 +146,6 @@ function contrast(prediction) {
 
 const isValue = (prediction) => prediction.unit !== undefined;
 const isBox = (prediction) => prediction.number !== undefined;
-
-/** What tells a row from the others: a class, or one of the boxes, which may be of one class. */
-const identity = (prediction) => (isBox(prediction) ? `box:${prediction.number}` : prediction.index);
 
 /** What two predictions of one class have in common. */
 const classOf = (prediction) => (isBox(prediction) ? prediction.label : prediction.index);

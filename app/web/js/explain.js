@@ -19,10 +19,11 @@ export const PATIENCE = 300; // milliseconds before progress is shown; most answ
 let pending = null;
 let waiting = null;
 let shown = null; // the question whose answer is shown
+let isReturning = false;
 
 export function prepareExplain() {
   onChange((patch) => {
-    if (state.picture && ASKS.some((name) => name in patch)) run();
+    if (state.picture && !isReturning && ASKS.some((name) => name in patch)) run();
   });
   byId("cancel").addEventListener("click", cancel);
   document.addEventListener("keydown", (event) => {
@@ -54,14 +55,12 @@ function goBack() {
   if (!names.length) return;
   const patch = Object.fromEntries(names.map((name) => [name, shown[name]]));
   if ("model" in patch) learn(shown.model).catch(() => null);
+  isReturning = true;
   amend({ ...patch, answer: state.answer });
+  isReturning = false;
 }
 
 async function run() {
-  if (state.answer && !differing(current(), shown).length) {
-    if (pending) stop();
-    return;
-  }
   pending?.abort();
   const mine = new AbortController();
   pending = mine;

@@ -7,12 +7,13 @@ import { announce, byId, isTouched, make } from "./dom.js";
 import { onDrag, spanned } from "./drag.js";
 import { seen } from "./maps.js";
 import { clearProblems, showProblem } from "./problems.js";
-import { kind } from "./scene.js";
+import { identity, kind, sceneOf } from "./scene.js";
 import { overlay } from "./stage.js";
 import { change, explained, explanation, onChange, state } from "./state.js";
 import { moves, reading } from "./words.js";
 
 const WAIT = 150; // milliseconds without another change before the model is asked
+const SAME = 0.5; // overlap from which two boxes are of one thing
 const MOST = 1000; // predictions, of the service
 const PARTS = { hide: "Without the marked part", blur: "With the marked part blurred", keep: "From the marked part alone" };
 
@@ -61,7 +62,7 @@ export function prepareMarking() {
   });
   onChange((patch) => {
     if ("picture" in patch) turn(false);
-    if (["mark", "picture", "answer"].some((name) => name in patch)) follow();
+    if (["mark", "picture", "answer", "scene"].some((name) => name in patch)) follow();
   });
 }
 
@@ -116,15 +117,17 @@ function turn(on) {
 /** The mark, if it fits the picture and the model. */
 function fitting() {
   const current = parsed(state.mark);
-  if (!current || kind() || overlay.isSheet) return null;
+  if (!current || overlay.isSheet) return null;
   const [height, width] = explanation().heatmap.shape;
   const [left, top, right, bottom] = current.box.map((edge, place) => Math.min(edge, place % 2 ? height : width));
   return right > left && bottom > top && left >= 0 && top >= 0 ? { ...current, box: [left, top, right, bottom] } : null;
 }
 
+/** The marked part: left, top, right, bottom in pixels of the upload; null without one. */
+export const marked = () => (state.answer && state.mark ? (fitting()?.box ?? null) : null);
+
 function follow() {
   const { answer, picture } = state;
-  byId("marking").hidden = Boolean(kind());
   if (!answer) {
     show(null);
     return;
@@ -135,6 +138,7 @@ function follow() {
     return;
   }
   show(current);
+  if (kind() && !state.scene) return; // it is asked about once the places are known
   const subject = JSON.stringify([picture.url, answer.model.name]);
   const key = current && `${subject}${state.mark}`;
   if (key === asked) {
@@ -156,7 +160,7 @@ function stop() {
 }
 
 async function ask(current, subject) {
-  const { picture, answer } = state;
+  const { picture } = state;
   const { shape } = explanation().heatmap;
   asking = new AbortController();
   const { signal } = asking;
@@ -167,17 +171,11 @@ async function ask(current, subject) {
     byId("covered").replaceChildren(layer);
     await new Promise((done) => setTimeout(done, WAIT));
     if (signal.aborted) return;
-    const fields = [["model", answer.model.name], ["top", String(MOST)]];
-    const predict = async (file) => {
-      const { predictions } = await (await post("/predict", file, fields, { signal })).json();
-      return new Map(predictions.map((prediction) => [prediction.index, prediction]));
-    };
-    if (uncovered.subject !== subject) uncovered = { subject, predictions: await predict(picture.file) };
     const file = new File([await new Promise((done) => whole.toBlob(done))], "marked.png", { type: "image/png" });
-    const after = await predict(file);
+    const altered = await (kind() ? placesIn(file, whole, shape, signal) : classesIn(file, picture, subject, signal));
     if (signal.aborted) return;
     byId("marking-said").removeAttribute("aria-busy");
-    change({ altered: { subject, before: uncovered.predictions, after } });
+    change({ altered: { subject, ...altered } });
     say();
     announce(byId("marking-said").textContent);
   } catch (error) {
@@ -189,6 +187,40 @@ async function ask(current, subject) {
       follow();
     });
   }
+}
+
+/** The classes of the whole picture and of the covered one. */
+async function classesIn(file, picture, subject, signal) {
+  const fields = [["model", state.answer.model.name], ["top", String(MOST)]];
+  const predict = async (source) => {
+    const { predictions } = await (await post("/predict", source, fields, { signal })).json();
+    return new Map(predictions.map((prediction) => [prediction.index, prediction]));
+  };
+  if (uncovered.subject !== subject) uncovered = { subject, predictions: await predict(picture.file) };
+  return { before: uncovered.predictions, after: await predict(file) };
+}
+
+/** The boxes or regions of the whole picture, and what they become in the covered one, whose pixels may be fewer. */
+async function placesIn(file, whole, [height, width], signal) {
+  const scene = await sceneOf(file, [height, width], signal);
+  const scale = width / whole.width;
+  for (const row of scene.rows) if (row.box) row.box = row.box.map((edge) => edge * scale);
+  const left = new Set(scene.rows);
+  const follow = (row) => {
+    const alike = [...left].filter((other) => (row.box ? other.label === row.label && overlap(row.box, other.box) > SAME : other.index === row.index));
+    const [best] = alike.sort((one, other) => (row.box ? overlap(row.box, other.box) - overlap(row.box, one.box) : 0));
+    left.delete(best);
+    return best ?? { ...row, isGone: true, ...(row.box ? { probability: 0 } : { area: 0 }) };
+  };
+  const { rows } = state.scene;
+  const byIdentity = (predictions) => new Map(rows.map((row, place) => [identity(row), predictions[place]]));
+  return { before: byIdentity(rows), after: byIdentity(rows.map(follow)), scene };
+}
+
+/** The area that two boxes share, relative to all that they cover. */
+function overlap([left, top, right, bottom], [first, upper, last, lower]) {
+  const shared = Math.max(0, Math.min(right, last) - Math.max(left, first)) * Math.max(0, Math.min(bottom, lower) - Math.max(top, upper));
+  return shared / ((right - left) * (bottom - top) + (last - first) * (lower - upper) - shared);
 }
 
 /** Shows a mark on the picture and in its controls. */
@@ -223,16 +255,27 @@ function say() {
 
 function sentence() {
   const current = state.answer && fitting();
-  if (!current) return isOn() ? `Draw a box ${isTouched() ? "with a finger" : "on the picture"}.` : "Mark a part of the picture: what does the model say without it?";
+  if (!current) return isOn() ? `Draw a box ${isTouched() ? "with a finger" : "on the picture"}.` : "Mark a part of the picture: what does the model say without it? Or click a place: what in the model fires there?";
   if (!state.altered) return "Asking the model…";
   const target = explained();
-  const { before, after } = state.altered;
+  const { before, after, scene } = state.altered;
+  if (scene) return `${PARTS[current.how]}, ${placesMoved(target, state.altered)}`;
   // Of more classes than the service lists, the last one is the most that the others can be.
   const now = after.get(target.index) ?? [...after.values()].at(-1);
   const [best, first] = [before, after].map((predictions) => [...predictions.values()][0]);
   const isOther = best.index !== first.index && first.probability !== undefined;
   const most = isOther ? ` The best class is now ${first.label}, ${reading(first)}.` : "";
   return `${PARTS[current.how]}, ${target.label} ${moves(target, now)}.${most}${isUnseen(current) ? " The model does not see this part." : ""}`;
+}
+
+/** What becomes of the explained box or region, and of the number of boxes. */
+function placesMoved(target, { before, after, scene }) {
+  const [from, to] = [before, after].map((predictions) => predictions.get(identity(target)));
+  const said = [];
+  if (from) said.push(to.isGone ? `${target.label} is not found any more.` : `${target.label} ${moves(from, to)}.`);
+  const [found, earlier] = [scene.rows.length, before.size];
+  if (kind().isDragged) said.push(`${found} ${found === 1 ? "box is" : "boxes are"} found${found === earlier ? ", as before" : ` instead of ${earlier}`}.`);
+  return said.join(" ");
 }
 
 function isUnseen({ how, box: [left, top, right, bottom] }) {

@@ -2,12 +2,14 @@
 
 import { prepareAbsent } from "./absent.js";
 import { keepAddress, readAddress } from "./address.js";
+import { prepareBlink } from "./blink.js";
 import { prepareChannels, showChannels } from "./channels.js";
 import { prepareClasses } from "./classes.js";
 import { prepareCompare } from "./compare.js";
 import { prepareCopy } from "./copy.js";
 import { prepareScrolls } from "./dom.js";
 import { prepareExplain } from "./explain.js";
+import { prepareFires } from "./fires.js";
 import { prepareGallery } from "./gallery.js";
 import { prepareIntake } from "./intake.js";
 import { prepareLikeness } from "./likeness.js";
@@ -52,6 +54,8 @@ async function start() {
   prepareZoom();
   prepareAbsent();
   prepareMarking();
+  prepareFires();
+  prepareBlink();
   preparePlaces();
   prepareTabs();
   prepareClasses();

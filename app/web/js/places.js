@@ -25,6 +25,7 @@ export function preparePlaces() {
   onChange((patch) => {
     if ("scene" in patch) showScene();
     if ("scene" in patch || "answer" in patch) showExplained();
+    if ("altered" in patch || "scene" in patch) draw("altered", state.altered?.scene?.borders());
   });
 }
 

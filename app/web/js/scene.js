@@ -83,15 +83,23 @@ async function load() {
   if (asking?.picture === picture && asking.model === model) return;
   const mine = { picture, model };
   asking = mine;
-  const { path, read } = kind();
   try {
-    const response = await post(path, picture.file, [["model", model]], { accept: "application/json" });
-    const scene = await read(await response.json(), explanation(answer).heatmap.shape);
+    const scene = await sceneOf(picture.file, explanation(answer).heatmap.shape);
     if (asking === mine) change({ scene });
   } finally {
     if (asking === mine) asking = null;
   }
 }
+
+/** What the model predicts at each place of a picture of this height and width. */
+export async function sceneOf(file, shape, signal) {
+  const { path, read } = kind();
+  const response = await post(path, file, [["model", state.answer.model.name]], { accept: "application/json", signal });
+  return read(await response.json(), shape);
+}
+
+/** What tells a prediction from the others: a class, or one of the boxes, which may be of one class. */
+export const identity = ({ number, index }) => (number === undefined ? index : `box:${number}`);
 
 /** A target's place and part, such as `pixel:3,4` and `border`. */
 export function split(target) {

@@ -38,9 +38,11 @@ export function duration(milliseconds) {
 
 /** How the model's reading of a class, a value or a box moves, such as “falls from 38.5% to 31.0%”. */
 export function moves(before, after) {
-  const [from, to] = [reading(before), reading(after)];
+  const isArea = before.area !== undefined;
+  const [from, to] = [before, after].map((prediction) => (isArea ? percent(prediction.area) : reading(prediction)));
   const [size, next] = [before, after].map(({ probability, value, area }) => value ?? probability ?? area);
-  return from === to ? `stays at ${to}` : `${next < size ? "falls" : "rises"} from ${from} to ${to}`;
+  const moved = from === to ? `stays at ${to}` : `${next < size ? "falls" : "rises"} from ${from} to ${to}`;
+  return isArea ? `${moved} of the picture` : moved;
 }
 
 const SETTINGS = [

@@ -1,0 +1,123 @@
+// Why here: the channels of a layer that fire most in the marked part of the picture, or at the place that was clicked.
+
+import { activationsOf, currentLayer } from "./activations.js";
+import { openChannel } from "./channel.js";
+import { announce, byId, make } from "./dom.js";
+import { boxOf, drawSeen } from "./featuremap.js";
+import { chooseLayers } from "./layers.js";
+import { marked } from "./marking.js";
+import { modelName } from "./models.js";
+import { visit } from "./network.js";
+import { showProblem } from "./problems.js";
+import { kind } from "./scene.js";
+import { overlay, pixelRead } from "./stage.js";
+import { explanation, onChange, state } from "./state.js";
+import { number } from "./words.js";
+
+const LISTED = 6;
+const SIDE = 72; // pixels of a tile
+
+let spot = null; // the pixel that was clicked
+let turn = 0;
+
+export function prepareFires() {
+  overlay.element.addEventListener("click", (event) => isOurs(event) && look(overlay.pixel(event)));
+  byId("reader").addEventListener("keydown", (event) => event.key === "Enter" && isOurs(event) && look(pixelRead()));
+  byId("fires-layer").addEventListener("click", () => choose().catch(showProblem));
+  byId("fires-close").addEventListener("click", () => look(null));
+  onChange((patch) => {
+    if ("picture" in patch || patch.mark) spot = null;
+    if (["picture", "answer", "mark", "inside"].some((name) => name in patch)) show();
+  });
+}
+
+/** In pictures with regions or boxes, a click explains one of them. */
+const isOurs = ({ target }) => overlay.isReadable && !kind() && !target.closest("#wipe, #marker");
+
+function look(pixel) {
+  spot = pixel;
+  show();
+}
+
+async function choose() {
+  const [path] = (await chooseLayers({ model: await modelName(), title: "Layer", chosen: [await currentLayer()], most: 1 })) ?? [];
+  if (path) visit(path);
+}
+
+/** The place in question: left, top, right, bottom in pixels of the upload. */
+function place() {
+  if (!state.answer || overlay.isSheet) return null;
+  if (spot) return [spot[0], spot[1], spot[0] + 1, spot[1] + 1];
+  return marked();
+}
+
+async function show() {
+  turn += 1;
+  const mine = turn;
+  const box = place();
+  byId("fires").hidden = !box;
+  byId("fires-close").hidden = !spot;
+  ring();
+  if (!box) return;
+  byId("fires-list").setAttribute("aria-busy", "true");
+  try {
+    const layer = await currentLayer();
+    if (mine !== turn) return;
+    byId("fires-layer").textContent = layer;
+    byId("fires-where").textContent = spot ? `at x ${spot[0]}, y ${spot[1]}` : "in the marked part";
+    const { channels, size } = await activationsOf(layer);
+    if (mine === turn) list(layer, size, firing(channels, size, box));
+  } catch (error) {
+    if (mine === turn && error.name !== "AbortError") tell(error.message);
+  }
+}
+
+function ring() {
+  const ring = byId("spot");
+  ring.hidden = !spot || !state.answer;
+  if (ring.hidden) return;
+  const [height, width] = explanation().heatmap.shape;
+  ring.style.left = `${((spot[0] + 0.5) / width) * 100}%`;
+  ring.style.top = `${((spot[1] + 0.5) / height) * 100}%`;
+}
+
+/** The channels whose mean in a box is highest: {channel, map, value}; null if the model does not see the box. */
+function firing(channels, size, [left, top, right, bottom]) {
+  const weights = new Map();
+  for (let cell = 0; cell < size[0] * size[1]; cell += 1) {
+    const [first, upper, last, lower] = boxOf(cell, size);
+    const across = Math.min(right, last) - Math.max(left, first);
+    const down = Math.min(bottom, lower) - Math.max(top, upper);
+    if (across > 0 && down > 0) weights.set(cell, across * down);
+  }
+  if (!weights.size) return null;
+  const sum = [...weights.values()].reduce((total, weight) => total + weight, 0);
+  const mean = (map) => [...weights].reduce((total, [cell, weight]) => total + map[cell] * weight, 0) / sum;
+  const rows = channels.map(({ channel, map }) => ({ channel, map, value: mean(map) }));
+  return rows.filter(({ value }) => value > 0).sort((one, other) => other.value - one.value).slice(0, LISTED);
+}
+
+function list(layer, size, rows) {
+  if (!rows?.length) {
+    tell(rows ? "No channel fires there." : "The model does not see this place.");
+    return;
+  }
+  const order = rows.map(({ channel }) => channel);
+  byId("fires-list").removeAttribute("aria-busy");
+  byId("fires-list").replaceChildren(
+    ...rows.map(({ channel, map, value }) => {
+      const canvas = make("canvas", { width: SIDE, height: SIDE, "aria-hidden": "true" });
+      drawSeen(canvas, map, size).catch(() => {}); // the picture has changed meanwhile
+      const average = map.reduce((total, cell) => total + cell, 0) / map.length;
+      const text = make("span", {}, make("strong", { textContent: `ch ${channel}` }), ` ${number(value)}`, make("small", { textContent: `mean ${number(average)}` }));
+      const button = make("button", { type: "button", on: { click: () => openChannel(layer, channel, order).catch(showProblem) } }, canvas, text);
+      return make("li", {}, button);
+    }),
+  );
+  announce(`Fires most: channels ${order.join(", ")} of ${layer}.`);
+}
+
+function tell(text) {
+  byId("fires-list").removeAttribute("aria-busy");
+  byId("fires-list").replaceChildren(make("li", { class: "help", textContent: text }));
+}

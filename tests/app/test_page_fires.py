@@ -1,0 +1,121 @@
+"""Why here: the channels that fire most in a marked part, or at a place that is clicked."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from tests.app.browsing import accessible, ask, upload
+from tests.app.conftest import opened
+from tests.app.shapes import over
+
+SIZE = (451, 300)
+SEEN = (94, 18, 358, 282)
+"""What the model sees of the cat: left, top, right, bottom."""
+
+
+@pytest.fixture(scope="module")
+def shared(browser, url):
+    with opened(browser, url) as tab:
+        tab.goto(url)
+        upload(tab)
+        yield tab
+
+
+@pytest.fixture
+def cat(shared):
+    """The page without a mark and a clicked place."""
+    for name in ("#fires-close", "#marking-undo"):
+        if shared.locator(name).is_visible() and shared.locator(name).is_enabled():
+            shared.click(name)
+    expect(shared.locator("#fires")).to_be_hidden()
+    return shared
+
+
+def activations(url, layer):
+    with np.load(io.BytesIO(ask(url, "/hooks/capture", layer=layer, format="npz").content)) as arrays:
+        return arrays[f"{layer}/output/0"][0]
+
+
+def means(maps, left, top, right, bottom):
+    """The means of maps (C, H, W) in a box of the picture."""
+    _, height, width = maps.shape
+
+    def shares(first, last, start, stop, cells):
+        edges = np.linspace(start, stop, cells + 1)
+        return np.clip(np.minimum(last, edges[1:]) - np.maximum(first, edges[:-1]), 0, None)
+
+    across = shares(left, right, SEEN[0], SEEN[2], width)
+    down = shares(top, bottom, SEEN[1], SEEN[3], height)
+    return np.einsum("chw,h,w->c", maps, down, across) / (down.sum() * across.sum())
+
+
+def listed(page):
+    """Wait for the list, and return its channels and values."""
+    rows = page.locator("#fires-list button")
+    expect(page.locator("#fires-list")).not_to_have_attribute("aria-busy", "true")
+    expect(rows).to_have_count(6)
+    return [
+        (int(channel), float(value))
+        for channel, value in (re.match(r"ch (\d+) (\S+)", text).groups() for text in rows.all_inner_texts())
+    ]
+
+
+def agree(page, values):
+    shown = listed(page)
+    for (channel, value), best in zip(shown, np.sort(values)[::-1], strict=False):
+        assert value == pytest.approx(values[channel], rel=6e-3, abs=1e-3)
+        assert values[channel] == pytest.approx(best, rel=1e-3)
+
+
+def test_a_click_tells_which_channels_fire_there(cat, url):
+    cat.mouse.click(*over(cat, 180, 120, SIZE))
+    expect(cat.locator("#fires-title")).to_contain_text(re.compile(r"x 1(79|80|81), y 1(19|20|21)"))
+    agree(cat, means(activations(url, "bn2"), 180, 120, 181, 121))
+    ring, place = cat.locator("#spot").bounding_box(), over(cat, 180, 120, SIZE)
+    middle = (ring["x"] + ring["width"] / 2, ring["y"] + ring["height"] / 2)
+    assert middle == pytest.approx(place, abs=2)
+    accessible(cat)
+    (channel, _), *_ = listed(cat)
+    cat.locator("#fires-list button").first.click()
+    expect(cat.get_by_role("dialog", name=f"Channel {channel} of bn2")).to_be_visible()
+    cat.keyboard.press("Escape")
+    expect(cat.locator("dialog")).to_have_count(0)
+    cat.get_by_role("button", name="Close").click()
+    expect(cat.locator("#fires")).to_be_hidden()
+    expect(cat.locator("#spot")).to_be_hidden()
+
+
+def test_a_marked_part_tells_which_channels_fire_in_it_and_the_layer_can_be_chosen(cat, url):
+    box = (126, 60, 226, 180)
+    cat.click("#marking-on")
+    cat.mouse.move(*over(cat, *box[:2], SIZE))
+    cat.mouse.down()
+    cat.mouse.move(*over(cat, box[2] - 1, box[3] - 1, SIZE), steps=4)
+    cat.mouse.up()
+    cat.click("#marking-on")
+    expect(cat.locator("#fires-title")).to_have_text("What fires most in the marked part")
+    agree(cat, means(activations(url, "bn2"), *box))
+    cat.click("#fires-layer")
+    cat.get_by_label("Find a layer").fill("blocks.5")
+    cat.locator("dialog input[value='blocks.5']").check()
+    cat.get_by_role("button", name="Use this layer").click()
+    expect(cat.locator("#fires-layer")).to_have_text("blocks.5")
+    agree(cat, means(activations(url, "blocks.5"), *box))
+    assert "inside=blocks.5" in cat.url
+    cat.evaluate("async () => (await import('/static/js/state.js')).change({ inside: null })")
+    expect(cat.locator("#fires-layer")).to_have_text("bn2")
+
+
+@pytest.mark.slow
+def test_the_keyboard_asks_too_and_unseen_places_say_so(cat):
+    cat.locator("#reader").press("Enter")
+    expect(cat.locator("#fires-title")).to_contain_text("x 225, y 150")
+    listed(cat)
+    cat.mouse.click(*over(cat, 20, 20, SIZE))
+    expect(cat.locator("#fires-list")).to_have_text("The model does not see this place.")
+    upload(cat, "coffee.png")
+    expect(cat.locator("#fires")).to_be_hidden()
+    upload(cat)
