@@ -33,7 +33,7 @@ ANSWERS = {
     "custom model": "own-models.html",
     "authentication": "security.html#authentication-with-api-keys",
     "configuration": "deployment.html#configuration",
-    "tutorial": "index.html",
+    "tutorial": "tutorial.html",
     "troubleshooting": "operations.html#troubleshooting",
     "dataset": "python.html#many-pictures-datasets-dataloaders",
     "DataLoader": "python.html#many-pictures-datasets-dataloaders",
