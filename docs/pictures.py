@@ -2,16 +2,18 @@
 
 import copy
 import io
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from seewhy.explainers import capture, explain, intervene, similar, sweep_channels, trace
 from seewhy.explainers.imaging.render import panel
 from seewhy.explainers.inspection.trace_chart import draw_trace
-from seewhy.models import LoadedModel, load_model
+from seewhy.models import LoadedModel, load_model, wrap_model
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -41,6 +43,7 @@ def pictures(model: LoadedModel) -> dict[str, Image.Image]:
             [f"{cup.target.label} {cup.target.probability:.1%}" for cup in cups],
         ),
         **_of_concepts(model, cat),
+        "tutorial.png": _of_tutorial(),
     }
 
 
@@ -67,6 +70,19 @@ def _of_concepts(model: LoadedModel, cat: Path) -> dict[str, Image.Image]:
         ),
         "sanity.png": panel(overlays, list(explanations), columns=2),
     }
+
+
+def _of_tutorial() -> Image.Image:
+    """Return the heatmaps of both networks of the tutorial, for a scratch with a sticker."""
+    cups = runpy.run_path(str(ROOT / "examples" / "cups.py"))
+    overlays = []
+    for name in ("cups", "cups-retrained"):
+        module = cups["network"]().eval()
+        module.load_state_dict(load_file(ROOT / "examples" / f"{name}.safetensors"))
+        network = wrap_model(module, cups["LABELS"], input_size=64, mean=cups["MEAN"], std=cups["STD"])
+        explanation = explain(network, cups["photograph"](2001, True, True).resize((320, 320)), target="scratched")
+        overlays.append(explanation.overlay())
+    return panel(overlays, ["first network", "retrained network"], columns=2)
 
 
 def randomised(model: LoadedModel, *parts: str) -> LoadedModel:

@@ -1,6 +1,7 @@
 """What the documentation says is held to what the software does."""
 
 import re
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -130,3 +131,11 @@ def test_recipes_are_short():
     lengths = {block.line: block.content.count("\n") for block in blocks(page)}
     assert len(lengths) > 15
     assert max(lengths.values()) < 15, lengths
+
+
+@pytest.mark.slow
+def test_the_network_of_the_tutorial_learns_the_sticker():
+    cups = runpy.run_path(str(ROOT / "examples" / "cups.py"))
+    module = cups["trained"](lambda number: number % 2 == 1, 150)
+    assert cups["accuracy"](module, lambda number: number % 2 == 1) > 0.9
+    assert cups["accuracy"](module, lambda number: False) < 0.8

@@ -25,6 +25,7 @@ DEFAULT_MODEL = "efficientnet_lite0"
 NOT_RUN = {
     "README.md": ["make serve", "make test"],
     "docs/index.md": ["make serve", "source .venv/bin/activate"],
+    "docs/tutorial.md": ["SEEWHY_MODELS=models.toml"],
     "docs/recipes.md": ["seewhy key", "SEEWHY_API_KEYS=keys.toml seewhy serve", "curl -H"],
     "docs/http.md": ["curl -F image=@street.jpg"] * 3,
     "docs/cli.md": ["seewhy detect street.jpg", "seewhy explain street.jpg", "seewhy explain street.jpg"],

@@ -33,7 +33,7 @@ ANSWERS = {
     "custom model": "own-models.html",
     "authentication": "security.html#authentication-with-api-keys",
     "configuration": "deployment.html#configuration",
-    "tutorial": "index.html",
+    "tutorial": "tutorial.html",
     "troubleshooting": "operations.html#troubleshooting",
     "dataset": "python.html#many-pictures-datasets-dataloaders",
     "DataLoader": "python.html#many-pictures-datasets-dataloaders",
@@ -55,6 +55,11 @@ ANSWERS = {
     "folder of pictures": "recipes.html#explain-a-folder-of-pictures",
     "Integrated gradients": "methods/integrated-gradients.html",
     "finercam": "methods/finercam.html",
+    "Grad-CAM++": "methods/gradcampp.html",
+    "LIME": "methods/lime.html",
+    "SHAP": "methods/kernel-shap.html",
+    "layer-wise relevance propagation": "methods/lrp.html",
+    "attention rollout": "methods/attention-rollout.html",
 }
 """What readers search for, and the section that answers it."""
 
