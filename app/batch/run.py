@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Self
 
+import pyarrow
 from tqdm.auto import tqdm
 
 from seewhy.app.batch import shards
@@ -27,8 +28,11 @@ from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.choices import AREA, Extent, Fill
 from seewhy.models import LoadedModel, load_model
 
-SHARD_ROWS = 1000
+SHARD_ROWS = 1024
 """Rows of a shard."""
+
+_TABLE_ROWS = 32
+"""Rows that are moved to a table at once."""
 
 SHARD_SECONDS = 60.0
 """After this time a shard is written with fewer rows, so that a run that is killed loses a minute."""
@@ -284,18 +288,28 @@ class _Writer:
     def __init__(self, folder: Path, map_type: MapType) -> None:
         self._folder, self._map_type = folder, map_type
         self._rows: list[dict[str, Any]] = []
+        self._tables: list[pyarrow.Table] = []
         self._start = monotonic()
 
     def add(self, row: dict[str, Any]) -> None:
         """Take the next row."""
         self._rows.append(row)
-        if len(self._rows) >= SHARD_ROWS or monotonic() - self._start > SHARD_SECONDS:
+        if len(self._rows) >= _TABLE_ROWS:
+            self._tabulate()
+        if len(self._tables) * _TABLE_ROWS >= SHARD_ROWS or monotonic() - self._start > SHARD_SECONDS:
             self._write()
 
+    def _tabulate(self) -> None:
+        """Move rows to a table: Python's many small objects between large pictures would keep their memory in use."""
+        self._tables.append(shards.table_of(self._rows, self._map_type))
+        self._rows = []
+
     def _write(self) -> None:
-        rows, self._rows = self._rows, []
-        if rows:
-            shards.write(self._folder, rows, self._map_type)
+        if self._rows:
+            self._tabulate()
+        tables, self._tables = self._tables, []
+        if tables:
+            shards.write(self._folder, tables)
         self._start = monotonic()
 
     def __enter__(self) -> Self:

@@ -129,14 +129,19 @@ def explanation_of(row: dict[str, Any], picture: Image.Image | None) -> Explanat
     )
 
 
-def write(folder: Path, rows: list[dict[str, Any]], map_type: MapType) -> None:
-    """Write a shard. A process that is killed meanwhile leaves a file that `files` does not list."""
+def table_of(rows: list[dict[str, Any]], map_type: MapType) -> pyarrow.Table:
+    """Return rows as a table."""
     kind = pyarrow.from_numpy_dtype(np.dtype(map_type))
     schema = pyarrow.schema({**COLUMNS, "map": pyarrow.list_(kind), "details": pyarrow.string()})
+    return pyarrow.Table.from_pylist(rows, schema)
+
+
+def write(folder: Path, tables: list[pyarrow.Table]) -> None:
+    """Write a shard. A process that is killed meanwhile leaves a file that `files` does not list."""
     name = f"{_PREFIX}{uuid4().hex}{_SUFFIX}"
     part = folder / f".{name}"
     with open(part, "wb") as file:
-        parquet.write_table(pyarrow.Table.from_pylist(rows, schema), file, compression="zstd")
+        parquet.write_table(pyarrow.concat_tables(tables), file, compression="zstd")
         file.flush()
         os.fsync(file.fileno())
     part.rename(folder / name)

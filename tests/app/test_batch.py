@@ -115,6 +115,7 @@ def stopped(monkeypatch, after: int) -> None:
             yield row
 
     monkeypatch.setattr(running, "SHARD_ROWS", 2)
+    monkeypatch.setattr(running, "_TABLE_ROWS", 1)
     monkeypatch.setattr(running._Run, "rows", interrupted)
 
 
@@ -347,7 +348,7 @@ def test_a_killed_run_loses_no_picture_and_repeats_none(lite0, tmp_path):
     for number in range(120):
         Image.effect_noise((64, 48), 80).convert("RGB").save(place / f"{number}.png")
     code = (
-        "import sys; from seewhy.app.batch import run; run.SHARD_ROWS = 10; "
+        "import sys; from seewhy.app.batch import run; run.SHARD_ROWS, run._TABLE_ROWS = 10, 5; "
         "run.batch(sys.argv[1], sys.argv[2], progress=False)"
     )
     command = [sys.executable, "-c", code, str(place), str(tmp_path / "out")]
