@@ -2,7 +2,7 @@
 
 import base64
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from seewhy.app.client.connection import Connection
+from seewhy.app.client.connection import Connection, Result
 from seewhy.app.client.results import (
     RemoteComparison,
     RemoteExplanation,
@@ -47,7 +47,7 @@ class Client:
         timeout: seconds to wait for an answer.
 
     Raises:
-        OptionError: the address is not one of HTTP.
+        OptionError: the address is not one of HTTP, or the key has characters that none has.
     """
 
     def __init__(self, url: str, *, key: str | None = None, timeout: float = 600.0) -> None:
@@ -93,7 +93,7 @@ class Client:
         proving = {"proof": proof, "proof_area": proof_area, "proof_fill": proof_fill}
         upload = _upload(picture)
         fields = {**names, "layer": layer, "against": against, "model": model, "region": region, **proving}
-        results = explanations_of(self._explained(upload, fields, options), upload)
+        results = self._explained(lambda answer: explanations_of(answer, upload), upload, fields, options)
         is_single = top is None and not isinstance(target, list | tuple) and len(results) == 1
         return results[0] if is_single else list(results)
 
@@ -125,14 +125,16 @@ class Client:
         proving = {"proof": proof, "proof_area": proof_area, "proof_fill": proof_fill}
         upload = _upload(picture)
         fields = {"method": names, "target": target, "layer": layer, "against": against, "model": model, **proving}
-        return comparison_of(self._explained(upload, fields, options), upload)
+        return self._explained(lambda answer: comparison_of(answer, upload), upload, fields, options)
 
     def predict(
         self, picture: PictureSource, top: int = 5, *, model: str | None = None
     ) -> tuple[RemotePrediction, ...]:
         """Return the `top` most probable classes of a picture; errors as `explain`."""
         body = {"image": _base64(_upload(picture)), "top": top, **({} if model is None else {"model": model})}
-        return tuple(map(RemotePrediction, self._connection.post("/predict", body)["predictions"]))
+        return self._connection.post(
+            "/predict", body, lambda answer: tuple(map(RemotePrediction, answer["predictions"]))
+        )
 
     def models(self, source: str | None = None) -> dict[str, Any]:
         """Return the JSON of each model of the service, by name; errors as `explain`.
@@ -140,40 +142,41 @@ class Client:
         Args:
             source: embedded, torchvision, timm or own; None for all.
         """
-        return _by_name(self._connection.get("/models", source=source)["models"])
+        return self._connection.get("/models", lambda answer: _by_name(answer["models"]), source=source)
 
     def methods(self) -> dict[str, Any]:
         """Return the JSON of each method of the service, by name; errors as `explain`."""
-        return _by_name(self._connection.get("/methods")["methods"])
+        return self._connection.get("/methods", lambda answer: _by_name(answer["methods"]))
 
-    def _explained(self, upload: bytes, fields: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    def _explained(
+        self,
+        read: Callable[[Any], Result],
+        upload: bytes,
+        fields: Mapping[str, Any],
+        options: Mapping[str, Any],
+    ) -> Result:
         for name in options:
             if name in _OF_REQUESTS:
                 raise OptionError(f"No method has an option {name!r}; results are drawn and saved here.", field=name)
         body = {name: value for name, value in {**fields, **options}.items() if value is not None}
-        target = body.get("target")
-        if isinstance(target, np.ndarray):
+        if isinstance(target := body.get("target", []), np.ndarray):
             body["mask"] = _base64(png_of(Image.fromarray(target.astype(np.uint8) * 255)))
             del body["target"]
-        elif target is not None:
-            body["target"] = [*map(_target, target)] if isinstance(target, list | tuple) else _target(target)
-        layer = body.get("layer", [])
-        for part in layer if isinstance(layer, list | tuple) else [layer]:
+        for part in _parts(body.get("target", [])):
+            if not isinstance(part, str | Integral):
+                raise TargetError(f"A service takes targets by their names and masks, not {part!r}.")
+        for part in _parts(body.get("layer", [])):
             if not isinstance(part, str):
                 raise LayerError(f"A service takes layers by their dotted paths, such as 'layer4', not {part!r}.")
-        return self._connection.post("/explain", {**body, "image": _base64(upload), "format": "json", "values": "map"})
+        body |= {"image": _base64(upload), "format": "json", "values": "map"}
+        return self._connection.post("/explain", body, read)
 
     def __repr__(self) -> str:
         return f"Client({self._connection.url!r})"
 
 
-def _target(target: Any) -> int | str:
-    """Return a target as JSON has it."""
-    if isinstance(target, str):
-        return target
-    if not isinstance(target, Integral):
-        raise TargetError(f"A service takes targets by their names and masks, not {target!r}.")
-    return int(target)
+def _parts(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def _upload(source: PictureSource) -> bytes:

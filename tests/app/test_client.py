@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
+from werkzeug import Request, Response
 
 from seewhy import (
     Client,
@@ -23,6 +24,7 @@ from seewhy.app.client.connection import UnreachableError, exception_of
 from seewhy.app.client.results import RemotePrediction
 from seewhy.app.errors import (
     KINDS,
+    RETRY_AFTER,
     BodyTooLargeError,
     KeyRequiredError,
     NotFoundError,
@@ -185,10 +187,80 @@ def test_errors_of_models_and_of_requests(client, address):
         Client(f"{address}/elsewhere").methods()
     with pytest.raises(UnreachableError, match="cannot be reached"):
         Client("http://127.0.0.1:1").methods()
-    with pytest.raises(UnreachableError, match="not JSON"):
-        client._connection.get("/metrics")
+    with pytest.raises(UnreachableError, match="cannot be reached"):
+        Client("http://127.0.0.1:1/é").methods()
     with pytest.raises(OptionError, match="no address"):
         Client("localhost:8000")
+    with pytest.raises(OptionError, match="can be written as JSON"):
+        client.explain(CAT, "smoothgrad", samples=object())
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirects_are_not_followed_so_that_keys_stay(status):
+    visits = []
+
+    @Request.application
+    def other(request):
+        visits.append(request.method)
+        return Response('{"methods": [], "predictions": []}')
+
+    with live(other) as there, live(Response(status=status, headers={"Location": there})) as url:
+        client = Client(url, key="secret")
+        for ask in (client.methods, lambda: client.predict(b"picture")):
+            with pytest.raises(UnreachableError, match=f"redirect to {there}"):
+                ask()
+    assert visits == []
+
+
+PROBLEM = {"type": "urn:seewhy:problem:overloaded", "detail": "Try again."}
+FOREIGN = {
+    "an object": Response("{}"),
+    "a list": Response("[]"),
+    "rows of another form": Response('{"methods": ["a"], "models": {"a": 1}, "predictions": [1]}'),
+    "no JSON": Response("<html>"),
+    "no text": Response(b"\xff"),
+    "nothing": Response(status=204),
+    "an error that is no JSON": Response("<html>", 502),
+    "a broken problem": Response("{", 503, mimetype="application/problem+json"),
+    "a problem of another service": Response('{"title": "No."}', 503, mimetype="application/problem+json"),
+    "a problem whose type is a number": Response('{"type": 7, "detail": "No."}', 503),
+    "a problem of another type": Response('{"type": "about:blank", "detail": "No."}', 503),
+    "a broken redirect": Response(status=302, headers={"Location": "http://[/"}),
+    "half a body": Response("{", headers={"Content-Length": "9"}),
+    "half an error": Response("{", 503, {"Content-Length": "9"}, mimetype="application/problem+json"),
+}
+
+
+@pytest.mark.parametrize("answer", FOREIGN.values(), ids=FOREIGN)
+def test_what_is_no_service_is_named_so(answer):
+    with live(answer) as url:
+        client = Client(url)
+        asks = (client.models, client.methods, lambda: client.predict(b"picture"), lambda: client.explain(b"picture"))
+        for ask in (*asks, lambda: client.compare(b"picture", ["gradcam"])):
+            with pytest.raises(UnreachableError, match=f"{url} (answered|cannot be reached)"):
+                ask()
+
+
+def test_a_date_to_retry_after_is_passed_over():
+    error = exception_of(PROBLEM, retry_after="Wed, 21 Oct 2026 07:28:00 GMT")
+    assert error.retry_after == RETRY_AFTER
+
+
+@pytest.mark.parametrize("key", ["secret\n", "sécret", "ключ"])
+def test_keys_that_no_header_can_carry_are_refused(key):
+    with pytest.raises(OptionError, match="API key") as caught:
+        Client("http://127.0.0.1:1", key=key)
+    assert caught.value.field == "key"
+    assert key not in str(caught.value)
+
+
+def test_options_may_be_scalars_of_numpy(client):
+    two, three = np.int64(2), np.int64(3)
+    numbers = {"top": two, "against": np.int64(0), "samples": three, "noise": np.float32(0.25)}
+    rows = client.explain(CAT, "smoothgrad", **numbers)
+    assert [row.target.label for row in rows] == ["tiger cat", "Egyptian cat"]
+    assert rows[0].against.index == 0
+    assert len(client.predict(CAT, top=two)) == 2
 
 
 @pytest.mark.parametrize(
