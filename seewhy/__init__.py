@@ -5,6 +5,7 @@ imports no PyTorch.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from . import explainers, models
@@ -18,7 +19,10 @@ _OF_APP = {
 }
 """Modules by the names that they hold."""
 
-__all__ = sorted([*explainers.__all__, *models.__all__, *_OF_APP])
+# Without the extra `batch`, a star import must not fail.
+_left_out = {name for name, module in _OF_APP.items() if ".batch." in module and not find_spec("pyarrow")}
+
+__all__ = sorted({*explainers.__all__, *models.__all__, *_OF_APP} - _left_out)
 
 
 def __dir__() -> list[str]:
@@ -27,7 +31,10 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name in _OF_APP:
-        return getattr(import_module(_OF_APP[name]), name)
+        try:
+            return getattr(import_module(_OF_APP[name]), name)
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{name} needs the package {error.name}: pip install 'seewhy[batch]'") from error
     for floor in (explainers, models):
         if name in floor.__all__:
             return getattr(floor, name)

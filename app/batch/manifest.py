@@ -24,6 +24,7 @@ class Manifest:
         digest: of the model: of its weights, preprocessing and labels.
         method: name of the method.
         options: of the method, and of the question, by name, with their defaults.
+        source: the data set, see `described`.
         versions: of packages, when the run began.
         started: when, in UTC.
         finished: likewise; None while pictures are missing.
@@ -35,6 +36,7 @@ class Manifest:
     digest: str
     method: str
     options: dict[str, Any]
+    source: list[str]
     versions: dict[str, str]
     started: str
     finished: str | None = None
@@ -44,7 +46,7 @@ class Manifest:
     @property
     def run(self) -> str:
         """Digest of what decides the rows. A run goes on only in a folder of the same digest."""
-        asked = self.model, self.digest, self.method, json.dumps(self.options, sort_keys=True)
+        asked = self.model, self.digest, self.method, json.dumps(self.options, sort_keys=True), self.source
         return hashlib.sha256(repr(asked).encode()).hexdigest()
 
     @classmethod
@@ -70,13 +72,13 @@ class Manifest:
         os.replace(part, folder / NAME)
 
 
-def manifest_of(model: LoadedModel, method: str, options: dict[str, Any]) -> Manifest:
+def manifest_of(model: LoadedModel, method: str, options: dict[str, Any], source: list[str]) -> Manifest:
     """Return the manifest of a run that begins now; arguments as the attributes."""
     digest = hashlib.sha256(model.fingerprint.encode())
     if model.sha256 is None:  # a module of the user, or random weights: their file is not known
         for name, value in sorted(model.module.state_dict().items()):
             digest.update(name.encode() + value.detach().cpu().contiguous().float().numpy().tobytes())
-    return Manifest(model.name, digest.hexdigest(), method, options, VERSIONS, now())
+    return Manifest(model.name, digest.hexdigest(), method, options, source, VERSIONS, now())
 
 
 def now() -> str:

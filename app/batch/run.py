@@ -18,7 +18,7 @@ from seewhy.app.batch import shards
 from seewhy.app.batch.choices import ENGINES, MAP_TYPES, Engine, MapType
 from seewhy.app.batch.manifest import Manifest, manifest_of, now
 from seewhy.app.batch.reader import Batch, open_batch
-from seewhy.app.batch.sources import DataSource, Source, sources
+from seewhy.app.batch.sources import DataSource, Source, described, sources
 from seewhy.explainers.errors import ExplainerError, OptionError, TargetError
 from seewhy.explainers.explain import Layers, explainers_of
 from seewhy.explainers.many import explain_many
@@ -41,7 +41,7 @@ _OF_QUESTIONS = ("target", "layer", "against", "proof", "proof_area", "proof_fil
 """Options that are not the method's."""
 
 _TRIAL_BATCHES = 3
-"""Batches that a dry run explains, of which it measures the last: the first ones compile the model."""
+"""Batches that a dry run explains; it does not measure the first."""
 
 
 class TooManyErrorsError(ExplainerError):
@@ -56,7 +56,7 @@ class Forecast:
         pictures: of the data set.
         remaining: those without a row.
         passes: of the model for a picture, at most; None if they depend on the picture.
-        seconds: for the remaining pictures, by the last of the batches that were tried.
+        seconds: for the remaining pictures, by those that were tried.
         bytes: of their shards, without compression.
     """
 
@@ -117,8 +117,8 @@ def batch(
 ) -> Batch:
     """Explain the pictures of a data set, and write their maps to a folder of Parquet files.
 
-    A run that was stopped goes on where it was: only pictures without a row are explained. A picture that cannot be
-    read or explained has a row with the error.
+    A run that was stopped goes on where it was: only pictures without a row, or with an error, are explained. A picture
+    that cannot be read or explained has a row with the error.
 
     Args:
         source: a folder, with one folder for each class if these are known; a glob, a picture, a Parquet file, or an
@@ -147,33 +147,35 @@ def batch(
     """
     question = {"target": target, "layer": layer, "against": against, "proof": proof, **options}
     question |= {"proof_area": proof_area, "proof_fill": proof_fill, "proof_calibration": proof_calibration}
-    run = _planned(out, model, method, question, engine, batch_size, map_type)
+    run = _planned(source, out, model, method, question, engine, batch_size, map_type)
+    total = sum(1 for _ in sources(source, named_only=True))
     run.folder.mkdir(parents=True, exist_ok=True)
     with _alone(run.folder):
-        manifest = _continued(run)
-        rows = dict(shards.done(run.folder))
-        total = sum(1 for _ in sources(source, named_only=True))
-        remaining = (item for item in sources(source) if item.path not in rows)
-        done = len(rows)
-        errors = sum(rows.values())
+        manifest = replace(_earlier(run) or run.manifest, finished=None)
+        manifest.write(run.folder)
+        shards.drop_errors(run.folder)
+        explained = shards.done(run.folder)
+        remaining = (item for item in sources(source) if item.path not in explained)
+        done, errors = len(explained), 0
         with (
             tqdm(total=max(total, done), initial=done, unit="picture", disable=not progress, smoothing=0.1) as bar,
             _Writer(run.folder, map_type) as writer,
-            closing(run.rows(remaining)) as explained,
+            closing(run.rows(remaining)) as rows,
         ):
-            for row in explained:
+            for row in rows:
                 writer.add(row)
                 bar.update()
-                if row["error"] is not None:
-                    errors += 1
-                    bar.set_postfix(errors=errors)
-                    if max_errors is not None and errors > max_errors:
-                        raise TooManyErrorsError(
-                            f"{errors} pictures failed, more than max_errors={max_errors}; the last one: "
-                            f"{row['path']}: {row['error']}"
-                        )
-                done += 1
-        replace(manifest, finished=now(), pictures=done - errors, errors=errors).write(run.folder)
+                if row["error"] is None:
+                    done += 1
+                    continue
+                errors += 1
+                bar.set_postfix(errors=errors)
+                if max_errors is not None and errors > max_errors:
+                    raise TooManyErrorsError(
+                        f"{errors} pictures failed, more than max_errors={max_errors}; the last one: "
+                        f"{row['path']}: {row['error']}"
+                    )
+        replace(manifest, finished=now(), pictures=done, errors=errors).write(run.folder)
     return open_batch(run.folder)
 
 
@@ -195,23 +197,26 @@ def forecast(
     Raises:
         OptionError, LayerError, TargetError, ModelError: as `batch`.
     """
-    question = {"target": target, "layer": layer, "against": against, **options}
-    run = _planned(out, model, method, question, "local", batch_size, map_type)
-    rows = dict(shards.done(run.folder))
+    proof = {"proof": False, "proof_area": AREA, "proof_fill": "blur", "proof_calibration": None}
+    question = {"target": target, "layer": layer, "against": against, **proof, **options}
+    run = _planned(source, out, model, method, question, "local", batch_size, map_type)
+    _earlier(run)
+    explained = shards.done(run.folder)
     paths = [item.path for item in sources(source, named_only=True)]
-    remaining = sum(path not in rows for path in paths)
-    tries = (item for item in sources(source) if item.path not in rows)
+    remaining = sum(path not in explained for path in paths)
+    tries = (item for item in sources(source) if item.path not in explained)
     marks, size = [monotonic()], 0
     for row in islice(run.rows(tries), _TRIAL_BATCHES * batch_size):
         marks.append(monotonic())
         size += shards.size_of(row)
     tried = len(marks) - 1
-    last = min(batch_size, tried)
-    seconds = (marks[-1] - marks[-1 - last]) / last * remaining if tried else 0.0
+    first = batch_size if tried > batch_size else 0  # the first batch may compile the model
+    seconds = (marks[-1] - marks[first]) / (tried - first) * remaining if tried else 0.0
     return Forecast(len(paths), remaining, run.passes, seconds, size * remaining // max(1, tried))
 
 
 def _planned(
+    source: DataSource,
     out: str | os.PathLike[str],
     model: str | LoadedModel,
     method: str | None,
@@ -237,27 +242,26 @@ def _planned(
     asked = {name: value for name, value in question.items() if name in _OF_QUESTIONS and name != "layer"}
     calibration = asked.pop("proof_calibration", None)
     options = {**asked, **asdict(explainer), "calibration": repr(calibration), "map_type": map_type}
-    manifest = manifest_of(loaded, entry.name, json.loads(json.dumps(options, default=repr)))
+    manifest = manifest_of(loaded, entry.name, json.loads(json.dumps(options, default=repr)), described(source))
     passes = entry.passes(explainer, loaded, loaded.spec.image_shape)
     total = None if passes is None else passes.total
     return _Run(loaded, entry.name, question, batch_size, map_type, Path(out), manifest, total)
 
 
-def _continued(run: _Run) -> Manifest:
-    """Return the manifest of the folder, which this run continues, or write its own.
+def _earlier(run: _Run) -> Manifest | None:
+    """Return the manifest of the folder, which this run continues; None if it is new or empty.
 
     Raises:
         OptionError: the folder holds another run, or something else.
     """
     earlier = Manifest.read(run.folder)
     if earlier is None:
-        if any(not file.name.startswith(".") for file in run.folder.iterdir()):
+        if run.folder.exists() and any(not file.name.startswith(".") for file in run.folder.iterdir()):
             raise OptionError(f"{run.folder} holds other files; choose a new or empty folder.", "out")
-        run.manifest.write(run.folder)
-        return run.manifest
+        return None
     if earlier.run != run.manifest.run:
         before, wanted = (
-            {"model": each.model, "digest": each.digest, "method": each.method, **each.options}
+            {name: getattr(each, name) for name in ("model", "digest", "method", "source")} | each.options
             for each in (earlier, run.manifest)
         )
         changes = [

@@ -1,7 +1,7 @@
 """Shards: Parquet files with one row for each picture, written whole and then renamed."""
 
+import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,7 @@ def row_of(source: Source, answer: Explanation | Exception, truth: str | None, m
     row: dict[str, Any] = {**empty, "path": source.path, "file": source.file, "truth": truth}
     if isinstance(answer, Exception):
         return {**row, "error": str(answer) or type(answer).__name__}
+    details = _Details(**{name: getattr(answer, name) for name in _Details.__annotations__})
     largest = float(np.abs(answer.map).max(initial=0.0)) or 1.0
     best = answer.predictions[0].label if answer.predictions else answer.target.label
     proof = answer.proof
@@ -102,7 +103,7 @@ def row_of(source: Source, answer: Explanation | Exception, truth: str | None, m
         "width": answer.map.shape[1],
         "scale": largest,
         "map": (answer.map / largest).astype(map_type).ravel(),
-        "details": _DETAILS.dump_json(_Details(**{name: getattr(answer, name) for name in _Details.__annotations__})),
+        "details": json.dumps(_DETAILS.dump_python(details, mode="json")),  # which keeps NaN
     }
 
 
@@ -119,7 +120,7 @@ def explanation_of(row: dict[str, Any], picture: Image.Image | None) -> Explanat
         row: see `row_of`.
         picture: the upright upload; None for a grey one.
     """
-    details = _DETAILS.validate_json(row["details"])
+    details = _DETAILS.validate_python(json.loads(row["details"]))
     size = details.geometry.width, details.geometry.height
     values: NDArray[np.float32] = np.asarray(row["map"], dtype=np.float32) * np.float32(row["scale"])
     return Explanation(
@@ -137,14 +138,29 @@ def table_of(rows: list[dict[str, Any]], map_type: MapType) -> pyarrow.Table:
 
 
 def write(folder: Path, tables: list[pyarrow.Table]) -> None:
-    """Write a shard. A process that is killed meanwhile leaves a file that `files` does not list."""
-    name = f"{_PREFIX}{uuid4().hex}{_SUFFIX}"
-    part = folder / f".{name}"
+    """Write a shard."""
+    _write(folder / f"{_PREFIX}{uuid4().hex}{_SUFFIX}", pyarrow.concat_tables(tables))
+
+
+def drop_errors(folder: Path) -> None:
+    """Remove the rows with errors, so that their pictures are tried again."""
+    for file in files(folder):
+        table = parquet.read_table(file)
+        kept = table.filter(table["error"].is_null())
+        if not kept.num_rows:
+            file.unlink()
+        elif kept.num_rows < table.num_rows:
+            _write(file, kept)
+
+
+def _write(place: Path, table: pyarrow.Table) -> None:
+    """Write a table whole, and then rename it: a process that is killed leaves a file that `files` does not list."""
+    part = place.with_name(f".{place.name}")
     with open(part, "wb") as file:
-        parquet.write_table(pyarrow.concat_tables(tables), file, compression="zstd")
+        parquet.write_table(table, file, compression="zstd")
         file.flush()
         os.fsync(file.fileno())
-    part.rename(folder / name)
+    part.rename(place)
 
 
 def files(folder: Path) -> list[Path]:
@@ -153,8 +169,10 @@ def files(folder: Path) -> list[Path]:
     return [file for _, file in sorted(shards)]
 
 
-def done(folder: Path) -> Iterator[tuple[str, bool]]:
-    """Yield the path of each picture that has a row, and whether this is an error."""
+def done(folder: Path) -> set[str]:
+    """Return the paths of the pictures that have a row without an error."""
+    paths = set[str]()
     for file in files(folder):
-        rows = parquet.read_table(file, columns=["path", "error"]).to_pydict()
-        yield from zip(rows["path"], (error is not None for error in rows["error"]), strict=True)
+        table = parquet.read_table(file, columns=["path", "error"])
+        paths.update(table.filter(table["error"].is_null())["path"].to_pylist())
+    return paths

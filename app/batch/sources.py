@@ -3,7 +3,7 @@
 import glob
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 import fsspec
 import pyarrow.parquet as parquet
 
-from seewhy.explainers.errors import OptionError
+from seewhy.explainers.errors import ExplainerError, OptionError
 from seewhy.explainers.view import ViewSource
 
 SUFFIXES = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -47,13 +47,22 @@ class Source:
         Raises:
             OSError: it cannot be read.
         """
-        content: Any = self.content() if callable(self.content) else self.content
-        if isinstance(content, tuple | list) and len(content) == 2:
-            content, self.truth = content
-        if content is None:
+        if self.content is None:
             raise OSError("There is no picture in this row.")
+        content: Any = self._called() if callable(self.content) else self.content
         picture: ViewSource = content
         return picture
+
+    def _called(self) -> Any:
+        try:
+            content = self.content()  # type: ignore[operator,misc]
+        except (OSError, ExplainerError):
+            raise
+        except Exception as error:  # clients of stores have errors of their own, and data sets may raise anything
+            raise OSError(f"{type(error).__name__}: {error}") from error
+        if isinstance(content, tuple | list) and len(content) == 2:
+            content, self.truth = content
+        return content
 
 
 class Dataset(Protocol):
@@ -92,15 +101,30 @@ def sources(data: DataSource, named_only: bool = False) -> Iterator[Source]:
         seen.add(source.path)
         yield source
     if not seen:
-        raise OptionError(f"There is no picture in {data!r}; pictures end in {', '.join(SUFFIXES)}.", "source")
+        places = data if isinstance(data, str) else ", ".join(described(data))
+        raise OptionError(f"There is no picture in {places or data}; pictures end in {', '.join(SUFFIXES)}.", "source")
+
+
+def described(data: DataSource) -> list[str]:
+    """Return what a manifest says of a data set: absolute paths and addresses, or its type and length."""
+    if isinstance(data, str | os.PathLike):
+        data = [os.fspath(data)]
+    if isinstance(data, Sequence) and all(isinstance(item, str | os.PathLike) for item in data):
+        return [place if "://" in place else os.path.abspath(place) for place in map(os.fspath, data)]
+    try:
+        return [f"{type(data).__name__} of {len(data)}"]
+    except TypeError as error:
+        raise OptionError("A data set needs a length; make a list of an iterator.", "source") from error
 
 
 def _named(data: DataSource, named_only: bool) -> Iterator[Source]:
     if isinstance(data, str | os.PathLike):
         yield from _found(os.fspath(data), named_only)
     elif isinstance(data, Sequence) and all(isinstance(item, str | os.PathLike) for item in data):
-        for place in data:
-            yield from _found(os.fspath(place), named_only)
+        for place in map(os.fspath, data):
+            for source in _found(place, named_only):
+                # Pictures of several folders may have the same name.
+                yield replace(source, path=Path(place, source.path).as_posix()) if os.path.isdir(place) else source
     else:
         yield from (Source(str(index), partial(data.__getitem__, index)) for index in range(len(data)))
 
@@ -110,20 +134,19 @@ def _found(place: str, named_only: bool) -> Iterator[Source]:
     if "://" in place:
         yield from _remote(place)
     elif os.path.isdir(place):
-        tables = sorted(str(path) for path in Path(place).glob("*.parquet"))
-        if tables:
-            for table in tables:
-                yield from _rows(table, named_only)
-        else:
-            yield from (_file(path, os.path.relpath(path, place)) for path in below(place))
+        for table in sorted(Path(place).glob("*.parquet")):
+            yield from _rows(str(table), named_only)
+        yield from (_file(path, os.path.relpath(path, place)) for path in below(place))
     elif not os.path.exists(place) and glob.has_magic(place):
         for match in sorted(glob.glob(place, recursive=True)):
             if not os.path.isdir(match):
                 yield from _found(match, named_only)
     elif place.lower().endswith(".parquet"):
         yield from _rows(place, named_only)
-    else:
+    elif os.path.exists(place):
         yield _file(place, place)
+    else:
+        raise OptionError(f"{place} does not exist.", "source")
 
 
 def below(folder: str) -> Iterator[str]:
@@ -157,17 +180,7 @@ def _remote(address: str) -> Iterator[Source]:
         raise OptionError(f"{address} cannot be listed: {error}", "source") from error
     for file in files:
         name = system.unstrip_protocol(file)
-        yield Source(name, partial(_download, system, file), _folder_of(f"/{file}"), name)
-
-
-def _download(system: Any, file: str) -> bytes:
-    try:
-        content: bytes = system.cat_file(file)
-    except OSError:
-        raise
-    except Exception as error:  # clients of stores have errors of their own
-        raise OSError(f"{file} cannot be downloaded: {error}") from error
-    return content
+        yield Source(name, partial(system.cat_file, file), _folder_of(f"/{file}"), name)
 
 
 def _rows(table: str, named_only: bool) -> Iterator[Source]:
@@ -177,15 +190,16 @@ def _rows(table: str, named_only: bool) -> Iterator[Source]:
         picture, path, truth = (
             next((name for name in columns if name in names), None) for columns in (_PICTURES, _PATHS, _TRUTHS)
         )
-        if picture is None and path is None:
+        if picture is None and path != "path":
             raise OptionError(f"{table} has no column {' or '.join((*_PICTURES, 'path'))}.", "source")
         columns = [name for name in (None if named_only and path else picture, path, truth) if name]
         number = 0
         for rows in file.iter_batches(_ROWS, columns=columns):
             for row in rows.to_pylist():
                 value = row.get(picture) if picture else row[path]
-                content = value["bytes"] if isinstance(value, dict) else value
-                name = str(row[path]) if path else f"{os.path.basename(table)}:{number}"
+                content = value.get("bytes") or value.get("path") if isinstance(value, dict) else value
+                named = row[path] if path else None
+                name = f"{os.path.basename(table)}:{number}" if named is None else str(named)
                 file_name = content if isinstance(content, str) else None
                 yield Source(name, content, row[truth] if truth else None, file_name)
                 number += 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from seewhy.app.batch.choices import ENGINES, MAP_TYPES, Engine
+from seewhy.app.cli.files import printable
 from seewhy.app.cli.method_command import MethodCommand
 from seewhy.app.cli.options import (
     examples,
@@ -19,8 +20,11 @@ from seewhy.app.cli.options import (
     option,
     proof_options,
 )
-from seewhy.app.cli.output import exit_failed
+from seewhy.app.cli.output import exit_failed, is_quiet, print_failure
 from seewhy.app.pipeline.option_table import EXPLAIN, HEATMAP, METHOD
+
+_SHOWN = 10
+"""Failures that are printed; all are in the table."""
 
 if TYPE_CHECKING:  # it imports PyTorch
     from seewhy.app.batch.run import Forecast
@@ -66,7 +70,8 @@ def batch(
     """Explain the pictures of a data set, and write their maps to a folder of Parquet files.
 
     A SOURCE is a folder, a glob in quotes, a picture, a Parquet file, or an address such as s3://bucket/folder. A run
-    that was stopped goes on where it was; a picture that cannot be explained has a row with the error.
+    that was stopped goes on where it was. A picture that cannot be explained has a row with the error; the next run
+    tries it again.
 
     \b
     Exit status: 0 all done, 1 some pictures failed, 2 invalid options, 130 interrupted.
@@ -74,8 +79,12 @@ def batch(
     from seewhy.app.cli.checks import check
     from seewhy.app.pipeline.options import ExplainOptions
 
-    named = {"method": (method,) if method else (), "target": (target,) if target else ()}
-    request = check(ExplainOptions, {**fields({**options, **named}, extra), "model": model}, [])
+    named = {"model": model, "method": (method,) if method else (), "target": (target,) if target else ()}
+    request = check(ExplainOptions, fields({**options, **named}, extra), [])
+    foreign = {*ExplainOptions.model_fields} & request.model_fields_set - {*named, *options}
+    if foreign or len(request.method) > 1 or len(request.target) > 1:
+        name = min(foreign) if foreign else "method" if len(request.method) > 1 else "target"
+        raise click.UsageError(f"batch takes no {name!r}." if foreign else f"batch takes one {name}.")
 
     if not find_spec("pyarrow"):
         raise click.ClickException("batch needs more packages: pip install 'seewhy[batch]'.")
@@ -86,8 +95,8 @@ def batch(
     service = open_service(device)
     asked: dict[str, Any] = {
         "model": load_model(service, request.model),
-        "method": method or service.default_method(request.model),
-        "target": target,
+        "method": request.method[0] if request.method else service.default_method(request.model),
+        "target": request.target[0] if request.target else None,
         "against": request.against,
         "layer": request.layer or None,
         "proof": request.proof,
@@ -97,14 +106,19 @@ def batch(
         "map_type": map_type,
         **request.method_options,
     }
+    source = sources[0] if len(sources) == 1 else list(sources)
     if dry_run:
-        _print(forecast(list(sources), out, **asked))
+        _print(forecast(source, out, **asked))
         return
-    results = run(list(sources), out, engine=engine, max_errors=max_errors, **asked)
+    results = run(source, out, engine=engine, max_errors=max_errors, progress=not is_quiet(), **asked)
     done = results.manifest
-    click.echo(f"{out}: {done.pictures + done.errors:,} pictures by {done.method} of {done.model}")
+    total = done.pictures + done.errors
+    click.echo(f"{out}: {total:,} picture{'' if total == 1 else 's'} by {done.method} of {done.model}")
     if done.errors:
-        exit_failed(done.errors, done.pictures + done.errors)
+        failed = results.table.filter(results.table["error"].is_valid()).slice(0, _SHOWN)
+        for path, error in zip(failed["path"].to_pylist(), failed["error"].to_pylist(), strict=True):
+            print_failure(printable(Path(path)), error)
+        exit_failed(done.errors, total)
 
 
 def _print(cost: "Forecast") -> None:

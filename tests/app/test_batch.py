@@ -21,6 +21,7 @@ from seewhy import batch, explain, forecast, open_batch, wrap_model
 from seewhy.app.batch import run as running
 from seewhy.app.batch import shards
 from seewhy.app.batch.run import TooManyErrorsError
+from seewhy.app.batch.sources import described as describe
 from seewhy.app.batch.sources import sources
 from seewhy.explainers.errors import OptionError, PictureError
 from seewhy.models import LoadedModel
@@ -139,6 +140,10 @@ def test_a_run_goes_on_where_it_was_stopped(model, folder, tmp_path, monkeypatch
     assert sorted([*earlier, *explained]) == paths(tmp_path / "out") == sorted(each.path for each in sources(folder))
     assert results.manifest.finished is not None
     assert results.manifest.started == open_batch(tmp_path / "out").manifest.started
+    (folder / "bee" / "broken.png").write_bytes((folder / "bee" / "2.png").read_bytes())
+    batch(folder, tmp_path / "out", model, progress=False)  # only the picture that was broken is tried again
+    assert paths(tmp_path / "out") == sorted(each.path for each in sources(folder))
+    assert open_batch(tmp_path / "out").table["error"].null_count == 7
     before = {file: file.stat().st_mtime_ns for file in shards.files(tmp_path / "out")}
     batch(folder, tmp_path / "out", model, progress=False)  # nothing is left to do
     assert {file: file.stat().st_mtime_ns for file in shards.files(tmp_path / "out")} == before
@@ -167,6 +172,48 @@ def test_another_network_needs_another_folder(model, folder, tmp_path):
     other.head.bias.data[0] += 1
     with pytest.raises(OptionError, match="holds a run with digest"):
         batch(folder, tmp_path / "out", wrap_model(other, LABELS, input_size=32), progress=False)
+
+
+def test_another_data_set_needs_another_folder(model, folder, tmp_path):
+    """Its pictures may have the same names."""
+    batch(folder / "ant", tmp_path / "out", model, progress=False)
+    for other in (folder / "bee", str(folder / "ant" / "*.png"), Pairs([folder / "ant" / "0.png"])):
+        with pytest.raises(OptionError, match="holds a run with source"):
+            batch(other, tmp_path / "out", model, progress=False)
+
+
+def test_a_data_set_may_raise_anything(model, folder, tmp_path):
+    class Raising(Pairs):
+        def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+            if index == 1:
+                raise RuntimeError("the disk is gone")
+            return super().__getitem__(index)
+
+    data = Raising(sorted(folder.rglob("[0-9].png")))
+    results = batch(data, tmp_path / "out", model, progress=False)
+    assert results.table["error"].to_pylist()[1] == "RuntimeError: the disk is gone"
+    assert results.table["error"].null_count == 5
+
+
+def test_numbers_that_are_not_finite_are_read_back(model, folder, tmp_path):
+    (source, *_) = sources(folder)
+    explanation = explain(model, folder / "ant" / "0.png")
+    target = replace(explanation.target, logit=float("nan"), probability=float("inf"))
+    shards.write(
+        tmp_path,
+        [shards.table_of([shards.row_of(source, replace(explanation, target=target), None, "float16")], "float16")],
+    )
+    (file,) = shards.files(tmp_path)
+    restored = shards.explanation_of(parquet.read_table(file).to_pylist()[0], None)
+    assert np.isnan(restored.target.logit)
+    assert restored.target.probability == float("inf")
+
+
+def test_nothing_is_written_without_pictures(model, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(OptionError, match="There is no picture in "):
+        batch(tmp_path / "empty", tmp_path / "out", model, progress=False)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_with_other_files_is_left_alone(model, folder, tmp_path):
@@ -219,7 +266,9 @@ def test_tables_of_pictures(model, folder, tmp_path):
     pictures = png(folder)
     plain = pyarrow.table({"bytes": pictures, "id": [f"p{number}" for number in range(6)], "label": [0, 0, 1, 1, 2, 9]})
     parquet.write_table(plain, tmp_path / "plain.parquet")
-    structs = pyarrow.table({"image": [{"bytes": picture, "path": None} for picture in pictures] + [None]})
+    structs = [{"bytes": picture, "path": None} for picture in pictures[1:]]
+    first = {"bytes": None, "path": str(folder / "ant" / "0.png")}
+    structs = pyarrow.table({"image": [first, *structs, None]})
     parquet.write_table(structs, tmp_path / "structs.parquet")
     files = pyarrow.table({"path": [str(file) for file in sorted(folder.rglob("[0-9].png"))]})
     parquet.write_table(files, tmp_path / "files.parquet")
@@ -263,14 +312,18 @@ def test_globs_lists_and_single_pictures(folder):
         str(folder / kind / f"{number}.png") for number, kind in enumerate(("ant", "ant", "bee", "bee"))
     ]
     assert [each.path for each in sources([folder / "ant", folder / "unknown" / "5.png"])] == [
-        "0.png",
-        "1.png",
+        str(folder / "ant" / "0.png"),
+        str(folder / "ant" / "1.png"),
         str(folder / "unknown" / "5.png"),
     ]
     with pytest.raises(OptionError, match="Two pictures have the path"):
         list(sources([folder / "ant", folder / "ant"]))
     with pytest.raises(OptionError, match="no picture in"):
         list(sources([]))
+    with pytest.raises(OptionError, match=r"nowhere\.png does not exist"):
+        list(sources(folder / "nowhere.png"))
+    with pytest.raises(OptionError, match="needs a length"):
+        describe(iter([]))
 
 
 def test_object_stores(model, folder, tmp_path):
@@ -308,12 +361,16 @@ def test_coco_masks_hold_the_strongest_part(model, folder, tmp_path):
 def test_a_forecast_writes_nothing(model, folder, tmp_path):
     batch(folder / "ant", tmp_path / "out", model, progress=False)
     before = sorted((tmp_path / "out").iterdir())
-    cost = forecast([folder / "ant", folder / "bee"], tmp_path / "out", model)
+    for number in range(6, 9):
+        Image.effect_noise((40, 36), 80).convert("RGB").save(folder / "ant" / f"{number}.png")
+    cost = forecast(folder / "ant", tmp_path / "out", model)
     assert (cost.pictures, cost.remaining, cost.passes) == (5, 3, 2)
     assert cost.seconds > 0
     assert cost.bytes > 3 * 200
     assert sorted((tmp_path / "out").iterdir()) == before
-    assert forecast(folder, tmp_path / "new", model).remaining == 7
+    with pytest.raises(OptionError, match="method 'gradcam', not 'hirescam'"):
+        forecast(folder / "ant", tmp_path / "out", model, "hirescam")
+    assert forecast(folder, tmp_path / "new", model).remaining == 10
     assert not (tmp_path / "new").exists()
 
 
@@ -325,12 +382,20 @@ def test_the_command(run, folder, tmp_path):
     result = run("batch", folder, "-o", tmp_path / "out", *arguments)
     assert result.exit_code == 1, result.output
     assert "1 of 7 pictures failed." in result.stderr
+    assert "Error: bee/broken.png: " in result.stderr
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert (manifest["method"], manifest["options"]["sign"]) == ("eigencam", "absolute")
     result = run("batch", folder, "-o", tmp_path / "out")
     assert result.exit_code == 2
     assert "method 'eigencam', not 'gradcam'" in result.stderr
-    assert run("batch", folder, "-o", tmp_path / "new", "--option", "nonsense=1").exit_code == 2
+    for options, message in [
+        (["--option", "nonsense=1"], "nonsense"),
+        (["--option", "top=3"], "batch takes no 'top'."),
+        (["--option", "target=1", "--option", "target=2"], "batch takes one target."),
+    ]:
+        result = run("batch", folder, "-o", tmp_path / "new", *options)
+        assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+    assert not (tmp_path / "new").exists()
     assert run("batch", tmp_path / "nowhere" / "*.png", "-o", tmp_path / "new").exit_code == 2
 
 

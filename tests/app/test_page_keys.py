@@ -60,7 +60,7 @@ def test_the_page_of_the_api_tries_a_route_with_the_key_that_it_is_given(opened,
     opened.locator(".auth-container input").fill(key)
     opened.locator(".auth-btn-wrapper .authorize").click()
     opened.locator(".auth-btn-wrapper .btn-done").click()
-    block = opened.locator("#operations-default-predict")
+    block = opened.locator("#operations-Pictures-predict")
     block.locator(".opblock-summary-control").click()
     block.locator(".try-out__btn").click()
     block.locator("input[type=file]").set_input_files(EXAMPLES / "cat.png")

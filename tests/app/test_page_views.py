@@ -378,7 +378,7 @@ def test_nothing_moves_for_those_who_want_that(page):
 
 def test_the_page_runs_nothing_that_is_not_its_own(browser, url):
     """What an attacker might bring in is blocked: inline styles and scripts, markup made from text, other hosts."""
-    policy = requests.get(url, timeout=60).headers["Content-Security-Policy"]
+    policy = requests.get(url, headers={"Accept": "text/html"}, timeout=60).headers["Content-Security-Policy"]
     assert "unsafe" not in policy
     for directive in ("default-src", "object-src", "base-uri", "form-action", "frame-ancestors"):
         assert f"{directive} 'none'" in policy

@@ -1,9 +1,12 @@
 """A model cut before its layers: what is computed of its parts is what is computed of the whole."""
 
+import gc
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -474,6 +477,25 @@ def test_padding_computed_from_the_size_of_the_picture_is_converted(images):
     run = openvino_run(converted(part, images[:1]))
     for count in (1, 4):
         assert nets.relative_error(run(images[:count])[0], part(images[:count])[0]) < 1e-5
+
+
+def test_a_converted_part_that_is_dropped_frees_its_weights(images):
+    def resident() -> int:
+        gc.collect()
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def convert() -> int:
+        network = (
+            nn.Sequential(nn.Flatten(), nn.Linear(images[0].numel(), 1000), nn.ReLU()).eval().requires_grad_(False)
+        )
+        converted(cut_before(network, ("2",), images[:1]).prefix, images[:1])
+        return network[1].weight.nbytes
+
+    size, before = convert(), resident()
+    for _ in range(4):
+        convert()
+    assert resident() - before < 2 * size
 
 
 @pytest.mark.slow

@@ -255,7 +255,7 @@ function say() {
 
 function sentence() {
   const current = state.answer && fitting();
-  if (!current) return isOn() ? `Draw a box ${isTouched() ? "with a finger" : "on the picture"}.` : "Mark a part of the picture: what does the model say without it? Or click a place: what in the model fires there?";
+  if (!current) return isOn() ? `Draw a box ${isTouched() ? "with a finger" : "on the picture"}.` : "Mark a part: what does the model say without it? Click a place: what fires there?";
   if (!state.altered) return "Asking the model…";
   const target = explained();
   const { before, after, scene } = state.altered;
