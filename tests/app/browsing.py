@@ -55,6 +55,7 @@ def page_pixels(page):
             const { createObjectURL } = URL, { click } = HTMLAnchorElement.prototype;
             HTMLAnchorElement.prototype.click = () => {};
             URL.createObjectURL = (blob) => {
+                if (blob.type !== "image/png") return createObjectURL(blob); // a thumbnail, made meanwhile
                 URL.createObjectURL = createObjectURL;
                 const reader = new FileReader();
                 reader.onload = () => {
