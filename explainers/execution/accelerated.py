@@ -6,6 +6,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite
 from typing import Any, TypeVar
 
 import torch
@@ -150,6 +151,8 @@ class AcceleratedModel:
             and images.device == self.device
             and self._watch.untouched()
             and (self._sealed or self._watch.unchanged())
+            # OpenVINO's clamp makes numbers of NaN, which a model in PyTorch hands on and explainers refuse.
+            and (self.name != "openvino" or isfinite(images.sum()))
         )
 
     def _ready(

@@ -17,7 +17,7 @@ from torch._dynamo.utils import counters
 from torch.nn import functional
 
 from seewhy.explainers import Classification, GradCAM, survey
-from seewhy.explainers.errors import OptionError
+from seewhy.explainers.errors import NonFiniteError, OptionError
 from seewhy.explainers.execution.accelerated import MOST_COMPILED, PICTURES_TO_COMPILE, AcceleratedModel
 from seewhy.explainers.execution.accelerators import ACCELERATORS, choose
 from seewhy.explainers.execution.cut import UncuttableError, cut_before
@@ -373,6 +373,17 @@ def test_a_runtime_that_fails_leaves_pytorch(images, monkeypatch):
     model = Carried(nets.seeded(Normed).requires_grad_(False), ("layer",), "openvino")
     assert model.accelerated.whole(images) is not None
     assert nets.relative_error(predict(model, images), predict(model.module, images)) < 1e-5
+
+
+def test_nan_is_refused_by_an_accelerated_model_too(lite0):
+    lite0.accelerated.warm()
+    pictures = torch.zeros(2, 3, 224, 224)
+    assert lite0.accelerated.whole(pictures) is not None
+    pictures[1, 0, 5, 5] = float("nan")
+    assert lite0.accelerated.whole(pictures) is None
+    for method in ("gradcam", "saliency"):
+        with pytest.raises(NonFiniteError):
+            get_method(method).build({}).explain(lite0, pictures)
 
 
 def test_names_of_accelerators(monkeypatch):

@@ -193,7 +193,7 @@ def test_several_methods_explain_the_same_class(lite0):
 def test_a_comparison_is_one_value(lite0, tmp_path):
     results = compare(lite0, PICTURE, ("gradcam", "saliency", "hirescam"), target="tabby")
     assert results.target == results[0].target
-    assert results.predictions == results[1].predictions
+    assert [row.label for row in results.predictions] == [row.label for row in results[1].predictions]
     assert results[1:] == results.explanations[1:]
     assert list(results.agreement) == [("gradcam", "saliency"), ("gradcam", "hirescam"), ("saliency", "hirescam")]
     first, second = results[:2]
@@ -227,7 +227,7 @@ def test_a_comparison_is_one_value(lite0, tmp_path):
 
 def test_predictions_of_a_picture(lite0):
     rows = predict(lite0, PICTURE, top=3)
-    assert rows == explain(lite0, PICTURE).predictions[:3]
+    assert [row.label for row in rows] == [row.label for row in explain(lite0, PICTURE).predictions[:3]]
     assert rows[0].probability > rows[1].probability > rows[2].probability
     assert len(predict(lite0, PICTURE)) == 5
     with pytest.raises(OptionError, match="top is 0"):
