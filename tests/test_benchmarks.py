@@ -68,6 +68,7 @@ def test_other_contestants_run(method, workload):
 
 @pytest.mark.slow
 def test_forwards_compute_the_same_logits(workload):
+    pytest.importorskip("onnx", reason="which benchmarks need")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         runs = forwards.on_processor(workload)
@@ -110,6 +111,7 @@ def test_contestants_run_in_turn():
 
 @pytest.mark.slow
 def test_a_row_has_all_columns(model):
+    pytest.importorskip("onnx", reason="which benchmarks need")
     case = library.Case("saliency", "resnet18", 1)
     row, rounded = (library.row(case, library.timed(case, model, rounds.QUICK, SIDE, other)) for other in (None, model))
     assert len(row) == len(rounded) == len(library.HEAD)

@@ -114,7 +114,7 @@ function list(layer, size, rows) {
       return make("li", {}, button);
     }),
   );
-  announce(`Fires most: channels ${order.join(", ")} of ${layer}.`);
+  if (spot) announce(`Fires most: channels ${order.join(", ")} of ${layer}.`); // of a mark, the page tells what changes without it
 }
 
 function tell(text) {
