@@ -146,11 +146,11 @@ def drop_errors(folder: Path) -> None:
     """Remove the rows with errors, so that their pictures are tried again."""
     for file in files(folder):
         table = parquet.read_table(file)
-        kept = table.filter(table["error"].is_null())
-        if not kept.num_rows:
+        explained = table.filter(table["error"].is_null())
+        if not explained.num_rows:
             file.unlink()
-        elif kept.num_rows < table.num_rows:
-            _write(file, kept)
+        elif explained.num_rows < table.num_rows:
+            _write(file, explained)
 
 
 def _write(place: Path, table: pyarrow.Table) -> None:

@@ -11,11 +11,9 @@ from typing import Any, Protocol, TypeAlias
 import fsspec
 import pyarrow.parquet as parquet
 
+from seewhy.app.batch.folders import SUFFIXES, below
 from seewhy.explainers.errors import ExplainerError, OptionError
 from seewhy.explainers.view import ViewSource
-
-SUFFIXES = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-"""Suffixes of pictures in a folder; a named file is tried whatever its suffix."""
 
 _PICTURES, _PATHS, _TRUTHS = ("image", "bytes"), ("path", "id", "file_name"), ("label", "truth")
 """Names of columns of a Parquet file: the first that it has counts."""
@@ -147,15 +145,6 @@ def _found(place: str, named_only: bool) -> Iterator[Source]:
         yield _file(place, place)
     else:
         raise OptionError(f"{place} does not exist.", "source")
-
-
-def below(folder: str) -> Iterator[str]:
-    """Yield the pictures in a folder and below it, except hidden ones, in order."""
-    for top, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            if name.lower().endswith(SUFFIXES) and not name.startswith("."):
-                yield os.path.join(top, name)
 
 
 def _file(file: str, path: str) -> Source:

@@ -13,10 +13,8 @@ from pathlib import Path
 
 import click
 
+from seewhy.app.batch.folders import SUFFIXES, below
 from seewhy.app.cli.options import Form
-
-SUFFIXES = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-"""Suffixes of pictures in a folder; a named file is tried whatever its suffix."""
 
 DASH = Path("-")
 """The standard input or output."""
@@ -156,16 +154,10 @@ def _expanded(argument: Path, sheet: Path | None) -> Iterator[_PlacedPicture]:
 
 
 def _below(folder: Path, sheet: Path | None) -> Iterator[_PlacedPicture]:
-    empty = True
-    for top, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            file = Path(top, name)
-            if file.suffix.lower() in SUFFIXES and not name.startswith(".") and not _is_output(file, sheet):
-                empty = False
-                yield _PlacedPicture(file, file.relative_to(folder))
-    if empty:
+    pictures = [file for file in map(Path, below(str(folder))) if not _is_output(file, sheet)]
+    if not pictures:
         raise click.UsageError(f"There is no picture in {str(folder)!r}; pictures end in {', '.join(SUFFIXES)}.")
+    yield from (_PlacedPicture(file, file.relative_to(folder)) for file in pictures)
 
 
 def _is_output(file: Path, sheet: Path | None) -> bool:
