@@ -152,7 +152,7 @@ class AcceleratedModel:
             and self._watch.untouched()
             and (self._sealed or self._watch.unchanged())
             # OpenVINO's clamp makes numbers of NaN, which a model in PyTorch hands on and explainers refuse.
-            and (self.name != "openvino" or isfinite(images.sum()))
+            and (self.name != "openvino" or isfinite(images.detach().sum()))
         )
 
     def _ready(

@@ -189,6 +189,15 @@ def test_a_graph_is_compiled_when_it_pays():
     assert model.vjp(pictures(1)) is not None
 
 
+def test_images_that_need_a_gradient_raise_no_warning():
+    model = accelerated(frozen(Net))
+    torch.set_warn_always(True)
+    try:
+        assert model.vjp(pictures(GRADIENTS_TO_COMPILE).requires_grad_()) is not None
+    finally:
+        torch.set_warn_always(False)
+
+
 def test_pytorch_computes_what_the_graph_does_not():
     images = pictures(GRADIENTS_TO_COMPILE)
     module = frozen(Net)
