@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import isclose
 
+from torch import Tensor
+
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.task import Prediction
 
@@ -16,6 +18,9 @@ WARNINGS = {
     "crop-hides": "More than a quarter of the picture is cropped away before the model sees it.",
 }
 """The warnings of proofs, as sentences."""
+
+_DECISIVE = 1 / 3
+"""Minimum loss, as a share of the score, for saying that the hidden part decides."""
 
 _SHARES = {0.5: "half", 1 / 3: "third", 0.25: "quarter", 0.2: "fifth", 0.1: "tenth"}
 
@@ -69,10 +74,12 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject) -> s
     if bool(faithfulness.are_probabilities):
         verb = "falls" if float(faithfulness.dropped) <= float(faithfulness.whole) else "rises"
     change = f"{subject} {verb} from {whole} to {dropped}"
-    if grade == "supported":
-        word = "still" if float(faithfulness.kept) <= float(faithfulness.whole) else "even"
+    word = "still" if float(faithfulness.kept) <= float(faithfulness.whole) else "even"
+    if grade == "supported" and _is_lost(faithfulness, faithfulness.dropped):
         return f"The marked {part} decides: {first}, {change}; alone, it {word} gives {kept}."
-    if grade == "partly supported":
+    if grade == "supported" and not _is_lost(faithfulness, faithfulness.kept):
+        return f"The marked {part} is enough, but is not all: alone, it {word} gives {kept}; {first}, {change}."
+    if grade in ("supported", "partly supported"):
         return f"The marked {part} matters, but is not all: {first}, {change}; alone, it gives {kept}."
     if grade == "spread":
         return (
@@ -88,6 +95,11 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject) -> s
         f"With the marked {part} {then}, {change}; alone, it gives {kept}. How maps fare by chance with this model is "
         "not known yet."
     )
+
+
+def _is_lost(faithfulness: Faithfulness, score: Tensor) -> bool:
+    """Whether much of the score of the whole picture is lost."""
+    return bool((faithfulness.whole - score) / faithfulness.scale >= _DECISIVE)
 
 
 def _part(area: float) -> str:

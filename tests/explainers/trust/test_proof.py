@@ -13,6 +13,7 @@ from seewhy import Calibration, GradCAM, calibrate, compare, explain, explain_ma
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.costs import Passes
+from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.tasks.classification import ClassPrediction
@@ -189,6 +190,28 @@ def test_grades(beats, dropped, warnings, grade):
     comparison = Comparison(beats, 480, "", "", None, None)
     assert grade_of(measured, comparison, warnings) == grade
     assert grade_of(measured, None, warnings) is None
+
+
+@pytest.mark.parametrize(
+    ("kept", "dropped", "text"),
+    [
+        (0.98, 0.65, "decides: blurred away, 'light' falls from 99% to 65%; alone, it still gives 98%."),
+        (
+            0.98,
+            0.97,
+            "is enough, but is not all: alone, it still gives 98%; blurred away, 'light' falls from 99% to 97%.",
+        ),
+        (0.60, 0.67, "matters, but is not all: blurred away, 'light' falls from 99% to 67%; alone, it gives 60%."),
+    ],
+)
+def test_a_part_decides_only_if_much_is_lost_without_it(kept, dropped, text):
+    whole, kept, dropped = torch.tensor([[0.99], [kept], [dropped]])
+    is_yes, is_no = torch.tensor([[True], [False]])
+    measured = Faithfulness(0.25, "blur", whole, kept, dropped, None, None, None, None, is_yes, is_no, 2)
+    assert (
+        sentence_of("supported", measured, subject_of(ClassPrediction(0, "light", 0.99, 1.5)))
+        == f"The marked quarter {text}"
+    )
 
 
 def test_the_rank_counts_the_map_itself():
