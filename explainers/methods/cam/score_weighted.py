@@ -99,9 +99,9 @@ class ShapleyCAM(GradCAM):
     def _corrected(self, question: Question, tensors: LayerTensors) -> dict[str, Tensor]:
         """Return, per path, the gradients (N, C, h, w) less half the Hessian of the layer times its features."""
         features: dict[str, Tensor] = {}
-        host = question.host(tensors.paths)
+        module, run = question.host(tensors.paths)
         # Fused attention has no second derivatives.
-        with torch.enable_grad(), HookSession(host.module) as hooks, DefinedAttention():
+        with torch.enable_grad(), HookSession(module) as hooks, DefinedAttention():
 
             def keep(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
                 features[hooks.current.path if hooks.current else ""] = output
@@ -109,7 +109,7 @@ class ShapleyCAM(GradCAM):
 
             hooks.cut(*tensors.paths)
             hooks.after_forward(keep, *tensors.paths)
-            outputs = question.outputs(host.run(question.images))
+            outputs = question.outputs(run(question.images))
             score = self.scores(tensors.objective, outputs).sum()
             # Class and register tokens are no features of the picture: they do not move.
             directions = [
