@@ -15,7 +15,7 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.hooks.selection import is_within, module_paths
 from seewhy.explainers.layers.survey import Layer, Survey
 from seewhy.explainers.methods.cam.base import LayerExplainer, aligned, fuse, stage_ends
-from seewhy.explainers.methods.cam.class_maps import Contest, class_maps
+from seewhy.explainers.methods.cam.class_maps import Contest, contest_at
 from seewhy.explainers.methods.cam.gradcam import GradCAM
 from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect, survey_for
 from seewhy.explainers.methods.catalogue import method
@@ -86,9 +86,9 @@ class Votes(LayerExplainer):
         rivals = tensors.objective.rivals(tensors.outputs)
         if rivals is None:
             return {}
-        maps = {path: class_maps(question, path, tensors, rivals) for path in paths}
-        contests = {path: part.contest() for path, part in maps.items() if part is not None}
-        return contests if len(contests) == len(maps) else {}
+        contests = {path: contest_at(question, path, tensors, rivals) for path in paths}
+        known = {path: contest for path, contest in contests.items() if contest is not None}
+        return known if len(known) == len(contests) else {}
 
 
 @method(
