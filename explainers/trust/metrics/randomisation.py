@@ -1,8 +1,7 @@
 """Model randomisation: whether a map changes when the network's weights are randomised."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass as plain
 from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any
@@ -13,11 +12,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from seewhy.explainers.core.model import AnyModel, Preprocess
-from seewhy.explainers.core.task import Task
+from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.correlations import rank_correlations
 from seewhy.explainers.errors import UnsupportedModuleError
-from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.trust.metrics.base import Metric, Seed, Subject
 from seewhy.explainers.trust.metrics.catalogue import metric
 
@@ -25,19 +22,13 @@ BINS = 100
 """Number of bins of the histogram of a map's values."""
 
 
-@plain(frozen=True, eq=False)
 class RandomModel:
     """A model with another module of the same structure, without an accelerator; see `Model`."""
 
-    module: nn.Module
-    task: Task
-    preprocess: Preprocess
-    labels: Sequence[str]
-    default_layers: tuple[str, ...]
-    no_default_layer: str | None
-    survey: Survey
-    device: torch.device
-    accelerated: None = None
+    def __init__(self, model: Any, module: nn.Module) -> None:
+        names = ("task", "preprocess", "labels", "default_layers", "no_default_layer", "survey", "device")
+        alike = {name: getattr(model, name) for name in names if hasattr(model, name)}
+        vars(self).update(alike, module=module, accelerated=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,5 +197,4 @@ def copy_of(module: nn.Module) -> nn.Module:
 
 def stand_in(model: Any, module: nn.Module) -> Any:
     """Return a model with another module, without an accelerator."""
-    alike = {name: getattr(model, name) for name in RandomModel.__dataclass_fields__ if hasattr(model, name)}
-    return RandomModel(**{**alike, "module": module, "accelerated": None})
+    return RandomModel(model, module)
