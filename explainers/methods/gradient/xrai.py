@@ -89,11 +89,6 @@ class XRAI(Explainer):
         return self.answer(keep_sign(torch.stack(maps).to(values), self.sign), objective, outputs)
 
 
-def regions(image: Tensor) -> Tensor:
-    """Return the overlapping regions (R, H, W), true or false, of a picture (C, H, W)."""
-    return torch.cat(list(regions_at_scales(image)))
-
-
 def regions_at_scales(image: Tensor) -> Iterator[Tensor]:
     """Yield the regions (R, H, W), true or false, of a picture (C, H, W) at each of `SCALES`."""
     from skimage.segmentation import felzenszwalb  # takes its time to import
