@@ -19,13 +19,9 @@ from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect
 from seewhy.explainers.methods.catalogue import method
 
 
-@method(
-    "finercam",
-    family="cam",
-    summary="Grad-CAM of the lead over the nearest classes: the details that distinguish a class.",
-)
+@method("finercam", family="cam")
 class FinerCAM(GradCAM):
-    r"""Finer-CAM: Grad-CAM of the difference between the target's logit and those of similar classes.
+    r"""Finer-CAM: Grad-CAM of the lead over the nearest classes: the details that distinguish a class.
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \alpha_k A^k\Big), \qquad
               \alpha_k = \frac{1}{hw} \sum_{i,j} \frac{\partial}{\partial A^k_{ij}}
@@ -55,15 +51,9 @@ class FinerCAM(GradCAM):
         return "finercam", self.references, self.strength
 
 
-@method(
-    "shapleycam",
-    family="cam",
-    summary="Grad-CAM with a second-order correction that approximates Shapley values of the features.",
-    forwards="2",
-    backwards="3",
-)
+@method("shapleycam", family="cam", forwards="2", backwards="3")
 class ShapleyCAM(GradCAM):
-    r"""ShapleyCAM: feature maps weighted by gradients less half a Hessian-vector product.
+    r"""ShapleyCAM: Grad-CAM with a second-order correction that approximates Shapley values of the features.
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \alpha_k A^k\Big), \qquad
               \alpha_k = \frac{1}{hw} \sum_{i,j} \Big(\frac{\partial U}{\partial A}

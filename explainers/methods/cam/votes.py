@@ -33,14 +33,9 @@ _UNAVAILABLE = Diagnostic(
 )
 
 
-@method(
-    "votes",
-    family="cam",
-    summary="Class maps by the head's weights, with positions weighted by their votes among all classes.",
-    backwards="0",
-)
+@method("votes", family="cam", backwards="0")
 class Votes(LayerExplainer):
-    r"""Votes: the class map of the target, with each position weighted by the target's share of its vote.
+    r"""Votes: class maps by the head's weights, with positions weighted by their votes among all classes.
 
     .. math:: V(i) = \max(z_c(i), 0)\, p(i), \qquad
               p(i) = \frac{e^{z_c(i) + b_c}}{\sum_k w_k\, e^{z_k(i) + b_k}}, \qquad
@@ -91,13 +86,9 @@ class Votes(LayerExplainer):
         return known if len(known) == len(contests) else {}
 
 
-@method(
-    "votes-detail",
-    family="cam",
-    summary="Votes times the evidence on two finer grids: as selective as the last layer, finer than it.",
-)
+@method("votes-detail", family="cam")
 class VotesDetail(Votes):
-    r"""Votes × detail: the geometric mean of the votes and the evidence for them on two finer grids.
+    r"""Votes × detail: votes times the evidence on two finer grids: as selective as the last layer, finer than it.
 
     .. math:: M = \Big(\frac{V}{\max V} \cdot \frac{E_{16}}{\max E_{16}} \cdot \frac{E_8}{\max E_8}\Big)^{1/3},
               \qquad E_s(i) = \sum_k \max\Big(F_s^k(i) \sum_{j:\, z_c(j) > 0} p(j)

@@ -168,15 +168,10 @@ def continued(question: Question, layer: str, view: FeatureMaps, regions: Tensor
     return joined.reshape(count, runs, *joined.shape[1:])
 
 
-@method(
-    "dff",
-    family="concept",
-    summary="The region with the most evidence for the class, out of regions with similar features in a layer.",
-    forwards="2 + 2 * concepts",
-    backwards="0",
-)
+@method("dff", family="concept", forwards="2 + 2 * concepts", backwards="0")
 class DFF(LayerExplainer):
-    r"""Deep feature factorisation: a layer's activations as a sum of regions times concepts.
+    r"""Deep feature factorisation: the region with the most evidence for the class, out of regions with similar
+    features in a layer.
 
     .. math:: \min_{H \ge 0, W \ge 0} \lVert A - H W \rVert_F^2, \qquad
               k^* = \arg\max_k \; S(H_k W_k), \qquad M = H_{k^*}

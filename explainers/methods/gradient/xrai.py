@@ -33,14 +33,13 @@ SMOOTHING, SMALLEST, DILATION, LEAST = 0.8, 150, 5, 50
 @method(
     "xrai",
     family="gradient",
-    summary="Integrated gradients averaged over the regions of a segmentation, the strongest regions first.",
     forwards="1 + 2 * steps",
     backwards="2 * steps",
     fine=True,
     rounding="which of two regions with almost equal density comes first",
 )
 class XRAI(Explainer):
-    r"""XRAI: regions of the picture, ranked by the density of their integrated gradients.
+    r"""XRAI: integrated gradients averaged over the regions of a segmentation, the strongest regions first.
 
     .. math:: s_k = \arg\max_{s \in S} \frac{1}{|s \setminus R_k|} \sum_{i \in s \setminus R_k} A_i,
               \qquad R_{k+1} = R_k \cup s_k, \qquad

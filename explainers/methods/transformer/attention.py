@@ -172,15 +172,10 @@ def identity_of(probabilities: Tensor) -> Tensor:
     return torch.eye(size, device=probabilities.device).expand(count, size, size)
 
 
-@method(
-    "attention-rollout",
-    family="transformer",
-    summary="Product of the attention of all blocks: which patches reach the head; the same for every class.",
-    forwards="2",
-    discriminates=False,
-)
+@method("attention-rollout", family="transformer", forwards="2", discriminates=False)
 class AttentionRollout(AttentionExplainer):
-    r"""Attention rollout: the product of the attention of all blocks, averaged with the identity for the shortcuts.
+    r"""Attention rollout: product of the attention of all blocks: which patches reach the head; the same for every
+    class.
 
     .. math:: \tilde A_l = \tfrac{1}{2} \big(\mathbb{E}_h[A_l^h] + I\big), \qquad R = \tilde A_L \cdots \tilde A_1
 
@@ -213,14 +208,10 @@ class AttentionRollout(AttentionExplainer):
         return fused / fused.sum(dim=2, keepdim=True).clamp_min(1e-30)
 
 
-@method(
-    "chefer",
-    family="transformer",
-    summary="Attention times its gradient, accumulated over blocks: which patches reach the head, for a class.",
-    forwards="2",
-)
+@method("chefer", family="transformer", forwards="2")
 class Chefer(AttentionExplainer):
-    r"""Chefer's relevance: attention weighted by its gradient, accumulated over the blocks.
+    r"""Chefer's relevance: attention times its gradient, accumulated over blocks: which patches reach the head, for a
+    class.
 
     .. math:: \bar A_l = \mathbb{E}_h\big[(\nabla A_l^h \odot A_l^h)^+\big], \qquad
               R \leftarrow R + \bar A_l R, \quad R_0 = I
@@ -243,14 +234,9 @@ class Chefer(AttentionExplainer):
         return read_rows(matrix, slopes), objective, outputs
 
 
-@method(
-    "legrad",
-    family="transformer",
-    summary="Increase of a class's score in each block with attention to a patch, averaged over blocks.",
-    forwards="2",
-)
+@method("legrad", family="transformer", forwards="2")
 class LeGrad(AttentionExplainer):
-    r"""LeGrad: gradients of the score of each block's tokens with respect to the block's attention.
+    r"""LeGrad: increase of a class's score in each block with attention to a patch, averaged over blocks.
 
     .. math:: E_k = \frac{1}{L} \sum_l \frac{1}{h T} \sum_{h, q}
               \Big(\frac{\partial s_l}{\partial A^h_{l, q k}}\Big)^+, \qquad

@@ -100,14 +100,13 @@ _RULES = Rules(
 @method(
     "dave",
     family="transformer",
-    summary="The linear map that a transformer applies to the picture, averaged over shifted and noisy views of it.",
     forwards="1 + samples",
     backwards="samples",
     fine=True,
     rounding="which samples are too far from the median and are omitted",
 )
 class DAVE(Explainer):
-    r"""DAVE: the effective transformation of a transformer, averaged over views of the picture, times the picture.
+    r"""DAVE: the linear map that a transformer applies to the picture, averaged over shifted and noisy views of it.
 
     .. math:: M_{ij} = \sum_c x_{cij} \, \operatorname*{mean}_k
               \big(G_k^\top (1 - t_k) L(v_k)\big)_{cij}, \qquad

@@ -69,15 +69,10 @@ class Randomisation(Metric):
         return subject.explainer.explain(model, images, subject.question.ask, progress=subject.question.progress).maps
 
 
-@metric(
-    "mprt",
-    aspect="randomisation",
-    summary="Rank correlation of the map with the maps of the network, randomised step by step from its end.",
-    better="lower",
-    explanations="stages",
-)
+@metric("mprt", aspect="randomisation", better="lower", explanations="stages")
 class MPRT(Randomisation):
-    r"""MPRT, the model parameter randomisation test: the similarity of the map to the maps of randomised networks.
+    r"""MPRT, the model parameter randomisation test: rank correlation of the map with the maps of the network,
+    randomised step by step from its end.
 
     .. math:: \frac{1}{L} \sum_{l=1}^{L} \big|\rho\big(|M|,\, |M_l|\big)\big|
 
@@ -109,21 +104,15 @@ class MPRT(Randomisation):
         return self.similarities(subject).abs().mean(dim=1)
 
 
-@metric(
-    "smooth-mprt",
-    aspect="randomisation",
-    summary="MPRT with maps averaged over noisy copies of the picture.",
-    better="lower",
-    explanations="samples * stages + samples",
-)
+@metric("smooth-mprt", aspect="randomisation", better="lower", explanations="samples * stages + samples")
 class SmoothMPRT(MPRT):
-    r"""Smooth MPRT: MPRT with maps averaged over noisy pictures, because gradients are noisy.
+    r"""Smooth MPRT: MPRT with maps averaged over noisy copies of the picture.
 
     .. math:: \frac{1}{L} \sum_{l=1}^{L} \Big|\rho\Big(\Big|\sum_k M(x + \epsilon_k)\Big|,\,
               \Big|\sum_k M_l(x + \epsilon_k)\Big|\Big)\Big|,
               \qquad \epsilon_k \sim \mathcal{N}\big(0, \sigma^2\big)
 
-    The last copy has no noise.
+    The average removes noise of the gradients. The last copy has no noise.
     """
 
     samples: Annotated[int, Field(ge=1, le=1000, description="Number of copies to average.")] = 10
@@ -147,15 +136,9 @@ class SmoothMPRT(MPRT):
         return total / self.samples
 
 
-@metric(
-    "efficient-mprt",
-    aspect="randomisation",
-    summary="Relative increase of the map's complexity when the whole network is randomised.",
-    better="higher",
-    explanations="1",
-)
+@metric("efficient-mprt", aspect="randomisation", better="higher", explanations="1")
 class EfficientMPRT(Randomisation):
-    r"""Efficient MPRT: the relative increase in complexity of the map when the network is randomised.
+    r"""Efficient MPRT: relative increase of the map's complexity when the whole network is randomised.
 
     .. math:: \frac{H(\hat{M}) - H(M)}{H(M)}
 

@@ -41,15 +41,10 @@ _NEIGHBOURS = {
 """Weight of each neighbour of a pixel."""
 
 
-@metric(
-    "road",
-    aspect="faithfulness",
-    summary="Difference between removing the least important and the most important pixels, in probability.",
-    better="higher",
-    forwards="8",
-)
+@metric("road", aspect="faithfulness", better="higher", forwards="8")
 class ROAD(Metric):
-    r"""ROAD, remove and debias: half of the difference between removing the least and the most important pixels.
+    r"""ROAD, remove and debias: difference between removing the least important and the most important pixels, in
+    probability.
 
     .. math:: \frac{1}{2\,|S|} \sum_{s \in S} p\big(x \setminus L_s\big) - p\big(x \setminus M_s\big),
               \qquad S = \{0.2, 0.4, 0.6, 0.8\}
