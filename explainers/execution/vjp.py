@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.func import functionalize, vjp
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from seewhy.explainers.execution import openvino_convolutions, openvino_pooling, openvino_rules
+from seewhy.explainers.execution import openvino_convolutions, openvino_rules
 from seewhy.explainers.execution.openvino_writer import Rules, Writer
 from seewhy.explainers.execution.runtime import BATCH, Run, openvino_run
 from seewhy.explainers.process_wide import exclusive
 
-RULES = Rules(openvino_convolutions.RULES | openvino_pooling.RULES | openvino_rules.RULES)
+RULES = Rules(openvino_convolutions.RULES | openvino_rules.RULES)
 """Of all operations that can be written for OpenVINO."""
 
 Outputs = Callable[[Any], Tensor]
