@@ -31,15 +31,13 @@ class CallSite:
         before, after, backward, backward_pre, gradient: the user's hooks of each kind, by registration key, in running
             order.
         hooks: the same by the names of the session's methods.
-        always: keys of the hooks in `after` that run even if the module raised.
         records: the session's records of this module, by path and kind.
     """
 
     def __init__(self, registry: Registry, path: str, module: nn.Module) -> None:
         self.path = path
         self.before: OrderedDict[int, tuple[Hook, bool, bool]] = OrderedDict()
-        self.after: OrderedDict[int, tuple[Hook, bool]] = OrderedDict()
-        self.always: set[int] = set()
+        self.after: OrderedDict[int, tuple[Hook, bool, bool]] = OrderedDict()
         self.backward: OrderedDict[int, Hook] = OrderedDict()
         self.backward_pre: OrderedDict[int, Hook] = OrderedDict()
         self.gradient: OrderedDict[int, Hook] = OrderedDict()
@@ -67,7 +65,7 @@ class CallSite:
         registry.after_module(module, self.leave)
 
     def watch_failures(self) -> None:
-        """Run the hooks of `always` when the module or a hook raises."""
+        """Run the hooks after the module that always run when it or a hook raises."""
         if not self._watches_failures:
             self._watches_failures = True
             self._registry.after_module(self._module, self.fail, always_call=True)
@@ -76,7 +74,6 @@ class CallSite:
         """Drop the hooks, and the tensors of calls that ended in an exception."""
         for hooks in self.hooks.values():
             hooks.clear()
-        self.always.clear()
         for frame in self._frames:
             frame.release()
         self._frames.clear()
@@ -174,7 +171,7 @@ class CallSite:
             return None
         frame = self._frames[-1]
         returned = output
-        for key, (hook, with_kwargs) in tuple(self.after.items()):
+        for key, (hook, with_kwargs, _) in tuple(self.after.items()):
             frame.finished.add(key)
             replacement = self._run_after(frame, hook, with_kwargs, args, output)
             output = output if replacement is None else replacement
@@ -200,15 +197,15 @@ class CallSite:
         return None if output is returned else output
 
     def fail(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Run the hooks of `always` if the module or a hook raised; PyTorch calls this after every call."""
+        """Run the hooks that always run if the module or a hook raised; PyTorch calls this after every call."""
         if not self._registry.sees_this_thread() or not self._frames:
             return
         if self._left:  # `leave` has run for this call
             self._left = False
             return
         frame = self._frames.pop()
-        for key, (hook, with_kwargs) in tuple(self.after.items()):
-            if key in self.always and key not in frame.finished:
+        for key, (hook, with_kwargs, always) in tuple(self.after.items()):
+            if always and key not in frame.finished:
                 try:
                     self._run_after(frame, hook, with_kwargs, args, output)
                 except Exception as error:  # a warning, as in PyTorch: the first error must reach the caller

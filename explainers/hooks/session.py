@@ -206,7 +206,7 @@ class HookSession:
         """
         arguments = "module, args, kwargs, output" if with_kwargs else "module, args, output"
         function = callable_with(hook, "after_forward", arguments)
-        return self._add("after_forward", function, (function, with_kwargs), where, prepend, always_call)
+        return self._add("after_forward", function, (function, with_kwargs, always_call), where, prepend, always_call)
 
     def full_backward_pre(self, hook: Hook, *where: ModuleSelector, prepend: bool = False) -> HookHandle:
         """Run `hook(module, grad_output)` once per call, when the gradients of its outputs are known.
@@ -396,7 +396,6 @@ class HookSession:
             undo.append(partial(hooks.pop, key, None))
             if always_call:
                 site.watch_failures()
-                site.always.add(key)
         return HookHandle(kind, hook, paths, undo)
 
     def _parameter_site(self, name: str, parameter: Tensor) -> ParameterSite:
