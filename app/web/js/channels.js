@@ -6,6 +6,7 @@ import { copy, curl } from "./copy.js";
 import { byId, make } from "./dom.js";
 import { drawSeen } from "./featuremap.js";
 import { intervene, named, sentence, without } from "./intervention.js";
+import { LatestRequest } from "./latest.js";
 import { chooseLayers } from "./layers.js";
 import { modelName } from "./models.js";
 import { movedBy, movedTrack } from "./moved.js";
@@ -20,8 +21,9 @@ const WAIT = 250; // milliseconds without a click before the model is asked
 let captured = null; // what is shown, see activations.js, and the part of the picture that it is drawn over
 let count = STEP;
 let capturing = null; // the layer that is waited for
-let intervening = null;
 let answered = null; // the question behind the displayed effect
+
+const intervening = new LatestRequest(byId("effect"));
 
 export function prepareChannels() {
   byId("inside-layer").addEventListener("click", () => choose().catch(showProblem));
@@ -67,7 +69,7 @@ export async function showChannels() {
 /** Shows why there are no maps, and disables their controls. */
 function refuse(error) {
   captured = null;
-  intervening?.abort();
+  intervening.stop();
   answered = null;
   byId("effect").hidden = true;
   byId("maps").removeAttribute("aria-busy");
@@ -129,35 +131,27 @@ function effect() {
   const key = JSON.stringify([state.picture.url, off.length ? without(layer, off) : state.answer?.predictions]);
   if (key === answered) return;
   answered = key;
-  intervening?.abort();
-  intervening = new AbortController();
-  const { signal } = intervening;
   if (!off.length) {
-    byId("effect").removeAttribute("aria-busy");
+    intervening.stop();
     byId("effect-panel").hidden = true;
     showEffect("", state.answer?.predictions ?? []);
     return;
   }
-  byId("effect").setAttribute("aria-busy", "true");
-  setTimeout(() => signal.aborted || ask(layer, off, signal), WAIT);
+  intervening.run((signal) => ask(layer, off, signal), (error) => {
+    answered = null;
+    byId("effect-list").replaceChildren(make("li", {}, problemBox(error)));
+  });
 }
 
 async function ask(layer, off, signal) {
-  try {
-    const document = await intervene(without(layer, off), signal);
-    if (signal.aborted) return;
-    const { target, before, after, difference, panel, method } = document;
-    const moved = `${target.logit === undefined ? "Value" : "Logit"} ${signed(difference.score)}.`;
-    showEffect(`${sentence(layer, off, document)} ${moved}`, before.predictions, after.predictions);
-    byId("effect-panel").hidden = false;
-    Object.assign(byId("effect-image"), { src: panel, alt: `Heatmaps of ${method.name} before and after, and their difference` });
-  } catch (error) {
-    if (error.name === "AbortError") return;
-    answered = null;
-    byId("effect-list").replaceChildren(make("li", {}, problemBox(error)));
-  } finally {
-    if (!signal.aborted) byId("effect").removeAttribute("aria-busy");
-  }
+  await new Promise((done) => setTimeout(done, WAIT));
+  if (signal.aborted) return;
+  const document = await intervene(without(layer, off), signal);
+  const { target, before, after, difference, panel, method } = document;
+  const moved = `${target.logit === undefined ? "Value" : "Logit"} ${signed(difference.score)}.`;
+  showEffect(`${sentence(layer, off, document)} ${moved}`, before.predictions, after.predictions);
+  byId("effect-panel").hidden = false;
+  Object.assign(byId("effect-image"), { src: panel, alt: `Heatmaps of ${method.name} before and after, and their difference` });
 }
 
 function showEffect(summary, before, after = before) {
