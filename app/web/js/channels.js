@@ -20,9 +20,9 @@ const WAIT = 250; // milliseconds without a click before the model is asked
 
 let captured = null; // what is shown, see activations.js, and the part of the picture that it is drawn over
 let count = STEP;
-let capturing = null; // the layer that is waited for
 let answered = null; // the question behind the displayed effect
 
+const capturing = new LatestRequest(byId("maps"));
 const intervening = new LatestRequest(byId("effect"));
 
 export function prepareChannels() {
@@ -45,25 +45,21 @@ async function choose() {
   if (chosen?.length && chosen[0] !== captured?.layer) change({ inside: chosen[0], off: [] });
 }
 
-export async function showChannels() {
-  try {
-    const layer = await currentLayer();
-    capturing = layer;
-    byId("inside-layer-name").textContent = layer;
-    byId("maps").setAttribute("aria-busy", "true");
-    const activations = await activationsOf(layer);
-    if (capturing !== layer) return;
-    byId("maps").removeAttribute("aria-busy");
-    if (captured?.key !== activations.key) {
-      captured = activations;
-      count = STEP;
-      fill();
-    } else if (captured.box !== box()) fill();
-    else mark();
-    effect();
-  } catch (error) {
-    if (error.name !== "AbortError") refuse(error);
-  }
+export const showChannels = () => capturing.run(show, refuse);
+
+async function show(signal) {
+  const layer = await currentLayer();
+  if (signal.aborted) return;
+  byId("inside-layer-name").textContent = layer;
+  const activations = await activationsOf(layer);
+  if (signal.aborted) return;
+  if (captured?.key !== activations.key) {
+    captured = activations;
+    count = STEP;
+    fill();
+  } else if (captured.box !== box()) fill();
+  else mark();
+  effect();
 }
 
 /** Shows why there are no maps, and disables their controls. */
@@ -72,7 +68,6 @@ function refuse(error) {
   intervening.stop();
   answered = null;
   byId("effect").hidden = true;
-  byId("maps").removeAttribute("aria-busy");
   byId("maps").replaceChildren(problemBox(error));
   byId("maps-count").textContent = "";
   byId("more-maps").hidden = true;

@@ -13,7 +13,7 @@ export class LatestRequest {
     this.#place.removeAttribute("aria-busy");
   }
 
-  /** Runs `work(signal)`. If it fails before it is ended, `refuse(error)` is called. */
+  /** Runs `work(signal)`. If it fails, but for the end of a request, `refuse(error)` is called. */
   async run(work, refuse) {
     this.stop();
     this.#controller = new AbortController();
@@ -22,7 +22,7 @@ export class LatestRequest {
     try {
       await work(signal);
     } catch (error) {
-      if (!signal.aborted) refuse(error);
+      if (!signal.aborted && error.name !== "AbortError") refuse(error);
     } finally {
       if (!signal.aborted) this.#place.removeAttribute("aria-busy");
     }
