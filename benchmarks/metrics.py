@@ -214,10 +214,7 @@ def main() -> None:
     for case in CASES:
         rows.append(row(case, timed(case, model, effort, side)))
         print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
-    text = tables(rows)
-    if not arguments.quick:
-        page.save("metrics", {"machine": description(), "tables": text})
-    print(text)
+    page.publish("metrics", {"machine": description(), "tables": tables(rows)}, arguments.quick)
 
 
 if __name__ == "__main__":

@@ -85,10 +85,7 @@ def main() -> None:
         f"The model alone, {MODEL}, one picture": interleaved(in_python(model), effort),
         "A request, from the JPEG of 512×512 to the PNG": interleaved(in_requests(), effort),
     }
-    text = tables(parts)
-    print(text)
-    if effort is not QUICK:
-        page.save("proofs", {"machine": description(), "times": parts, "tables": text})
+    page.publish("proofs", {"machine": description(), "times": parts, "tables": tables(parts)}, effort is QUICK)
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ def test_a_run_of_some_models_keeps_the_rows_of_others(tmp_path, monkeypatch):
     earlier = library.together(
         {}, [timed("efficientnet_lite0", "first"), timed("vgg16", "first")], {"vgg16": {"SeeWhy": 1}}
     )
-    page.save("library", earlier)
+    page.publish("library", earlier, quick=False)
     whole = library.together(
         page.saved("library", description()), [timed("resnet50", "second"), timed("vgg16", "second")], {}
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from cmap import Colormap
@@ -53,6 +53,15 @@ class MapDrawing(Drawing):
     def draw_map(self, style: render.Style) -> Image.Image:
         """Return the heatmap drawn in a style, RGB, whether or not there are regions."""
         return draw_map(self.picture, self.geometry, self.map, self.signed, style)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that the service gives as npz, for one map: heatmaps (1, H, W), maps (1, h, w), targets."""
+        return {
+            "heatmaps": self.heatmap[None],
+            "maps": self.map[None],
+            "targets": np.array([self.target.name]),
+            "methods": np.array([self.method]),
+        }
 
     @property
     def caption(self) -> str:

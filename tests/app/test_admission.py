@@ -79,7 +79,7 @@ def test_a_stream_counts_until_it_is_closed(admission, small):
 
 
 def test_a_process_that_stops_refuses(small, client):
-    stopping.set()
+    stopping.value = True
     try:
         assert small.post("/").status_code == 503
         for answer, code in ((client.get("/readyz"), "not-ready"), (client.post("/explain"), "overloaded")):
@@ -89,7 +89,7 @@ def test_a_process_that_stops_refuses(small, client):
             assert document["detail"].startswith("The server is stopping")
         assert client.get("/healthz").status_code == 200
     finally:
-        stopping.clear()
+        stopping.value = False
 
 
 @pytest.mark.fault("invalid chunked encoding", "400")

@@ -1,5 +1,6 @@
 """Workers that take the place of others: which begin, which end, and what users see meanwhile."""
 
+import ctypes
 import os
 import signal
 import time
@@ -15,7 +16,6 @@ from seewhy.app.server.application import RETRY_SECONDS, Application
 from seewhy.app.server.configuration import _end_process
 from seewhy.app.server.processes import Processes
 from seewhy.app.server.readiness import Readiness, State, await_turn, begin
-from seewhy.app.system.stopping import SharedFlag
 from tests.app.serving import Small
 from tests.waiting import GUARD, until
 
@@ -159,13 +159,13 @@ def test_a_worker_that_has_answered_and_ends_by_itself_was_not_lost(watched, mon
     ids=["alone", "the old", "the new"],
 )
 def test_one_of_two_first_processes_leaves_requests_to_the_other(reexec_pid, master_pid, all_end, watched, monkeypatch):
-    flag = SharedFlag()
+    flag = ctypes.c_bool()
     monkeypatch.setattr("seewhy.app.server.processes.stopping", flag)
     monkeypatch.setattr(Arbiter, "stop", lambda self, graceful: None)
     processes, _ = watched([Process(1, True), Process(2)], 2)
     processes.reexec_pid, processes.master_pid = reexec_pid, master_pid
     processes.stop()
-    assert flag.is_set() is all_end
+    assert flag.value is all_end
     assert all(worker.state.leaves for worker in processes.WORKERS.values())
 
 

@@ -1,6 +1,7 @@
 """How the service ends, and what it does where files run out: gunicorn, real sockets, real signals."""
 
 import contextlib
+import ctypes
 import errno
 import http.client
 import json
@@ -21,7 +22,6 @@ from gunicorn.workers.gthread import TConn, ThreadWorker
 from seewhy.app.server import configuration
 from seewhy.app.server.readiness import State
 from seewhy.app.server.worker import WARNING_SECONDS, Worker
-from seewhy.app.system.stopping import SharedFlag
 from tests.app.serving import Small, children, explain, underway
 from tests.waiting import GUARD, until
 
@@ -157,9 +157,9 @@ def test_a_thread_and_not_the_main_loop_waits_for_a_client_that_does_not_close(l
 
 @pytest.mark.parametrize(("stops", "accepted"), [(True, 3), (False, 0)])
 def test_what_the_system_has_accepted_is_refused_where_the_whole_service_stops(stops, accepted, worker, monkeypatch):
-    flag, waiting = SharedFlag(), [1, 2, 3]
+    flag, waiting = ctypes.c_bool(), [1, 2, 3]
     if stops:
-        flag.set()
+        flag.value = True
 
     def accept(self, _listener):
         if waiting:

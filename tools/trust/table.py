@@ -26,6 +26,7 @@ from seewhy.explainers.results.evaluation import CONFIDENCE, RESAMPLES
 from seewhy.explainers.sanity import networks_of, sanity_of
 from seewhy.explainers.tasks.pose import predict
 from seewhy.explainers.view import prepare
+from tools.tables import write_tables
 from tools.trust.photographs import photographs
 
 PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
@@ -192,14 +193,6 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def write(numbers: Sequence[Mapping[str, Any]]) -> None:
-    """Write the tables between the marks of the page."""
-    begin, end = "<!-- tables: begin -->", "<!-- tables: end -->"
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
-    page = [before + begin, "", *tables(numbers), "", end + rest.partition(end)[2]]
-    PAGE.write_text("\n".join(page), encoding="utf-8")
-
-
 def main() -> None:
     """Measure networks, store the numbers and, with --write, update the tables."""
     parser = argparse.ArgumentParser(prog="python -m tools.trust.table", description=__doc__)
@@ -223,7 +216,7 @@ def main() -> None:
             some = surest(model, pictures, options.pictures)
             measure(model, some, methods, file_of(model.name, options.pictures))
     if options.write:
-        write(kept())
+        write_tables("tables", ["", *tables(kept()), ""], PAGE)
 
 
 if __name__ == "__main__":

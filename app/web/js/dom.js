@@ -46,6 +46,11 @@ export function field(name, label, control, help = []) {
   return box;
 }
 
+const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+/** Where an arrow key leads, right and down; undefined for other keys. */
+export const arrow = ({ key }) => ARROWS[key];
+
 /** Whether the device has a touch screen or a narrow one. The style sheet uses the same query. */
 export const isTouched = () => matchMedia("(hover: none), (max-width: 40rem)").matches;
 

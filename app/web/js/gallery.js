@@ -1,6 +1,6 @@
 // The pictures of this visit: those opened one after another, and those added together, which are explained a few at a time.
 
-import { Problem, post } from "./api.js";
+import { post } from "./api.js";
 import { announce } from "./dom.js";
 import { show } from "./picture.js";
 import { showProblem } from "./problems.js";
