@@ -1,7 +1,6 @@
 """Embeddings: the inputs of a network's head for two pictures, and the cells of the layers that they consist of."""
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -46,21 +45,6 @@ class Cells(NamedTuple):
 
     features: Pictures
     gradients: tuple[Tensor | None, Tensor | None]
-
-
-@dataclass(frozen=True, eq=False)
-class Reading:
-    """The recorded tensors of two pictures.
-
-    Attributes:
-        embeddings: (F,) float64 of each picture.
-        precise: whether the network computes in single or double precision.
-        cells: by path of the layer.
-    """
-
-    embeddings: Pictures
-    precise: bool
-    cells: dict[str, Cells]
 
 
 def anatomy_of(model: Model) -> Anatomy:
@@ -114,7 +98,7 @@ def _sizes(layer: Layer) -> tuple[int, int]:
     return channels, channels * layer.cells
 
 
-def read(question: Question, model: Model, anatomy: Anatomy, pictures: Pictures) -> Reading:
+def read(question: Question, model: Model, anatomy: Anatomy, pictures: Pictures) -> tuple[Pictures, dict[str, Cells]]:
     """Run a model on two pictures, one after the other, and back from the dot product of their embeddings.
 
     Args:
@@ -122,6 +106,9 @@ def read(question: Question, model: Model, anatomy: Anatomy, pictures: Pictures)
         model: of the question.
         anatomy: of the model.
         pictures: each (1, C, H, W).
+
+    Returns:
+        The embeddings, (F,) float64 of each picture; and the cells by path of the layer.
 
     Raises:
         LayerError: one of the layers does not run once for each picture, or the head reads no vector.
@@ -146,7 +133,7 @@ def read(question: Question, model: Model, anatomy: Anatomy, pictures: Pictures)
         tensors, gradients = hooks.outputs, hooks.grad_outputs
     surveys = [_survey(question, model, picture) for picture in pictures]
     cells = {path: _cells(path, surveys, tensors[path], gradients[path]) for path in anatomy.layers}
-    return Reading((_exact(first), _exact(second)), question.is_precise, cells)
+    return (_exact(first), _exact(second)), cells
 
 
 def embed(question: Question, anatomy: Anatomy, pictures: Tensor) -> Tensor:
