@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from seewhy.explainers.core.model import Model
-from seewhy.explainers.core.question import Host, Question, checked_rows
+from seewhy.explainers.core.question import Question, checked_rows
 from seewhy.explainers.errors import LayerError, UnsuitableModelError
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.layers.survey import Layer, Survey
@@ -129,15 +129,15 @@ def read(question: Question, model: Model, anatomy: Anatomy, pictures: Pictures)
     """
     embeddings: list[Tensor] = []
     same_size = pictures[0].shape == pictures[1].shape
-    host = question.host(anatomy.layers) if same_size else Host(question.module, question.run_copy)
-    with torch.enable_grad(), HookSession(host.module) as hooks:
+    module, run = question.host(anatomy.layers) if same_size else (question.module, question.run_copy)
+    with torch.enable_grad(), HookSession(module) as hooks:
         if anatomy.head is not None:
             hooks.before_forward(partial(_keep_input, embeddings), anatomy.head, with_kwargs=True)
         hooks.record(*anatomy.layers, kinds=("output", "grad_output"))
         # One at a time, so that neither picture's numbers depend on the other's.
         for count, picture in enumerate(pictures):
             question.progress.at(count, len(pictures) + 1)
-            outputs = question.outputs(host.run(picture))
+            outputs = question.outputs(run(picture))
             if anatomy.head is None:
                 embeddings.append(outputs)
         first, second = _vectors(embeddings)
@@ -155,11 +155,11 @@ def embed(question: Question, anatomy: Anatomy, pictures: Tensor) -> Tensor:
     Raises:
         ModelOutputError: the model returns no outputs, or not as many as pictures, or NaN.
     """
-    host, embeddings = question.host(anatomy.layers), list[Tensor]()
-    with torch.no_grad(), HookSession(host.module) as hooks:
+    (module, run), embeddings = question.host(anatomy.layers), list[Tensor]()
+    with torch.no_grad(), HookSession(module) as hooks:
         if anatomy.head is not None:
             hooks.before_forward(partial(_keep_input, embeddings), anatomy.head, with_kwargs=True)
-        outputs = question.outputs(host.run(pictures))
+        outputs = question.outputs(run(pictures))
     return checked_rows((embeddings or [outputs])[0], pictures).flatten(1)
 
 

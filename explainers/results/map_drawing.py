@@ -25,18 +25,7 @@ _LINE = 24
 
 
 class MapDrawing(Drawing):
-    """Base of a map with its picture and its target.
-
-    Attributes:
-        picture: the upright upload, RGB, or a smaller copy to draw on.
-        geometry: the part of the upload that the model saw.
-        map: (h, w) float32, the explainer's raw map.
-        signed: whether negative values speak against the class.
-        target: the explained class.
-        predictions: the five most probable classes.
-        method: the method's name.
-        against: the class that the target is contrasted with; None without a contrast.
-    """
+    """Base of a map with its picture and its target; attributes as those of `Explanation`."""
 
     picture: Image.Image
     geometry: Geometry
@@ -145,7 +134,7 @@ class MapDrawing(Drawing):
 def draw_map(
     picture: Image.Image, geometry: Geometry, values: NDArray[np.float32], signed: bool, style: render.Style
 ) -> Image.Image:
-    """Return a raw map (h, w) drawn in a style, RGB; arguments as the attributes of `MapDrawing`."""
+    """Return a raw map (h, w) drawn in a style, RGB; arguments as the attributes of `Explanation`."""
     small = render.fit(picture, style.max_side)
     placement = geometry.scaled(*small.size)
     heatmap = render.normalize(placement.lay(values), signed, render.ends(values, style.scale))

@@ -36,6 +36,7 @@ from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.tasks.pose import predict
 from seewhy.models import LoadedModel
 from tests import nets
+from tests.explainers.methods.test_votes import Strides
 from tests.grids import few
 
 CAT = Path(__file__).parents[2] / "examples" / "cat.png"
@@ -282,6 +283,18 @@ def test_edits_that_change_nothing_change_nothing(kind, trainable, picture, unto
         pair = edited(net, picture, *({"layer": path, "at": at, **edit} for edit in same), explainer=explainer)
         assert nets.relative_error(pair.after.logits, pair.before.logits) < 1e-6, (path, at)
         assert nets.relative_error(pair.after.maps, pair.before.maps) < 1e-5, (path, at)
+
+
+@pytest.mark.parametrize("name", ["votes", "votes-detail", "refinecam", "layercam"])
+def test_both_maps_are_of_the_methods_own_layers(name, untouched):
+    net = untouched(nets.seeded(Strides).requires_grad_(False).eval())
+    image = torch.rand(1, 3, 128, 128, generator=torch.Generator().manual_seed(0))
+    explainer = get_method(name).build({})
+    pair = edited(net, image, {"op": "scale", "layer": "sixteen", "value": 1}, explainer=explainer, target=None)
+    alone = explainer.explain(net, image)
+    for side in (pair.before, pair.after):
+        assert (side.layers, side.diagnostics) == (alone.layers, alone.diagnostics)
+        assert nets.relative_error(side.maps, alone.maps) < 1e-5
 
 
 @pytest.mark.parametrize("kind", KINDS[:6])

@@ -40,7 +40,7 @@ def test_every_record_of_a_classifier_equals_autograd(name):
 
 
 def scale_one_gradient(hooks: HookSession) -> None:
-    gradients = hooks._registry.records.by_kind["grad_input"]["layer2.0.conv1"][0]
+    gradients = hooks._registry.records["grad_input"]["layer2.0.conv1"][0]
     gradients.put(0, gradients.leaves[0] * (1 + 1e-4))
 
 
@@ -55,7 +55,7 @@ def scale_one_gradient(hooks: HookSession) -> None:
                 "not a number": lambda hooks: hooks.inputs["layer3"][0].view(-1)[0].fill_(math.nan),
                 "call missing": lambda hooks: hooks.outputs["layer1.0.relu"].pop(),
                 "module missing": lambda hooks: hooks.inputs.pop(""),
-                "gradient missing": lambda hooks: hooks._registry.records.by_kind["grad_output"]["fc"][0].put(0, None),
+                "gradient missing": lambda hooks: hooks._registry.records["grad_output"]["fc"][0].put(0, None),
             }.items()
         ),
     ],

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from seewhy.explainers import Classification, IntegratedGradients, Saliency, SmoothGrad
 from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
-from seewhy.explainers.execution import openvino_graph
+from seewhy.explainers.execution import vjp
 from seewhy.explainers.execution.accelerated import GRADIENTS_TO_COMPILE, AcceleratedModel
 from seewhy.explainers.execution.openvino_writer import UnknownOperationError
 from seewhy.explainers.execution.vjp import DifferentResultsError, vjp_of
@@ -153,7 +153,7 @@ def test_other_gradients_are_refused(monkeypatch):
     def without_mask(writer, gradient, *_, node):
         return writer.value(gradient)
 
-    monkeypatch.setitem(openvino_graph.RULES, torch.ops.aten.threshold_backward.default, without_mask)
+    monkeypatch.setitem(vjp.RULES, torch.ops.aten.threshold_backward.default, without_mask)
     with pytest.raises(DifferentResultsError, match="The gradients differ from PyTorch's"):
         vjp_of(frozen(lambda: Applied(nn.ReLU())), Classification().outputs, pictures(3))
 
@@ -162,7 +162,7 @@ def test_other_outputs_are_refused(monkeypatch):
     def without_bias(writer, first, second, *, node):
         return writer.value(first)
 
-    monkeypatch.setitem(openvino_graph.RULES, torch.ops.aten.add.Tensor, without_bias)
+    monkeypatch.setitem(vjp.RULES, torch.ops.aten.add.Tensor, without_bias)
     with pytest.raises(DifferentResultsError, match="The outputs differ from PyTorch's"):
         vjp_of(frozen(lambda: Applied(function=lambda values: values + 1)), Classification().outputs, pictures(3))
 

@@ -153,7 +153,7 @@ def continued(question: Question, layer: str, view: FeatureMaps, regions: Tensor
     count, runs = regions.shape[:2]
     regions, concepts = regions.flatten(0, 1), concepts.flatten(0, 1)
     owners = torch.arange(count, device=images.device).repeat_interleave(runs)
-    host = question.host((layer,))
+    module, run = question.host((layer,))
     outputs = []
     for part in question.chunks(len(owners)):
         copies, features = images[owners[part]], torch.einsum("rhw,rc->rchw", regions[part], concepts[part])
@@ -161,22 +161,17 @@ def continued(question: Question, layer: str, view: FeatureMaps, regions: Tensor
         def replace_output(_module: nn.Module, _args: object, output: Tensor, features: Tensor = features) -> Tensor:
             return view.put(output, features.to(output.dtype)).contiguous()
 
-        with torch.no_grad(), HookSession(host.module) as hooks:
+        with torch.no_grad(), HookSession(module) as hooks:
             hooks.after_forward(replace_output, layer)
-            outputs.append(question.outputs(host.run(copies)).float())
+            outputs.append(question.outputs(run(copies)).float())
     joined = torch.cat(outputs)
     return joined.reshape(count, runs, *joined.shape[1:])
 
 
-@method(
-    "dff",
-    family="concept",
-    summary="The region with the most evidence for the class, out of regions with similar features in a layer.",
-    forwards="2 + 2 * concepts",
-    backwards="0",
-)
+@method("dff", family="concept", forwards="2 + 2 * concepts", backwards="0")
 class DFF(LayerExplainer):
-    r"""Deep feature factorisation: a layer's activations as a sum of regions times concepts.
+    r"""Deep feature factorisation: the region with the most evidence for the class, out of regions with similar
+    features in a layer.
 
     .. math:: \min_{H \ge 0, W \ge 0} \lVert A - H W \rVert_F^2, \qquad
               k^* = \arg\max_k \; S(H_k W_k), \qquad M = H_{k^*}

@@ -8,14 +8,9 @@ from seewhy.explainers.trust.metrics.base import Metric, Subject, shares
 from seewhy.explainers.trust.metrics.catalogue import metric
 
 
-@metric(
-    "sparseness",
-    aspect="complexity",
-    summary="Gini index of the map's magnitudes: 0 for a uniform map, 1 for a single pixel.",
-    better="higher",
-)
+@metric("sparseness", aspect="complexity", better="higher")
 class Sparseness(Metric):
-    r"""Sparseness: the Gini index of the magnitudes.
+    r"""Sparseness: Gini index of the map's magnitudes: 0 for a uniform map, 1 for a single pixel.
 
     .. math:: \frac{\sum_{i=1}^{n} (2i - n - 1)\, a_{(i)}}{n \sum_i a_{(i)}}, \qquad a = |M| \text{ in ascending order}
 
@@ -31,14 +26,9 @@ class Sparseness(Metric):
         return torch.from_numpy(values @ weights / count).to(subject.maps)
 
 
-@metric(
-    "complexity",
-    aspect="complexity",
-    summary="Entropy of the map's magnitudes: small if few pixels have most of the mass.",
-    better="lower",
-)
+@metric("complexity", aspect="complexity", better="lower")
 class Complexity(Metric):
-    r"""Complexity: the entropy of the magnitudes, as shares of their sum, in nats.
+    r"""Complexity: entropy of the map's magnitudes: small if few pixels have most of the mass.
 
     .. math:: -\sum_i q_i \ln q_i, \qquad q_i = \frac{|M_i|}{\sum_j |M_j|}
 
