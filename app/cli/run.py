@@ -15,7 +15,7 @@ from tqdm.std import tqdm
 
 from seewhy.app.answers.stream import Body
 from seewhy.app.cli.environment import read_settings
-from seewhy.app.cli.files import DASH, Item, check_terminal, printable, write
+from seewhy.app.cli.files import DASH, Item, printable, write
 from seewhy.app.cli.interrupt import INTERRUPTED, unbroken
 from seewhy.app.cli.output import exit_failed, is_quiet, is_verbose, log, note, print_failure
 from seewhy.app.errors import EXPECTED, field_of, kind_of
@@ -142,8 +142,7 @@ def for_each(
 
 
 def write_each(items: Sequence[Item], form: str, work: Callable[[Item], tuple[str, Body]]) -> None:
-    """Write the result of each picture, one after the other, and print its line; see `for_each`, `check_terminal`."""
-    check_terminal(items, form)
+    """Write the result of each picture, one after the other, and print its line; see `for_each`."""
 
     def write_answer(item: Item) -> tuple[str, bytes]:
         line, answer = work(item)

@@ -32,7 +32,7 @@ class Viewer {
   #request = new LatestRequest(this.#sentence);
   #places = make("ol", { class: "strongest", "aria-label": "Strongest places" });
   #effect = make("p", { class: "help" });
-  #switch = make("button", { type: "button", class: "quiet", on: { click: () => this.#toggle() } });
+  #switch = make("button", { class: "quiet", on: { click: () => this.#toggle() } });
 
   constructor(layer, size, entries, order) {
     [this.#layer, this.#size, this.#entries, this.#order] = [layer, size, entries, order];
@@ -42,7 +42,7 @@ class Viewer {
   }
 
   open(channel) {
-    const step = (by, text, name) => make("button", { type: "button", class: "quiet", "aria-label": name, textContent: text, on: { click: () => this.#step(by) } });
+    const step = (by, text, name) => make("button", { class: "quiet", "aria-label": name, textContent: text, on: { click: () => this.#step(by) } });
     const body = make("div", { class: "body channel" }, this.#canvas, this.#sentence, this.#places, this.#effect);
     const steps = this.#order.length > 1 ? [step(-1, "←", "Previous channel"), step(1, "→", "Next channel")] : [];
     const dialog = openDialog(this.#title, body, make("footer", {}, ...steps, this.#switch));

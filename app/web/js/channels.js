@@ -98,7 +98,7 @@ function tile({ channel, effect, map }) {
   const canvas = make("canvas", { width: SIDE, height: SIDE, "aria-hidden": "true" });
   drawSeen(canvas, map, captured.size).catch(() => {}); // the picture has changed meanwhile
   const text = make("span", {}, make("span", { textContent: `ch ${channel}` }), make("span", { class: "effect", textContent: signed(effect) }));
-  const open = make("button", { type: "button", "aria-label": `Enlarge channel ${channel}` }, canvas, text);
+  const open = make("button", { "aria-label": `Enlarge channel ${channel}` }, canvas, text);
   const { layer } = captured;
   open.addEventListener("click", () => openChannel(layer, channel).catch(showProblem));
   return make("li", { class: "tile" }, open, control);

@@ -5,7 +5,7 @@ import { isTouched, make } from "./dom.js";
 /** Opens a dialog under a heading. A button or a click beside it closes it; then it is removed. */
 export function openDialog(heading, ...parts) {
   heading.id = "dialog-title";
-  const close = make("button", { type: "button", class: "plain", "aria-label": "Close", textContent: "✕", on: { click: () => dialog.close() } });
+  const close = make("button", { class: "plain", "aria-label": "Close", textContent: "✕", on: { click: () => dialog.close() } });
   const on = { click: (event) => event.target === dialog && dialog.close(), close: () => dialog.remove() };
   const dialog = make("dialog", { "aria-labelledby": heading.id, on }, make("header", {}, heading, close), ...parts);
   document.body.append(dialog);
@@ -29,8 +29,8 @@ export function ask(title, content, { accept, result, extra = [] }) {
       finish(result());
     };
     const optional = ([text, value]) =>
-      make("button", { type: "button", class: "quiet", textContent: text, on: { click: () => finish(value) } });
-    const footer = make("footer", {}, ...extra.map(optional), make("button", { class: "main", textContent: accept }));
+      make("button", { class: "quiet", textContent: text, on: { click: () => finish(value) } });
+    const footer = make("footer", {}, ...extra.map(optional), make("button", { type: "submit", class: "main", textContent: accept }));
     const dialog = openDialog(make("h2", { textContent: title }), make("form", { on: { submit } }, content, footer));
     dialog.addEventListener("close", () => answer(given));
   });

@@ -5,6 +5,7 @@ export const byId = (id) => document.getElementById(id);
 /** Creates an element. `on` has listeners, `class` is a class name, other names are properties or attributes. */
 export function make(tag, given = {}, ...children) {
   const element = document.createElement(tag);
+  if (tag === "button") element.type = "button"; // which submits no form
   const { on = {}, class: name, ...rest } = given;
   if (name) element.className = name;
   for (const [key, value] of Object.entries(rest)) {

@@ -108,7 +108,7 @@ function list(layer, size, rows) {
       drawSeen(canvas, map, size).catch(() => {}); // the picture has changed meanwhile
       const average = map.reduce((total, cell) => total + cell, 0) / map.length;
       const text = make("span", {}, make("strong", { textContent: `ch ${channel}` }), ` ${number(value)}`, make("small", { textContent: `mean ${number(average)}` }));
-      const button = make("button", { type: "button", on: { click: () => openChannel(layer, channel, order).catch(showProblem) } }, canvas, text);
+      const button = make("button", { on: { click: () => openChannel(layer, channel, order).catch(showProblem) } }, canvas, text);
       return make("li", {}, button);
     }),
   );

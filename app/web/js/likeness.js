@@ -143,7 +143,7 @@ function pairButton(pair) {
   };
   const clear = () => read(0, null);
   const on = { pointerenter: mark, pointerleave: clear, focus: mark, blur: clear, click: mark };
-  return make("li", {}, make("button", { type: "button", class: "quiet", textContent: number(pair.contribution), on }));
+  return make("li", {}, make("button", { class: "quiet", textContent: number(pair.contribution), on }));
 }
 
 /** Outlines a cell of one side and those that pair most with it on the other; returns what there is to say. */
