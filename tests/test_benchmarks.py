@@ -97,6 +97,7 @@ def test_metrics_run_beside_quantus():
     for case in metrics.CASES:
         row = metrics.row(case, metrics.timed(case, model, rounds.QUICK, 56))
         assert len(row) == len(metrics.HEAD)
+    assert metrics.network(model, rounds.QUICK, 56).keys() == {metrics.SEEWHY, metrics.QUANTUS}
 
 
 def test_contestants_run_in_turn():

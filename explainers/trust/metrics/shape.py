@@ -20,10 +20,10 @@ class Sparseness(Metric):
     def score(self, subject: Subject) -> Tensor:
         """Return the index (N,), in [0, 1); 0 for a blank map."""
         # NumPy sorts many times faster than PyTorch on a CPU.
-        values = np.sort(shares(subject.maps.abs()).flatten(1).cpu().numpy(), axis=1)
-        count = values.shape[1]
-        weights = 2 * np.arange(1, count + 1) - count - 1
-        return torch.from_numpy(values @ weights / count).to(subject.maps)
+        values = np.sort(subject.maps.abs().flatten(1).cpu().numpy(), axis=1)
+        count, totals = values.shape[1], values.sum(axis=1, dtype=np.float64)
+        weights = 2.0 * np.arange(1, count + 1) - count - 1
+        return torch.from_numpy(values @ weights / (count * np.where(totals > 0, totals, 1))).to(subject.maps)
 
 
 @metric("complexity", aspect="complexity", better="lower")
