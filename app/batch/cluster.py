@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import ray
+import ray.data
 import torch
 
 from seewhy.app.batch import shards
@@ -33,8 +34,8 @@ _PASSES = 8192
 _DECODERS = 4
 """Processors for a worker with a GPU, if there are so many: it decodes in as many threads."""
 
-_RETRIES = 8
-"""How often a part is tried again after its worker has died: it may hold a picture that ends every process."""
+_ATTEMPTS = 5
+"""Workers that may die on a part; it may hold a picture that ends every process, and Ray tries again for ever."""
 
 _DATA = "the data set"
 
@@ -71,7 +72,6 @@ class OnRay:
                 batch_size=1,
                 compute=ray.data.ActorPoolStrategy(size=min(workers, len(parts))),
                 fn_constructor_args=(ray.put((_portable(work), self.data)), folder.absolute()),
-                ray_remote_args_fn=lambda: {"max_task_retries": _RETRIES},
                 **resources,
             )
             try:
@@ -112,8 +112,11 @@ class _Worker:
 
     def __call__(self, part: dict[str, Any]) -> dict[str, Any]:
         """Write the shard of a part, and return its hidden name and what became of the pictures."""
+        pictures = _loaded(part["sources"][0], self._data)
+        if shards.attempts(self._folder, int(part["number"][0])) > _ATTEMPTS:
+            raise WorkerError(f"{_ATTEMPTS} workers died on pictures from {pictures[0].path} to {pictures[-1].path}.")
         shard, outcome = self._work.shard(self._folder), Outcome(0)
-        for row, overlay in self._work.rows(iter(_loaded(part["sources"][0], self._data))):
+        for row, overlay in self._work.rows(iter(pictures)):
             shard.add(row, overlay)
             outcome += Outcome.of(row)
         return {

@@ -58,7 +58,7 @@ class Group:
         label: the explained class.
         rows: their indices.
         share: of the class's maps that were compared.
-        mean: mean map.
+        mean: mean of the maps, each divided by its largest value.
     """
 
     label: str
@@ -91,7 +91,7 @@ def report(results: Results) -> str:
             ("Gallery", "Pictures chosen at random.", gallery),
         ],
         groups=[
-            (group, _data_url(colour(group.mean / (np.abs(group.mean).max() or 1), False).resize((96, 96))))
+            (group, _data_url(colour(group.mean / (group.mean.max() or 1), False).resize((96, 96))))
             for group in of_classes
         ],
         tile=tiles,
@@ -110,14 +110,14 @@ def groups(results: Results) -> list[Group]:
             break
         rows = np.sort(generator.permutation(np.flatnonzero(labels == label))[:_MAPS])
         maps = [relevance.downsized(values) for values in results.maps(rows.tolist())]
-        maps_of_shape = [values.shape for values in maps]
-        if len({*maps_of_shape}) > 1:  # of an input of any size
+        if len({values.shape for values in maps}) > 1:  # of a model that takes pictures of any size
             continue
-        stacked = np.stack(maps)
+        stacked = np.abs(np.stack(maps))
+        stacked /= np.maximum(stacked.max(axis=(1, 2), keepdims=True), np.finfo(np.float32).tiny)
         found = relevance.clusters(stacked)
         for number in range(found.max() + 1 if found.any() else 0):
             members = found == number
-            mean = np.abs(stacked[members]).mean(axis=0)
+            mean = stacked[members].mean(axis=0)
             result.append(Group(str(label), rows[members].tolist(), float(members.mean()), mean))
     return result
 

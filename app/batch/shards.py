@@ -30,6 +30,8 @@ from seewhy.explainers.trust.proof import Proof
 _ROWS, _PICTURES = ("part-", ".parquet"), ("pictures-", ".tar")
 """How names of files begin and end; between is the number of the shard."""
 
+_ATTEMPTS = ".attempts"
+
 TABLE_ROWS = 32
 """Rows that are moved to a table at once."""
 
@@ -203,6 +205,14 @@ class Shard:
         return self._name
 
 
+def attempts(folder: Path, number: int) -> int:
+    """Note that a process begins a shard, and return how many have."""
+    place = folder / _ATTEMPTS
+    place.mkdir(exist_ok=True)
+    (place / f"{number}-{uuid4().hex}").touch()
+    return sum(1 for _ in place.glob(f"{number}-*"))
+
+
 def publish(folder: Path, name: str, number: int) -> None:
     """Give a shard its number. It is whole then: a process that is killed leaves hidden files, and `tidy` removes them.
 
@@ -213,6 +223,8 @@ def publish(folder: Path, name: str, number: int) -> None:
         hidden = _hidden(folder, name, suffix)
         if suffix == _ROWS[1] or hidden.exists():
             hidden.rename(folder / f"{prefix}{number:08}{suffix}")
+    for attempt in (folder / _ATTEMPTS).glob(f"{number}-*"):
+        attempt.unlink()
 
 
 def _hidden(folder: Path, name: str, suffix: str) -> Path:
@@ -221,8 +233,8 @@ def _hidden(folder: Path, name: str, suffix: str) -> Path:
 
 def tidy(folder: Path) -> None:
     """Remove what a run left that was killed, and the rows with errors, so that their pictures are tried again."""
-    for _, suffix in (_PICTURES, _ROWS):
-        for file in folder.glob(f".*{suffix}"):
+    for pattern in (f".*{_PICTURES[1]}", f".*{_ROWS[1]}", f"{_ATTEMPTS}/*"):
+        for file in folder.glob(pattern):
             file.unlink()
     for file in files(folder):
         table = parquet.read_table(file)

@@ -14,7 +14,7 @@ from PIL import Image
 
 from seewhy import batch, open_batch, wrap_model
 from seewhy.app.batch import shards
-from seewhy.app.batch.work import TooManyErrorsError
+from seewhy.app.batch.work import TooManyErrorsError, WorkerError
 from seewhy.explainers.errors import OptionError
 from tests import nets
 from tests.waiting import GUARD, until
@@ -128,4 +128,22 @@ def test_who_is_killed_loses_no_picture_and_repeats_none(victim, tmp_path):
     subprocess.run(command, check=True, timeout=GUARD)
     expected = Counter([*(f"{number}.png" for number in range(120)), "broken.png"])
     assert Counter(open_batch(out).table["path"].to_pylist()) == expected
-    assert not [file for file in out.iterdir() if file.name.startswith(".") and file.name != ".lock"]
+    assert {file.name for file in out.iterdir() if file.name.startswith(".")} == {".lock", ".attempts"}
+    assert not list((out / ".attempts").iterdir())
+
+
+class Deadly(Noise):
+    """A data set with a picture that ends the process."""
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        if index == 1:
+            os._exit(1)
+        return super().__getitem__(index)
+
+
+@pytest.mark.slow
+@needs_ray
+@pytest.mark.filterwarnings("ignore")
+def test_a_picture_that_ends_every_worker_ends_the_run(model, tmp_path):
+    with pytest.raises(WorkerError, match="5 workers died on pictures from 0 to "):
+        batch(Deadly(), tmp_path / "out", model, engine="ray", progress=False)
