@@ -71,7 +71,7 @@ def test_the_page_evaluates_costs_as_the_service_does(page, url):
     values = {"samples": 3, "cells": 8, "steps": 5, "channels": 40, "positions": 49, "segments": 7, "concepts": 2}
     methods = requests.get(f"{url}/methods", timeout=GUARD).json()["methods"]
     passes = page.evaluate(
-        "async (all) => { const { costOf } = await import('/static/js/cost.js'); return all.map((one) => costOf(one).passes); }",
+        "async (all) => (({ costOf }) => all.map((one) => costOf(one).passes))(await import('/static/js/cost.js'))",
         [{**method, "options": {}, "quantities": values} for method in methods],
     )
     assert passes == [
