@@ -134,8 +134,8 @@ KINDS = {
 
 
 def large_picture(mode, kind, options):
-    """Return a picture of 9 megapixels."""
-    grey = Image.fromarray(np.add.outer(np.arange(3000), np.arange(3000)).astype(np.uint8))
+    """Return a picture of 6 megapixels."""
+    grey = Image.fromarray(np.add.outer(np.arange(2500), np.arange(2500)).astype(np.uint8))
     for space in ("RGB", "LAB") if mode == "LAB" else (mode,):
         grey = grey.convert(space)
     if options.get("save_all"):
@@ -207,8 +207,8 @@ def test_many_large_pictures_take_the_memory_of_one():
 
         watcher = threading.Thread(target=watch)
         watcher.start()
-        with ThreadPoolExecutor(4) as pool:
-            statuses = set(pool.map(ask, [bomb(8000)] * 4))
+        with ThreadPoolExecutor(3) as pool:
+            statuses = set(pool.map(ask, [bomb(8000)] * 3))
         end.set()
         watcher.join()
         assert 200 in statuses

@@ -53,12 +53,12 @@ def test_a_service_that_stops_answers_what_it_accepted_and_ends_however_many_cli
         idle.request("GET", "/healthz")
         assert idle.getresponse().read()
         (tmp_path / "held").touch()
-        with ThreadPoolExecutor(9) as pool:
+        with ThreadPoolExecutor(5) as pool:
             accepted = pool.submit(service.post, "/explain")
             until(lambda: underway(service.url))
-            silent = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(300)]  # more than threads
+            silent = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(100)]  # more than threads
             service.process.terminate()
-            clients = [requests] * 4 + [requests.Session() for _ in range(4)]  # whose connections end, and are kept
+            clients = [requests] * 2 + [requests.Session() for _ in range(2)]  # whose connections end, and are kept
             retrying = [pool.submit(retry, client) for client in clients]
             until(lambda: statuses[None])  # the socket is closed
             with contextlib.suppress(http.client.RemoteDisconnected, ConnectionError):  # it is kept for two seconds

@@ -96,7 +96,7 @@ def by_autograd(module: nn.Module, images: Tensor, seeds: Tensor) -> Tensor:
 def test_gradients_are_those_of_autograd(case):
     module = frozen(CASES[case])
     vjp = vjp_of(module, Classification().outputs, pictures(3))
-    for count in (1, 2, 8, 11):
+    for count in (2, 11):
         images, seeds = pictures(count), torch.randn(count, 5)
         outputs, gradients = vjp(images, seeds)
         torch.testing.assert_close(outputs, module(images), atol=1e-5, rtol=1e-5)
@@ -104,9 +104,8 @@ def test_gradients_are_those_of_autograd(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["efficientnet_lite0", "mobilenet_v2"])
-def test_embedded_networks_have_a_graph_of_gradients(name):
-    model = load_model(name)
+def test_an_embedded_network_has_a_graph_of_gradients():
+    model = load_model("mobilenet_v2")
     images = torch.rand(2, *model.spec.image_shape, generator=torch.Generator().manual_seed(3))
     seeds = functional.one_hot(torch.tensor([3, 5]), 1000).float()
     vjp = vjp_of(model.module, model.task.outputs, torch.rand(3, *model.spec.image_shape))

@@ -416,15 +416,14 @@ def right_shares(maps: Tensor) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["efficientnet_lite0", "mobilenet_v2"])
-def test_votes_lie_on_the_right_picture_of_a_mosaic_more_than_other_maps_do(name):
-    model = load_model(name)
+def test_votes_lie_on_the_right_picture_of_a_mosaic_more_than_other_maps_do():
+    model = load_model("efficientnet_lite0")
     pictures = [Image.open(path).convert("RGB") for path in sorted(EXAMPLES.glob("*.png"))]
     cells = torch.stack([model.preprocess(picture) for picture in pictures])
     classes = predict(model, cells).argmax(dim=1)
     cells = functional.interpolate(cells, (112, 112), mode="bilinear", antialias=True)
     results = {method: [] for method in ("gradcam", *VOTES)}
-    for order in islice(permutations(range(4)), 0, None, 3):
+    for order in islice(permutations(range(4)), 0, None, 6):
         mosaic = torch.cat([torch.cat([cells[place] for place in row], dim=2) for row in (order[:2], order[2:])], dim=1)
         for method, shares in results.items():
             maps = votes(method).explain(model, mosaic.expand(4, -1, -1, -1), classes[list(order)]).maps
