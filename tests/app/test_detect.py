@@ -3,11 +3,13 @@
 import base64
 import io
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from torch import nn
 
 from seewhy import ModelError, detect, explain, wrap_model
 from seewhy.app import create_app
@@ -19,7 +21,7 @@ from seewhy.app.pipeline.parse import parse
 from seewhy.app.settings import Settings
 from seewhy.models import Registry
 from tests.app.conftest import EXAMPLES
-from tests.explainers.detectors import LABELS, SIDE, WINDOWS, Windows, detector
+from tests.explainers.detectors import KINDS, LABELS, SIDE, WINDOWS, Windows, detector
 from tests.nets import Net, seeded
 
 CAT = EXAMPLES / "cat.png"
@@ -28,6 +30,10 @@ CAT = EXAMPLES / "cat.png"
 def ssd():
     """An architecture that the models file names."""
     return detector("SSD")
+
+
+FasterRCNN, MaskRCNN, KeypointRCNN, RetinaNet, FCOS, SSD, SSDlite = (partial(detector, kind) for kind in KINDS)
+"""The others, likewise."""
 
 
 def windows():
@@ -196,6 +202,48 @@ def test_candidates_of_a_picture_count_once(client, monkeypatch):
     outputs = [outcome.result[0].outputs for outcome in ticket.result()[0]]
     assert len({part.data_ptr() for part in outputs}) == 1
     assert request.holdings == outputs[0].nbytes > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_hooks_of_every_detector(kind, tmp_path):
+    """Every part is traced, captured and edited over HTTP; those that an explanation does not run are refused."""
+    torch.save(detector(kind).state_dict(), tmp_path / "w.pth")
+    name = kind.replace(" ", "").replace("-", "")
+    labels = LABELS[:2] if kind == "Keypoint R-CNN" else LABELS
+    (tmp_path / "models.toml").write_text(
+        f'[models.street]\narchitecture = "tests.app.test_detect:{name}"\nweights = "w.pth"\n'
+        f'head = "detection"\nlabels = {json.dumps(labels)}\n'
+    )
+    app = create_app(Settings(models=tmp_path / "models.toml", default_model="street"))
+    client = app.test_client()
+    module = detector(kind)
+    containers = {path for path, part in module.named_modules() if isinstance(part, nn.ModuleList | nn.ModuleDict)}
+    parts = {path for path, _ in module.named_modules()} - containers
+    idle = {path for path in parts if path in ("rpn", "roi_heads") or "keypoint" in path}
+    traced = post(client, "/hooks/trace", layer="*").json
+    assert set(traced["summary"]["not_run"]) == containers | idle
+    assert {event["path"] for event in traced["events"]} >= parts - idle
+    captured = post(client, "/hooks/capture", layer="*", kind=["output", "grad_output"]).json
+    assert {tensor["layer"] for tensor in captured["tensors"]} >= parts - idle - {"", "transform"}
+    assert {layer["path"] for layer in client.get("/models/street/layers").json["layers"]} == parts - idle
+    convolutions = [path for path, part in module.named_modules() if isinstance(part, nn.Conv2d) and path not in idle]
+    for path in convolutions[:: len(convolutions) // 4]:
+        edits = json.dumps([{"op": "scale", "value": 0.5, "layer": path}])
+        effect = post(client, "/hooks/intervene", edits=edits, format="json")
+        assert effect.status_code == 200, effect.json
+        assert {(part["edit"], part["layer"]) for part in effect.json["applied"]} == {(0, path)}
+    for path in idle & {"rpn", "roi_heads.keypoint_head"}:
+        edits = json.dumps([{"op": "zero", "layer": path}])
+        for route, fields in (
+            ("trace", {"layer": path}),
+            ("capture", {"layer": path}),
+            ("intervene", {"edits": edits}),
+        ):
+            refused = post(client, f"/hooks/{route}", **fields)
+            assert refused.status_code == 422
+            assert f"'{path}' never runs for this picture" in refused.json["detail"]
+    app.extensions["seewhy"].models.stop()
 
 
 @pytest.mark.parametrize(

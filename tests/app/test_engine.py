@@ -584,6 +584,27 @@ def test_a_job_whose_client_is_gone_never_runs(engine, module):
     assert sum(module.batches[passes:]) == 2  # of the one that occupied it, and of the last
 
 
+def test_many_passes_end_when_the_client_is_gone(engine, module):
+    engine.model("slow", Deadline.after(GUARD))
+    module.batches.clear()
+    module.held = 0.02
+    with pytest.raises(ClientGoneError):
+        outcomes(
+            engine,
+            "slow",
+            [
+                Job(
+                    ManyPasses(),
+                    torch.ones(3, 8, 8),
+                    Ask.single(0),
+                    Deadline.after(60, lambda: len(module.batches) > 3),
+                )
+            ],
+        )
+    assert outcomes(engine, "slow", [job()])[0].result[0].maps.isfinite().all()
+    assert len(module.batches) < 60
+
+
 class TimesOut(Fake):
     """Work that raises what futures raise when they are waited for in vain."""
 
@@ -766,6 +787,21 @@ def test_short_work_does_not_wait_for_the_end_of_long_work(stage, cost):
     assert 50 <= stage.passes.index("short") <= 53
 
 
+def test_long_work_ends_however_much_short_work_comes(stage):
+    requests = []
+
+    def keep_asking(done):
+        """Have eight pieces of short work wait for as long as the long one is under way."""
+        while "long" in stage.underway and len(stage.engine._threads["staged"]._waiting) < 8:
+            requests.extend(stage.submit(Steps(stage, "short", 1, SHORT, keep_asking)))
+
+    jobs = stage.submit(Steps(stage, "long", 100, LONG, keep_asking))
+    assert stage.end(jobs) == [None]
+    assert set(stage.end(requests)) == {None}
+    last = len(stage.passes) - stage.passes[::-1].index("long")
+    assert stage.passes[:last].count("long") / last == pytest.approx(1 / 3, abs=0.05)
+
+
 def test_long_batches_take_turns(stage):
     first = Steps(stage, "a", 50, LONG, lambda done: late.extend(stage.submit(second)) if done == 9 else None)
     second, late = Steps(stage, "b", 20, LONG), []
@@ -790,6 +826,20 @@ def test_only_so_many_long_batches_are_under_way_and_all_end(stage):
     assert stage.end(late) == [None] * 6
     assert stage.most_underway == 2
     assert len(stage.passes) == 70
+
+
+def test_medium_work_does_not_wait_for_long_work_that_waits(stage):
+    def ask(done):
+        if done == 0:
+            late.extend(stage.submit(*(Steps(stage, f"long {number}", 50, LONG) for number in range(4))))
+            late.extend(stage.submit(Steps(stage, "medium", 5, MEDIUM)))
+
+    late = []
+    jobs = stage.submit(Steps(stage, "first", 50, LONG, ask))
+    stage.end(jobs)
+    assert stage.end(late) == [None] * 5
+    assert stage.passes.index("medium") < 5
+    assert len(stage.passes) - stage.passes[::-1].index("medium") < 20
 
 
 def test_a_batch_that_fails_gives_its_turn_back(stage):

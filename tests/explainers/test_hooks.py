@@ -14,14 +14,65 @@ from seewhy.explainers.tasks.classification import logits_of
 from tests import nets
 
 
+class Recorder(nn.Module):
+    """Stands in for a module and keeps its input and output in the graph: the reference, without any hook."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.entered: list[Tensor] = []
+        self.left: list[Tensor] = []
+
+    def forward(self, features: Tensor) -> Tensor:
+        self.entered.append(features.clone())
+        self.left.append(self.inner(self.entered[-1].clone()))
+        return self.left[-1].clone()
+
+
+def with_recorders(module: nn.Module, path: str = "") -> dict[str, Recorder]:
+    recorders = {}
+    for name, child in list(module.named_children()):
+        recorders |= with_recorders(child, f"{path}{name}.")
+        recorders[path + name] = Recorder(child)
+        setattr(module, name, recorders[path + name])
+    return recorders
+
+
+@pytest.fixture(scope="module")
+def reference(resnet18: nn.Module) -> dict[str, tuple[list[Tensor], ...]]:
+    """Per path of a ResNet-18: inputs, outputs and their gradients, call by call, from autograd alone."""
+    module = deepcopy(resnet18)
+    recorders = with_recorders(module)
+    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    score = module(images)[:, 3].sum()
+    results = {}
+    for path, recorder in recorders.items():
+        gradients = torch.autograd.grad(score, recorder.entered + recorder.left, retain_graph=True)
+        calls = len(recorder.entered)
+        detached = [value.detach() for value in recorder.entered], [value.detach() for value in recorder.left]
+        results[path] = (*detached, list(gradients[:calls]), list(gradients[calls:]))
+    return results
+
+
 @pytest.fixture
 def session(resnet18: nn.Module, untouched) -> HookSession:
-    """A finished session that recorded everything."""
+    """A finished session that recorded everything in the same pass as the reference."""
     images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with HookSession(untouched(resnet18)) as hooks:
         hooks.record("*")
         resnet18(images)[:, 3].sum().backward()
     return hooks
+
+
+@pytest.mark.slow
+def test_every_record_of_a_resnet_equals_autograd(session, reference):
+    result = (session.inputs, session.outputs, session.grad_inputs, session.grad_outputs)
+    assert len(reference) == 67
+    for path, expected in reference.items():
+        for records, values in zip(result, expected, strict=True):
+            assert len(records[path]) == len(values)
+            for record, value in zip(records[path], values, strict=True):
+                assert nets.relative_error(record, value) < 1e-5, path
 
 
 def test_a_module_called_twice_has_one_entry_per_call_in_call_order(session):
@@ -50,6 +101,23 @@ def test_without_gradient_mode_only_values_are_recorded(images, untouched):
     assert hooks.grad_inputs["conv"] == [None]
     assert hooks.outputs["conv"][0].min() < 0, "the in-place ReLU after it must not reach the record"
     assert torch.equal(hooks.outputs["conv"][0].relu(), hooks.outputs["relu"][0])
+
+
+@pytest.mark.parametrize("kind", [nets.InPlaceModule, nets.InPlaceFunction, nets.AddsInto, nets.PreActivation])
+def test_in_place_operations_change_neither_logits_nor_records(kind, images, untouched):
+    net = untouched(nets.seeded(kind).requires_grad_(False))
+    expected = net(images)
+    conv = net.conv(net.stem(images))
+    with HookSession(net) as hooks:
+        hooks.record("*")
+        logits = net(images)
+        logits[:, 1].sum().backward()
+    assert torch.equal(logits, expected)
+    assert torch.equal(hooks.outputs["conv"][0], conv)
+    leaf = conv.clone().requires_grad_()
+    score = net.head(net.middle(leaf.clone()).mean(dim=(2, 3)))[:, 1].sum()
+    (gradient,) = torch.autograd.grad(score, leaf)
+    assert nets.relative_error(hooks.grad_outputs["conv"][0], gradient) < 1e-5
 
 
 def test_tuples_dicts_and_keywords_keep_their_structure(images, untouched):

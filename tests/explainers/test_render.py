@@ -20,6 +20,7 @@ from seewhy.explainers.imaging.render import (
 from seewhy.explainers.tasks.classification import ClassPrediction
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
+WHOLE = Geometry(12, 8, (0.0, 0.0, 12.0, 8.0))
 
 
 @pytest.fixture
@@ -44,8 +45,47 @@ def ends(colormap: str) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(level * 255 + 0.5) for level in table[at][:3]) for at in (0, 128, 255))
 
 
-@pytest.mark.parametrize(("signed", "alpha"), [(False, 0), (True, 0.3), (False, 1)])
+def test_with_alpha_zero_the_picture_is_untouched(picture, heatmap):
+    drawing = draw(picture, heatmap, WHOLE, False, Style(alpha=0))
+    assert drawing.tobytes() == picture.tobytes()
+
+
+def test_the_golden_red_object(picture, heatmap):
+    drawing = draw(picture, heatmap, WHOLE, False, Style(alpha=0.5))
+    cold, _, hot = ends("inferno")
+    assert np.allclose(drawing.getpixel((3, 3)), [(a + b) / 2 for a, b in zip(RED, hot, strict=True)], atol=1)
+    assert np.allclose(drawing.getpixel((9, 6)), [(a + b) / 2 for a, b in zip(BLUE, cold, strict=True)], atol=1)
+    red, _, blue = drawing.getpixel((3, 3))
+    assert red > blue, "channels are RGB"
+
+
+def test_the_heatmap_view_hides_the_picture(picture, heatmap):
+    cold, _, hot = ends("viridis")
+    drawing = draw(picture, heatmap, WHOLE, False, Style("heatmap", "viridis", alpha=0))
+    assert [drawing.getpixel((3, 3)), drawing.getpixel((0, 0))] == [hot, cold]
+
+
+def test_side_by_side_is_twice_as_wide(picture, heatmap):
+    pair = draw(picture, heatmap, WHOLE, False, Style("side-by-side"))
+    assert pair.size == (24, 8)
+    assert pair.crop((0, 0, 12, 8)).tobytes() == picture.tobytes()
+    assert pair.crop((12, 0, 24, 8)).tobytes() == draw(picture, heatmap, WHOLE, False, Style()).tobytes()
+
+
+@pytest.mark.parametrize("view", ["overlay", "heatmap"])
+def test_what_the_model_never_saw_is_dimmed_and_grey(view, picture, heatmap):
+    geometry = Geometry(12, 8, (4.0, 0.0, 12.0, 8.0))
+    drawing = draw(picture, heatmap[geometry.window], geometry, False, Style(view, alpha=0))
+    unseen = np.asarray(drawing)[:, :4]
+    assert np.array_equal(unseen[..., 0], unseen[..., 2])
+    assert np.all(unseen <= 0.3 * np.asarray(picture.convert("L"))[:, :4, None] + 1)
+    if view == "overlay":
+        assert np.array_equal(np.asarray(drawing)[:, 4:], np.asarray(picture)[:, 4:])
+
+
+@pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("view", ["overlay", "heatmap", "side-by-side"])
+@pytest.mark.parametrize("alpha", [0, 0.3, 1])
 @pytest.mark.parametrize("box", [(0, 0, 40, 30), (5, 0, 35, 30), (0, 7, 40, 20), (9, 3, 10, 4), (-4, 5, 22, 44)])
 def test_a_drawing_is_colours_blended_into_the_picture_in_a_dim_grey_frame(signed, view, alpha, box):
     random = np.random.default_rng(3)

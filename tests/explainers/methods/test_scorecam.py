@@ -122,6 +122,15 @@ def test_limits(pictures):
     assert nets.relative_error(four, once.explain(linear, pictures, TARGETS).maps) < 1e-4
 
 
+def test_more_samples_make_another_map(pictures):
+    net = nets.seeded(nets.Net)
+
+    def maps_of(**options) -> Tensor:
+        return SSCAM(layers=("conv",), **options).explain(net, pictures, TARGETS).maps
+
+    assert nets.relative_error(maps_of(samples=3), maps_of(samples=4)) > 1e-5
+
+
 def test_a_feature_map_that_barely_varies_is_a_mask_all_the_same(pictures):
     net = nets.seeded(nets.Net)
     expected = ScoreCAM(layers=("stem",)).explain(net, pictures, TARGETS).maps
@@ -131,3 +140,30 @@ def test_a_feature_map_that_barely_varies_is_a_mask_all_the_same(pictures):
         net.conv.weight *= 2.0**60
     maps = ScoreCAM(layers=("stem",)).explain(net, pictures, TARGETS).maps
     assert nets.relative_error(maps * 2.0**60, expected) < 1e-4
+
+
+# Peers
+
+
+@pytest.mark.parametrize("samples", [0, 2])
+def test_scorecam_and_sscam_equal_torchcam(samples, images, monkeypatch):
+    """Where cells' centres are pixels, for it normalises before it resizes. Its softmax counts constant maps too.
+
+    Its IS-CAM sums the steps j from 1 to i, where the paper has them from 0 to i - 1: no equality there.
+    """
+    methods = pytest.importorskip("torchcam.methods")
+    head = (nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5))
+    model = nets.seeded(nn.Sequential, nn.Conv2d(3, 16, 3, stride=3), *head)
+    images, targets = images[:2, :, :33, :33], [3, 4]
+    cam = SSCAM(layers=("0",), samples=samples, std=0.5) if samples else ScoreCAM(layers=("0",))
+    options = {"num_samples": samples, "std": 0.5} if samples else {}
+    kind = methods.SSCAM if samples else methods.ScoreCAM
+    with kind(model, "0", **options) as peer:
+        if samples:
+            noise = iter(noises(cam, (33, 33)))
+            monkeypatch.setattr(peer._distrib, "sample", lambda size: next(noise).expand(size))
+        logits = model(images)
+        (expected,) = peer.compute_cams(targets, logits, normalized=False)
+    maps = cam.explain(model, images, torch.tensor(targets)).maps
+    for heatmap, reference in zip(maps, expected, strict=True):
+        assert nets.relative_error(heatmap / heatmap.max(), reference / reference.max()) < 1e-5
