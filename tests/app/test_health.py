@@ -219,8 +219,8 @@ def test_readiness_tells_of_embedded_weights_that_were_altered(monkeypatch):
         (exit_program, 500, "model-failed"),
         (lambda: float("nan"), 500, "model-failed"),
         (allocate, 503, "out-of-memory"),
-        (give_up, 503, "out-of-memory"),
-        (out_of_cuda_memory, 503, "out-of-memory"),
+        pytest.param(give_up, 503, "out-of-memory", marks=pytest.mark.slow),
+        pytest.param(out_of_cuda_memory, 503, "out-of-memory", marks=pytest.mark.slow),
     ],
     ids=["raises", "exits", "NaN", "allocates", "MemoryError", "CUDA"],
 )

@@ -36,6 +36,7 @@ reads_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
     "accepted requests are finished; new requests on open connections get 503, and new connections are refused; exit "
     "status 0 within 5 s of the last response",
 )
+@pytest.mark.slow
 def test_a_service_that_stops_answers_what_it_accepted_and_ends_however_many_clients_trouble_it(tmp_path):
     service, stop, statuses = Small(tmp_path, "tests.app.serving:Held"), threading.Event(), Counter()
 

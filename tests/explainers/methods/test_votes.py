@@ -423,7 +423,7 @@ def test_votes_lie_on_the_right_picture_of_a_mosaic_more_than_other_maps_do():
     classes = predict(model, cells).argmax(dim=1)
     cells = functional.interpolate(cells, (112, 112), mode="bilinear", antialias=True)
     results = {method: [] for method in ("gradcam", *VOTES)}
-    for order in islice(permutations(range(4)), 0, None, 6):
+    for order in islice(permutations(range(4)), 0, None, 3):
         mosaic = torch.cat([torch.cat([cells[place] for place in row], dim=2) for row in (order[:2], order[2:])], dim=1)
         for method, shares in results.items():
             maps = votes(method).explain(model, mosaic.expand(4, -1, -1, -1), classes[list(order)]).maps
