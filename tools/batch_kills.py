@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -124,10 +125,8 @@ def run(place: Path, out: Path, engine: str, kills: int) -> tuple[Counter[str], 
         command += [cluster.address] if cluster else []
         process = subprocess.Popen(command)
         seen = 0
-        while process.poll() is None or killed.total() < kills or process.returncode:
+        while process.poll() is None or process.returncode < 0:
             if process.poll() is not None:
-                if not process.returncode:
-                    break  # it was faster than the kills
                 process = subprocess.Popen(command)
             time.sleep(0.5)
             memory = max(memory, peak(process))
@@ -144,6 +143,8 @@ def run(place: Path, out: Path, engine: str, kills: int) -> tuple[Counter[str], 
             elif cluster:
                 os.kill(random.choice(workers([cluster.head.pid, cluster.other.pid])), signal.SIGKILL)
             killed[victim] += 1
+    if process.returncode:
+        sys.exit("The run failed.")
     return killed, memory
 
 
@@ -177,6 +178,7 @@ def main() -> None:
         make(place, pictures)
         for number in range(bad):
             hostile(place, number)
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token_hex(16)}  # of the nodes and the drivers
         start = time.monotonic()
         killed, memory = run(place, out, arguments.engine, arguments.kills)
         seconds = time.monotonic() - start

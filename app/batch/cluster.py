@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -79,7 +80,7 @@ class OnRay:
                     self._publish(folder, row)
                     yield Outcome(row["pictures"], row["errors"], row["last"])
             except ray.exceptions.RayError as error:
-                raise WorkerError(f"A worker failed: {str(error).splitlines()[-1]}") from error
+                raise WorkerError(f"A worker failed: {_reason(error)}") from error
 
     def _part_size(self, pictures: int, workers: int) -> int:
         most = _MOST if self.passes is None else max(1, min(_MOST, _PASSES // max(1, self.passes)))
@@ -124,6 +125,13 @@ class _Worker:
             "name": np.array([shard.write()]),
             **{name: np.array([value]) for name, value in outcome._asdict().items()},
         }
+
+
+def _reason(error: Exception) -> str:
+    """Return the last line of an error that names an exception, not Ray's own: tracebacks and advice are around it."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    named = [line for line in lines if re.match(r"\s*(?!ray\.)[\w.]+(Error|Exception): ", line)]
+    return (named or lines)[-1].strip()
 
 
 @contextmanager
