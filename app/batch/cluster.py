@@ -1,7 +1,7 @@
 """The engine `ray`: Ray Data gives parts of the listing to processes of one or more machines, which write shards."""
 
 import logging
-import pickle
+import pickle  # nosec B403 - of what the same run has written
 import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
