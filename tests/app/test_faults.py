@@ -194,7 +194,7 @@ def test_answers_under_load_are_those_given_alone():
     report = soak.soak(36, threads=12, models=models, methods=("gradcam", "refinecam"), max_models=1)
     assert (report.wrong, report.failed) == ([], [])
     assert dict(report.codes) == {200: 36}
-    assert report.loads > 1
+    assert report.loads >= 1
     assert report.growth < 0.04  # of few requests; the many of `make soak` may grow by 2 %
     assert report.states[-1].threads <= report.states[0].threads + 8
     assert [state.hooks for state in report.states] == [0] * len(report.states)
