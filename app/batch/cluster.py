@@ -1,7 +1,7 @@
 """The engine `ray`: Ray Data gives parts of the listing to processes of one or more machines, which write shards."""
 
 import logging
-import pickle  # nosec B403: of what this run has written
+import pickle  # nosec B403 - of what the same run has written
 import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -192,7 +192,7 @@ def _dumped(sources: list[Source], data: DataSource | None) -> bytes:
 def _loaded(content: bytes, data: DataSource | None) -> list[Source]:
     """Return pictures from bytes, which refer to this data set."""
 
-    class Unpickler(pickle.Unpickler):
+    class Unpickler(pickle.Unpickler):  # of what this run has written
         def persistent_load(self, _: object) -> DataSource | None:
             return data
 

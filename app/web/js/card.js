@@ -17,7 +17,7 @@ export class Card {
   #asking = null;
   #facts = make("p", { class: "facts" });
   #bar = make("progress");
-  #again = make("button", { type: "button", class: "link", textContent: "Run again", hidden: true });
+  #again = make("button", { class: "link", textContent: "Run again", hidden: true });
   #fields;
   #picture = state.picture;
   #tell;
@@ -30,7 +30,7 @@ export class Card {
     this.overlay.showPicture(this.#picture);
     this.#bar.setAttribute("aria-label", `Progress of ${name}`);
     this.#again.setAttribute("aria-label", `Run ${name} again`);
-    const opener = make("button", { type: "button", class: "quiet", textContent: "Open", "aria-label": `Open ${name}`, on: { click: open } });
+    const opener = make("button", { class: "quiet", textContent: "Open", "aria-label": `Open ${name}`, on: { click: open } });
     this.#again.addEventListener("click", () => {
       opener.focus(); // this button disappears
       this.#run();

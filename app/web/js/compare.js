@@ -119,7 +119,6 @@ function showControls(names) {
   byId("chips").replaceChildren(
     ...names.map((name) => {
       const remove = make("button", {
-        type: "button",
         "aria-label": `Remove ${name}`,
         textContent: "✕",
         disabled: names.length === 1,

@@ -1,7 +1,7 @@
 // The stage: the picture with its heatmap, its opacity and wipe, the value under the pointer, and the colour bar.
 
 import { coloursOf, gradient } from "./colours.js";
-import { byId, isTouched } from "./dom.js";
+import { arrow, byId, isTouched } from "./dom.js";
 import { isBlank } from "./doubt.js";
 import { seen, valueAt } from "./maps.js";
 import { Overlay } from "./overlay.js";
@@ -150,7 +150,7 @@ function readPointer(event) {
 }
 
 function readKeys(event) {
-  const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+  const steps = arrow(event);
   if (!steps || !overlay.isReadable) return;
   event.preventDefault();
   point ??= middle();
