@@ -84,22 +84,23 @@ def measured(kind: str, folder: Path) -> Cost:
 
 
 def stages(folder: Path) -> dict[str, float]:
-    """Return milliseconds for a picture on one processor: decoding with preprocessing, making rows, writing them."""
+    """Return milliseconds of a processor for a picture: decoding with preprocessing, making rows, writing them."""
     model = load_model(MODEL)
     found = list(islice(sources(folder), SHARD_ROWS))
-    start = perf_counter()
+    prepare(model, found[0].open())  # what is loaded once
+    start = process_time()
     for source in found:
         prepare(model, source.open())
-    decoded = perf_counter()
+    decoded = process_time()
     explanation = explain(model, found[0].open(), METHOD)
-    started = perf_counter()
+    started = process_time()
     with TemporaryDirectory() as out:
         shard = Shard(Path(out), "float16", pictures=False)
         for source in found:
             shard.add(row_of(source, explanation, None, "float16"), None)
-        added = perf_counter()
+        added = process_time()
         shard.write()
-        written = perf_counter()
+        written = process_time()
     seconds = {"decoding": decoded - start, "rows": added - started, "writing": written - added}
     return {name: 1000 * each / len(found) for name, each in seconds.items()}
 
@@ -187,5 +188,12 @@ if __name__ == "__main__":
         parser.add_argument("--engine", choices=ENGINES, default="local", help="ray is measured beside local")
         parser.add_argument("--rounds", type=int, default=3)
         parser.add_argument("--pictures", type=int, default=3000, help="of the long run")
+        parser.add_argument("--stages", action="store_true", help="measure only the parts of a run")
         arguments = parser.parse_args()
+        if arguments.stages:
+            with TemporaryDirectory() as pictures:
+                make(Path(pictures), PICTURES)
+                times = [(name, f"{time:.2f}") for name, time in stages(Path(pictures)).items()]
+            print(page.table(("milliseconds of a core for a picture", ""), times))
+            sys.exit()
         main(["local"] if arguments.engine == "local" else ["local", "ray"], arguments.rounds, arguments.pictures)
