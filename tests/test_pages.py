@@ -91,6 +91,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     environment, methods, modules = dict(os.environ), dict(registry._methods), set(sys.modules)
     with torch.random.fork_rng():
+        torch.manual_seed(0)
         yield tmp_path
     os.environ.clear()
     os.environ.update(environment)
