@@ -2,7 +2,7 @@
 
 import { post } from "./api.js";
 import { layersOf } from "./layers.js";
-import { modelName } from "./models.js";
+import { modelName } from "./question.js";
 import { readNpz } from "./npz.js";
 import { state, subject } from "./state.js";
 
@@ -11,7 +11,7 @@ let kept = null; // {key, stop, answer}: the last capture
 /** The layer whose feature maps are shown: the chosen one, or the model's default. */
 export async function currentLayer() {
   if (state.inside) return state.inside;
-  const layer = (await layersOf(await modelName())).find((candidate) => candidate.default);
+  const layer = (await layersOf(modelName())).find((candidate) => candidate.default);
   if (!layer) throw new Error("This model has no default layer; choose one.");
   return layer.path;
 }

@@ -6,7 +6,7 @@ import { announce, byId, make } from "./dom.js";
 import { boxOf, drawSeen } from "./featuremap.js";
 import { chooseLayers } from "./layers.js";
 import { marked } from "./marking.js";
-import { modelName } from "./models.js";
+import { modelName } from "./question.js";
 import { visit } from "./network.js";
 import { showProblem } from "./problems.js";
 import { kind } from "./scene.js";
@@ -40,7 +40,7 @@ function look(pixel) {
 }
 
 async function choose() {
-  const [path] = (await chooseLayers({ model: await modelName(), title: "Layer", chosen: [await currentLayer()], most: 1 })) ?? [];
+  const [path] = (await chooseLayers({ model: modelName(), title: "Layer", chosen: [await currentLayer()], most: 1 })) ?? [];
   if (path) visit(path);
 }
 

@@ -123,6 +123,18 @@ export class Overlay {
   }
 }
 
+const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+/** The pixel that an arrow key leads to, with Shift the next one; null for other keys. `shape` is that of the upload. */
+export function pixelBeside([x, y], event, [height, width]) {
+  const direction = STEPS[event.key];
+  if (!direction) return null;
+  event.preventDefault();
+  const step = event.shiftKey ? 1 : Math.max(1, Math.round(width / 40));
+  const within = (value, size) => Math.min(size - 1, Math.max(0, value));
+  return [within(x + direction[0] * step, width), within(y + direction[1] * step, height)];
+}
+
 export async function decoded(source) {
   const image = new Image();
   image.src = source;
