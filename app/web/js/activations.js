@@ -35,14 +35,29 @@ export function activationsOf(layer) {
   return kept.answer;
 }
 
+/** The feature maps of a layer for another picture, in the order of the channels: {maps, size}. */
+export async function channelsOf(file, layer, signal) {
+  const fields = [["model", modelName()], ["layer", layer], ["kind", "output"], ["format", "npz"]];
+  const answer = await post("/hooks/capture", file, fields, { signal });
+  const { channels, size } = unranked(readNpz(await answer.arrayBuffer())[`${layer}/output/0`]);
+  return { maps: channels.map(({ map }) => map), size };
+}
+
 async function capture(key, layer, fields, signal) {
   const answer = await post("/hooks/capture", state.picture.file, fields, { signal });
   const arrays = readNpz(await answer.arrayBuffer());
   return { key, layer, ...ranked(arrays[`${layer}/output/0`], arrays[`${layer}/grad_output/0`]) };
 }
 
-/** Channels of an array by their effect on the class, the largest first: the sum of output times gradient. */
+/** Channels of an array by their effect on the class, the largest first. */
 function ranked(output, gradient) {
+  const { channels, size } = unranked(output, gradient);
+  channels.sort((left, right) => Math.abs(right.effect) - Math.abs(left.effect));
+  return { channels, size };
+}
+
+/** Channels of an array with their effect on the class: the sum of output times gradient. */
+function unranked(output, gradient) {
   const [, first, second, last] = output?.shape ?? [];
   if (output?.shape.length !== 4) throw new Error("This layer has no grid of features; choose another one.");
   const inside = first === second && last !== second; // channels come last, as in a Swin transformer
@@ -55,6 +70,5 @@ function ranked(output, gradient) {
     if (gradient) map.forEach((value, cell) => (effect += value * gradient.values[at(channel, cell)]));
     return { channel, effect, map };
   });
-  channels.sort((left, right) => Math.abs(right.effect) - Math.abs(left.effect));
   return { channels, size: [height, width] };
 }

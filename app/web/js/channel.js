@@ -2,6 +2,7 @@
 
 import { activationsOf } from "./activations.js";
 import { make } from "./dom.js";
+import { Elsewhere } from "./elsewhere.js";
 import { drawWhole, strongest } from "./featuremap.js";
 import { classesWithout, intervene, sentence } from "./intervention.js";
 import { change, explanation, state } from "./state.js";
@@ -32,9 +33,11 @@ class Viewer {
   #effect = make("p", { class: "help" });
   #switch = make("button", { type: "button", class: "quiet", on: { click: () => this.#toggle() } });
   #dialog = null;
+  #elsewhere;
 
   constructor(layer, size, entries, order) {
     [this.#layer, this.#size, this.#entries, this.#order] = [layer, size, entries, order];
+    this.#elsewhere = new Elsewhere(layer, () => this.#dialog.close());
     const { shape: [height, width] } = explanation().heatmap;
     const scale = SIDE / Math.max(height, width);
     Object.assign(this.#canvas, { width: Math.round(width * scale), height: Math.round(height * scale) });
@@ -43,13 +46,14 @@ class Viewer {
   open(channel) {
     const close = make("button", { type: "button", class: "plain", "aria-label": "Close", textContent: "✕", on: { click: () => this.#dialog.close() } });
     const step = (by, text, name) => make("button", { type: "button", class: "quiet", "aria-label": name, textContent: text, on: { click: () => this.#step(by) } });
-    const body = make("div", { class: "body channel" }, this.#canvas, this.#sentence, this.#places, this.#effect);
+    const body = make("div", { class: "body channel" }, this.#canvas, this.#sentence, this.#places, this.#effect, this.#elsewhere.element);
     const steps = this.#order.length > 1 ? [step(-1, "←", "Previous channel"), step(1, "→", "Next channel")] : [];
     this.#dialog = make("dialog", { "aria-labelledby": "channel-title" }, make("header", {}, this.#title, close), body, make("footer", {}, ...steps, this.#switch));
     this.#dialog.addEventListener("click", (event) => event.target === this.#dialog && this.#dialog.close());
     this.#dialog.addEventListener("keydown", (event) => STEPS[event.key] && this.#step(STEPS[event.key]));
     this.#dialog.addEventListener("close", () => {
       this.#asking?.abort();
+      this.#elsewhere.stop();
       this.#dialog.remove();
     });
     document.body.append(this.#dialog);
@@ -72,6 +76,7 @@ class Viewer {
     this.#places.replaceChildren(...places.map(placeItem));
     if (!places.length) this.#places.replaceChildren(make("li", { textContent: "It is zero everywhere in this picture." }));
     this.#effect.textContent = `Estimated contribution to ${explanation().target.label}: ${signed(effect)}.`;
+    this.#elsewhere.show(channel);
     this.#showSwitch();
     this.#ask();
   }

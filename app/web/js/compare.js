@@ -1,6 +1,7 @@
 // The grid: maps of one picture by models, methods or layers, and classes, with one pointer over all of them.
 
 import { showAgreement } from "./agreement.js";
+import { AT_ONCE } from "./api.js";
 import { Card } from "./card.js";
 import { choicesOf, columnsOf, MOST, prepareChoices, showChoices } from "./choices.js";
 import { announce, byId, isTouched } from "./dom.js";
@@ -11,7 +12,6 @@ import { problemBox } from "./problems.js";
 import { learn, methodNamed, modelName, question } from "./question.js";
 import { askedTarget, change, explained, methodName, onChange, redraws, state } from "./state.js";
 
-const AT_ONCE = 2; // requests
 const USUAL = ["gradcam", "layercam", "saliency"];
 
 /** Cards by their requests; cards whose request stays the same are kept. */
