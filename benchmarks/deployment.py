@@ -99,14 +99,11 @@ def main() -> None:
         for result, _ in got:
             total.add(result)
         results.append((choice, [result.rate for result, _ in got], total, max(memory for _, memory in got)))
-    text = tables(results)
-    if not quick:
-        cases = [
-            {**vars(choice), "rates": rates, "errors": total.errors, "memory": memory}
-            for choice, rates, total, memory in results
-        ]
-        page.save("deployment", {"tables": text, "cases": cases})
-    print(text)
+    cases = [
+        {**vars(choice), "rates": rates, "errors": total.errors, "memory": memory}
+        for choice, rates, total, memory in results
+    ]
+    page.publish("deployment", {"tables": tables(results), "cases": cases}, quick)
 
 
 if __name__ == "__main__":

@@ -98,16 +98,7 @@ def measured(url: str, seconds: float, rounds: int, clients: int = CLIENTS) -> d
         rates.append(rate)
         print(f"p99 {ratios[-1]:.2f} times as long, {rate:.0f} samples/s", file=sys.stderr, flush=True)
     return {
-        "rows": {
-            name: {
-                "rate": total.rate,
-                "p50": 1000 * percentile(total.latencies, 50),
-                "p99": 1000 * percentile(total.latencies, 99),
-                "requests": len(total.latencies),
-                "errors": total.errors,
-            }
-            for name, total in totals.items()
-        },
+        "rows": {name: total.figures for name, total in totals.items()},
         "ratio": median(ratios),
         "samples": median(rates),
         "finished": asyncio.run(finished(url, itertools.chain(forms), clients)),
@@ -135,10 +126,7 @@ def main() -> None:
     quick, seconds, rounds = asked_for(main.__doc__, seconds=5.0, rounds=3)
     with running(SERVE, SERVICE) as server:
         results = measured(server.url, seconds, rounds)
-    text = table(results)
-    if not quick:
-        page.save("fairness", {"tables": text, **results})
-    print(text)
+    page.publish("fairness", {"tables": table(results), **results}, quick)
 
 
 if __name__ == "__main__":

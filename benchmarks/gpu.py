@@ -1,6 +1,5 @@
 """The library beside others and beside plain forward passes, on one CUDA device: `python -m benchmarks.gpu`."""
 
-import argparse
 import sys
 import time
 import warnings
@@ -11,9 +10,9 @@ from typing import Any
 import torch
 
 from benchmarks import page
-from benchmarks.contestants import LIBRARIES, OPTIONS, SEEWHY, contestants, load, workload
+from benchmarks.contestants import LIBRARIES, SEEWHY, contestants, load, workload
 from benchmarks.forwards import COMPILED, EAGER, on_gpu
-from benchmarks.library import MODELS, Case, beside, cases
+from benchmarks.library import Case, asked_for, beside, cases, measurement
 from benchmarks.machine import description
 from benchmarks.rounds import QUICK, Effort, Run, Times, interleaved, ratio
 
@@ -61,12 +60,7 @@ def row(case: Case, times: Times, busy: dict[str, int | None]) -> list[str]:
 
 def main() -> None:
     """Print the table and write the results; with --quick, one round of each, and nothing is written."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--models", nargs="+", default=list(MODELS))
-    parser.add_argument("--methods", nargs="+", default=list(OPTIONS), choices=list(OPTIONS))
-    parser.add_argument("--seconds", type=float, default=5.0, help="for each case; three rounds at least")
-    arguments = parser.parse_args()
+    arguments = asked_for(main.__doc__, 5.0)
     if not torch.cuda.is_available():
         print("no CUDA device")
         return
@@ -77,13 +71,10 @@ def main() -> None:
         for case in cases([name], arguments.methods, BATCHES[:1] if arguments.quick else BATCHES):
             times, busy = timed(case, model, effort)
             rows.append(row(case, times, busy))
-            milliseconds = {contestant: round(median(seconds) * 1000, 3) for contestant, seconds in times.items()}
-            results.append({**vars(case), "rounds": len(times[SEEWHY]), "milliseconds": milliseconds, "busy": busy})
+            results.append({**measurement(case, times), "busy": busy})
             print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
     text = f"{torch.cuda.get_device_name()} in {description(PACKAGES)}\n\n{page.table(HEAD, rows)}"
-    if not arguments.quick:
-        page.save("gpu", {"tables": text, "cases": results})
-    print(text)
+    page.publish("gpu", {"tables": text, "cases": results}, arguments.quick)
 
 
 if __name__ == "__main__":

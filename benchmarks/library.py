@@ -141,17 +141,28 @@ def together(earlier: Mapping[str, Any], results: Sequence[dict[str, Any]], size
     return {"machine": description(), "tables": text, "cases": [by_case[case] for case in listed], "kept_bytes": sizes}
 
 
+def asked_for(purpose: str | None, seconds: float) -> argparse.Namespace:
+    """Return what the command line asks for: models, methods, the seconds for each case, and whether to be quick."""
+    parser = argparse.ArgumentParser(description=purpose)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--methods", nargs="+", default=list(OPTIONS), choices=list(OPTIONS))
+    parser.add_argument("--seconds", type=float, default=seconds, help="for each case; three rounds at least")
+    return parser.parse_args()
+
+
+def measurement(case: Case, times: Times) -> dict[str, Any]:
+    """Return what the results keep of a case: how many rounds there were, and the median milliseconds of each."""
+    milliseconds = {contestant: round(median(seconds) * 1000, 3) for contestant, seconds in times.items()}
+    return {**vars(case), "rounds": len(times[SEEWHY]), "milliseconds": milliseconds}
+
+
 def main() -> None:
     """Print the tables and write the results, with those of earlier runs for what this one does not time.
 
     With --quick, one round of small pictures, and nothing is written.
     """
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--models", nargs="+", default=list(MODELS))
-    parser.add_argument("--methods", nargs="+", default=list(OPTIONS), choices=list(OPTIONS))
-    parser.add_argument("--seconds", type=float, default=Effort.seconds, help="for each case; three rounds at least")
-    arguments = parser.parse_args()
+    arguments = asked_for(main.__doc__, Effort.seconds)
     effort, side = (QUICK, 96) if arguments.quick else (Effort(arguments.seconds), None)
     results: list[dict[str, Any]] = []
     sizes: dict[str, Any] = {}
@@ -162,16 +173,12 @@ def main() -> None:
         for case in cases([name], arguments.methods, BATCHES[:1] if arguments.quick else BATCHES):
             times = timed(case, model, effort, side, rounded if case.method == "gradcam" else None)
             cells = row(case, times)
-            milliseconds = {contestant: round(median(seconds) * 1000, 3) for contestant, seconds in times.items()}
-            results.append({**vars(case), "rounds": len(times[SEEWHY]), "milliseconds": milliseconds, "row": cells})
+            results.append({**measurement(case, times), "row": cells})
             print(" | ".join(cells), file=sys.stderr, flush=True)
         if "gradcam" in arguments.methods:
             sizes[name] = memory(model, side)
     earlier = {} if arguments.quick else page.saved("library", description())
-    whole = together(earlier, results, sizes)
-    if not arguments.quick:
-        page.save("library", whole)
-    print(whole["tables"])
+    page.publish("library", together(earlier, results, sizes), arguments.quick)
 
 
 if __name__ == "__main__":

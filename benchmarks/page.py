@@ -11,36 +11,32 @@ PAGE = ROOT / "docs" / "performance.md"
 RESULTS = Path(__file__).parent / "results"
 PARTS = ("library", "metrics", "proofs", "service", "fairness", "deployment", "threads", "gpu")
 
-MISSING = {
-    "library": "Not measured yet.",
-    "metrics": "Not measured yet.",
-    "proofs": "Not measured yet.",
-    "service": "Not measured yet.",
-    "fairness": "Not measured yet.",
-    "deployment": "Not measured yet.",
-    "threads": "Not measured yet.",
-    "gpu": "Not measured: no machine with a CUDA device has run it yet.",
-}
+MISSING = {"gpu": "Not measured: no machine with a CUDA device has run it yet."}
 
 
-def save(part: str, results: dict[str, Any]) -> None:
-    """Write the results of one benchmark, of which `results["tables"]` goes into the page."""
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{part}.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+def publish(part: str, results: dict[str, Any], quick: bool) -> None:
+    """Print `results["tables"]` of one benchmark, which go into the page; write the results, unless it was quick."""
+    print(results["tables"])
+    if not quick:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{part}.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 def saved(part: str, machine: str) -> dict[str, Any]:
     """Return the results of an earlier run of a benchmark if it ran on such a machine with such software; else none."""
-    file = RESULTS / f"{part}.json"
-    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    results = _results(part)
     return results if results.get("machine") == machine else {}
+
+
+def _results(part: str) -> dict[str, Any]:
+    file = RESULTS / f"{part}.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def filled(text: str) -> str:
     """Return the page with the tables of the results in their places."""
     for part in PARTS:
-        file = RESULTS / f"{part}.json"
-        tables = json.loads(file.read_text(encoding="utf-8"))["tables"] if file.is_file() else MISSING[part]
+        tables = _results(part).get("tables") or MISSING.get(part, "Not measured yet.")
         between = re.compile(rf"(<!-- {part} -->\n).*?(<!-- end of {part} -->\n)", re.DOTALL)
         text, count = between.subn(lambda match, tables=tables: f"{match[1]}\n{tables.strip()}\n\n{match[2]}", text)
         if count != 1:

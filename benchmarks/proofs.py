@@ -17,6 +17,7 @@ from seewhy import LoadedModel, load_model
 from seewhy.app import create_app
 from seewhy.app.settings import Settings
 from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.tasks.pose import predict
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.trial import Trial
 from seewhy.explainers.view import prepare
@@ -38,12 +39,13 @@ def picture() -> bytes:
 
 
 def in_python(model: LoadedModel) -> dict[str, Run]:
-    """Return the methods, and the proofs of a map of Grad-CAM, on a picture that is prepared."""
+    """Return the methods, the proofs of a map of Grad-CAM, and the passes of a proof alone, on a prepared picture."""
     images = prepare(model, picture()).images(model.device)
     explainers = {name: METHODS[name].build({}) for name in METHOD_NAMES}
     attribution = explainers["gradcam"].explain(model, images)
     runs: dict[str, Run] = {name: partial(explainer.explain, model, images) for name, explainer in explainers.items()}
-    return runs | {name: partial(prove, model, images, [attribution], trial) for name, trial in TRIALS.items()}
+    runs |= {name: partial(prove, model, images, [attribution], trial) for name, trial in TRIALS.items()}
+    return runs | {"two forward passes": partial(predict, model, images.repeat(2, 1, 1, 1))}
 
 
 def in_requests() -> dict[str, Run]:
@@ -85,10 +87,7 @@ def main() -> None:
         f"The model alone, {MODEL}, one picture": interleaved(in_python(model), effort),
         "A request, from the JPEG of 512×512 to the PNG": interleaved(in_requests(), effort),
     }
-    text = tables(parts)
-    print(text)
-    if effort is not QUICK:
-        page.save("proofs", {"machine": description(), "times": parts, "tables": text})
+    page.publish("proofs", {"machine": description(), "times": parts, "tables": tables(parts)}, effort is QUICK)
 
 
 if __name__ == "__main__":

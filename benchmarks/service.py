@@ -88,6 +88,12 @@ class Load:
         """Answered requests per second."""
         return len(self.latencies) / self.seconds
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """Answered requests per second and in all, percentiles of their milliseconds, and errors."""
+        p50, p99 = (1000 * percentile(self.latencies, percent) for percent in (50, 99))
+        return {"rate": self.rate, "p50": p50, "p99": p99, "requests": len(self.latencies), "errors": self.errors}
+
     def add(self, part: "Load") -> None:
         """Add what other clients got."""
         self.latencies += part.latencies
@@ -239,15 +245,7 @@ def measured(case: Case, servers: dict[str, Server], seconds: float, rounds: int
         "clients": case.clients,
         "stages": {name: fmean(values) for name, values in totals[SEEWHY].stages.items()},
         "servers": {
-            name: {
-                "rate": total.rate,
-                "ratio": _ratio(rates[SEEWHY], rates[name]),
-                "p50": 1000 * percentile(total.latencies, 50),
-                "p99": 1000 * percentile(total.latencies, 99),
-                "requests": len(total.latencies),
-                "errors": total.errors,
-                "memory": memory[name],
-            }
+            name: {**total.figures, "ratio": _ratio(rates[SEEWHY], rates[name]), "memory": memory[name]}
             for name, total in totals.items()
         },
     }
@@ -308,10 +306,7 @@ def main() -> None:
         for case in CASES:
             results.append(measured(case, servers, seconds, rounds))
             print(results[-1], file=sys.stderr, flush=True)
-    text = tables(results)
-    if not quick:
-        page.save("service", {"tables": text, "cases": results})
-    print(text)
+    page.publish("service", {"tables": tables(results), "cases": results}, quick)
 
 
 if __name__ == "__main__":

@@ -74,10 +74,8 @@ def main() -> None:
     first = median(times[cases[0]])
     rows = [(where, policy or "not set", f"{median(times[where, policy]) / first:.2f}") for where, policy in cases]
     text = f"{description()}\n\n{page.table(('a pass', 'OMP_WAIT_POLICY', 'time'), rows)}"
-    if not arguments.quick:
-        cells = [{"where": where, "policy": policy, "milliseconds": times[where, policy]} for where, policy in cases]
-        page.save("threads", {"tables": text, "cases": cells})
-    print(text)
+    cells = [{"where": where, "policy": policy, "milliseconds": times[where, policy]} for where, policy in cases]
+    page.publish("threads", {"tables": text, "cases": cells}, arguments.quick)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def page(method: Method) -> str:
             "",
         ]
     lines += [*advice(method, "{}.md"), *_facts(method), "", *_calls(method)]
-    lines += ["## Equation", "", title, "", *equations(method), *paper(method)]
+    lines += ["## Equation", "", *equations(method), *paper(method)]
     lines += ["## Options", "", *options(method, method.options), ""]
     lines += ["## Related methods", ""]
     for name in ADVICE[method.name].related:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from seewhy.explainers.core.faithfulness import Faithfulness
-from seewhy.explainers.core.model import Model, must_know_pictures
+from seewhy.explainers.core.model import Model
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.explain import Layers, explainers_of
 from seewhy.explainers.methods.catalogue import get_method
@@ -17,7 +17,7 @@ from seewhy.explainers.trust.choices import AREA, Fill
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.strangers import Strangers
 from seewhy.explainers.trust.trial import Trial
-from seewhy.explainers.view import ViewSource, must_be_several, prepare
+from seewhy.explainers.view import ViewSource, check_series, prepare
 
 NULL = "rotated maps, mirrored maps and maps of other pictures"
 
@@ -49,8 +49,7 @@ def calibrate(
     Raises:
         OptionError: too few pictures.
     """
-    must_know_pictures(model)
-    must_be_several(pictures)
+    check_series(model, pictures, batch_size)
     (explainer,) = explainers_of([get_method(method or model.task.default_method)], layer, options, model.module)
     trial = Trial(proof_area, proof_fill, full=True)
     rows = null_rows(model, explainer, pictures, trial, batch_size)

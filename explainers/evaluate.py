@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from seewhy.explainers.core.ask import Ask
-from seewhy.explainers.core.model import Model, must_know_pictures
+from seewhy.explainers.core.model import Model
 from seewhy.explainers.errors import MaskError, OptionError, PictureError
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.explain import Layers, Target, ask_of, explainers_of
@@ -28,7 +28,7 @@ from seewhy.explainers.trust.choices import CONTROLS, DEFAULT_METRICS
 from seewhy.explainers.trust.metrics.base import Metric
 from seewhy.explainers.trust.metrics.catalogue import build_metrics, entry_of
 from seewhy.explainers.trust.metrics.measure import check_truth, measure
-from seewhy.explainers.view import ViewSource, must_be_several, prepare
+from seewhy.explainers.view import ViewSource, check_series, prepare
 
 Boxes: TypeAlias = Box | Sequence[Box] | None
 """Left, top, right and bottom in pixels of the picture, or several such boxes."""
@@ -84,12 +84,7 @@ def evaluate(
         PictureError, OSError: a picture cannot be read, with ``on_error="raise"``.
         UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
-    must_know_pictures(model)
-    must_be_several(pictures)
-    if batch_size < 1:
-        raise OptionError(f"batch_size is {batch_size}; it must be 1 or more.", field="batch_size")
-    if on_error not in ("raise", "skip"):
-        raise OptionError(f"on_error is {on_error!r}; it must be 'raise' or 'skip'.", field="on_error")
+    check_series(model, pictures, batch_size, on_error, "skip")
     if boxes is not None and masks is not None:
         raise OptionError("Give boxes or masks, not both.", field="masks")
     explainers, built = prepare_evaluation(model, methods, metrics, layer, options, controls)

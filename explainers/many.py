@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from seewhy.explainers.core.ask import Ask
-from seewhy.explainers.core.model import Model, must_know_pictures
+from seewhy.explainers.core.model import Model
 from seewhy.explainers.errors import ExplainerError, OptionError, TargetError
 from seewhy.explainers.explain import Layers, Target, ask_of, explainers_of, layer_paths
 from seewhy.explainers.hooks.selection import module_paths
@@ -24,7 +24,7 @@ from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.choices import AREA, Extent, Fill
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.trial import Trial, trial_of
-from seewhy.explainers.view import View, ViewSource, must_be_several, prepare
+from seewhy.explainers.view import View, ViewSource, check_series, prepare
 
 Failure: TypeAlias = ExplainerError | OSError
 """The errors that belong to one picture of many."""
@@ -170,12 +170,7 @@ def explain_many(
         OptionError, LayerError, TargetError: as `explain`.
         PictureError, OSError: while iterating: a picture that cannot be read, with ``on_error="raise"``.
     """
-    must_know_pictures(model)
-    must_be_several(pictures)
-    if batch_size < 1:
-        raise OptionError(f"batch_size is {batch_size}; it must be 1 or more.", field="batch_size")
-    if on_error not in ("raise", "yield"):
-        raise OptionError(f"on_error is {on_error!r}; it must be 'raise' or 'yield'.", field="on_error")
+    check_series(model, pictures, batch_size, on_error, "yield")
     entry = get_method(method or model.task.default_method)
     (explainer,) = explainers_of([entry], layer, options, model.module)
     if layers := layer_paths(model.module, layer):

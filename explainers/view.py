@@ -37,10 +37,21 @@ class View:
         return self.image[None].to(device)
 
 
-def must_be_several(pictures: object) -> None:
-    """Raise `OptionError` for one picture where several are needed."""
+def check_series(model: object, pictures: object, batch_size: int, on_error: str = "raise", other: str = "") -> None:
+    """Refuse what `prepare` cannot be called for in turn.
+
+    Raises:
+        OptionError: one picture where several are needed, no picture in a pass, or `on_error` neither raises nor is the
+            `other` choice.
+        UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
+    """
+    must_know_pictures(model)
     if isinstance(pictures, str | bytes | os.PathLike | Image.Image) or hasattr(pictures, "read"):
         raise OptionError("Give several pictures, such as a list of paths; `explain` takes one.", field="pictures")
+    if batch_size < 1:
+        raise OptionError(f"batch_size is {batch_size}; it must be 1 or more.", field="batch_size")
+    if on_error not in ("raise", other):
+        raise OptionError(f"on_error is {on_error!r}; it must be 'raise' or {other!r}.", field="on_error")
 
 
 def prepare(model: Model, picture: ViewSource) -> View:

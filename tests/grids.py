@@ -25,6 +25,12 @@ KINDS = (
 )
 """The smallest of each kind of torchvision's classifiers."""
 
+UNLIKE = (
+    *("convnext_tiny", "densenet121", "googlenet", "maxvit_t", "mobilenet_v3_small", "regnet_y_400mf", "resnet18"),
+    *("shufflenet_v2_x0_5", "squeezenet1_1", "swin_t", "vit_b_32"),
+)
+"""Of these, those whose graphs have parts that no other has."""
+
 
 def few(values: Iterable[Any], short: Collection[Any]) -> list[Any]:
     """Return parameters of a test; those that are not in the short run are marked as slow."""

@@ -5,6 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import kubernetes_validate
+import promql_parser
 import pytest
 import yaml
 
@@ -216,25 +217,38 @@ def test_no_service_of_the_cluster_sets_a_setting():
     assert POD["enableServiceLinks"] is False
 
 
-def test_requests_come_from_the_ingress_alone_and_nothing_is_asked_of_others():
+def test_requests_come_from_the_ingress_and_prometheus_alone_and_nothing_is_asked_of_others():
     policy = OBJECTS["NetworkPolicy"]["spec"]
     assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
-    (rule,) = policy["ingress"]
-    (source,) = rule["from"]
-    assert source["namespaceSelector"]["matchLabels"]
-    assert [port["protocol"] for port in rule["ports"]] == ["TCP"]
+    names = []
+    for rule in policy["ingress"]:
+        (source,) = rule["from"]
+        names += source["namespaceSelector"]["matchLabels"].values()
+        assert [port["protocol"] for port in rule["ports"]] == ["TCP"]
+    assert names == ["ingress-nginx", "monitoring"]
     assert policy["egress"] == []
 
 
 def test_pods_become_more_under_load_and_never_too_few():
     scaling = OBJECTS["HorizontalPodAutoscaler"]["spec"]
     assert 2 <= scaling["minReplicas"] < scaling["maxReplicas"]
-    (metric,) = scaling["metrics"]
-    assert metric["resource"]["name"] == "cpu"
-    assert metric["resource"]["target"]["averageUtilization"] < 100
     assert "replicas" not in OBJECTS["Deployment"]["spec"]  # which would undo the scaling with each deployment
     assert OBJECTS["Deployment"]["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     assert OBJECTS["PodDisruptionBudget"]["spec"]["maxUnavailable"] < scaling["minReplicas"]
+
+
+def test_pods_become_more_when_pictures_wait():
+    (metric,) = OBJECTS["HorizontalPodAutoscaler"]["spec"]["metrics"]
+    name, target = metric["pods"]["metric"]["name"], metric["pods"]["target"]
+    assert 0 < int(target["averageValue"]) < DEFAULTS.queue_size / 2  # before requests are refused
+    assert int(target["averageValue"]) == DEFAULTS.max_batch
+    assert f"\n# TYPE {name} gauge\n" in create_app(DEFAULTS).test_client().get("/metrics").text
+    (rule,) = yaml.safe_load((ROOT / "deploy" / "prometheus-adapter.yaml").read_text())["rules"]["custom"]
+    vector = promql_parser.parse(rule["seriesQuery"])
+    assert vector.name == name
+    assert {matcher.name for matcher in vector.matchers.matchers} == set(rule["resources"]["overrides"])
+    query = rule["metricsQuery"].replace("<<.Series>>", name).replace("<<.GroupBy>>", "pod")
+    promql_parser.parse(query.replace("<<.LabelMatchers>>", 'namespace="default"'))
 
 
 def test_a_check_looks_for_dangerous_code_and_known_holes():

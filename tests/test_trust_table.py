@@ -8,6 +8,8 @@ from PIL import Image
 from torch import nn
 
 from seewhy import wrap_model
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.methods.cam.scorecam import SSCAM
 from seewhy.explainers.methods.catalogue import METHODS
 from tests.explainers.test_evaluate import LABELS, Brightness
 from tools.trust import table
@@ -84,18 +86,26 @@ def test_methods_of_a_network_suit_it_and_are_quick(colours):
     assert not {"drise", "legrad", "rise"} & methods.keys()
 
 
+def test_methods_are_named_with_their_options():
+    assert table.explainer_of("sscam:samples=4,std=1") == SSCAM(samples=4, std=1)
+    *_, costly = table.left_out([numbers(**{"sscam:samples=4": [0.5]})])
+    assert "sscam" not in costly
+    with pytest.raises(OptionError, match="samples"):
+        table.explainer_of("sscam:samples")
+
+
 @pytest.mark.slow
 def test_methods_are_added_to_those_that_were_measured_alike(colours, tmp_path):
     file, (model, pictures) = tmp_path / "colours.json", colours
-    table.measure(model, pictures, {"edges": METHODS["edges"]}, file)
-    table.measure(model, pictures, {"hirescam": METHODS["hirescam"]}, file)
+    table.measure(model, pictures, {"edges": table.explainer_of("edges")}, file)
+    table.measure(model, pictures, {"hirescam": table.explainer_of("hirescam")}, file)
     document = json.loads(file.read_text())
     assert (document["pictures"], list(document["methods"])) == (4, ["edges", "hirescam"])
     row = document["methods"]["hirescam"]
     assert row["sanity"]["pictures"] == 2
     assert row["values"].keys() == table.COLUMNS.keys()
     assert min(row["values"]["gridpg"][:3]) > 0.9
-    table.measure(model, [*pictures, pictures[0]], {"edges": METHODS["edges"]}, file)
+    table.measure(model, [*pictures, pictures[0]], {"edges": table.explainer_of("edges")}, file)
     assert list(json.loads(file.read_text())["methods"]) == ["edges"]
 
 

@@ -5,6 +5,8 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from seewhy import list_methods
+
 LAYERS = {
     "efficientnet_lite0": ("blocks.0", "blocks.4"),
     "efficientnet_lite1": ("blocks.0", "blocks.4"),
@@ -21,66 +23,38 @@ UNTRAINED = ("mnasnet0_5", "mobilenet_v3_small", "shufflenet_v2_x0_5")
 
 PICTURES = ("cat.png", "coffee.png", "rocket.png")
 
-METHODS: dict[str, dict[str, str]] = {
+OPTIONS: dict[str, dict[str, str]] = {
     "ablationcam": {"layer": "early"},
-    "attention-rollout": {},
-    "attnlrp": {},
     "blur-ig": {"steps": "4"},
-    "cam": {},
-    "centre": {},
-    "chefer": {},
     "dave": {"samples": "3"},
-    "deconvnet": {},
-    "deeplift": {},
     "dff": {"iterations": "20"},
     "drise": {"samples": "24", "cells": "4"},
-    "edges": {},
-    "eigencam": {},
-    "eigengradcam": {},
-    "excitation-backprop": {},
     "expected-gradients": {"samples": "4"},
     "extremal-perturbation": {"steps": "5"},
     "feature-ablation": {"segments": "12"},
-    "fem": {},
-    "finercam": {},
-    "fullgrad": {},
-    "gradcam": {},
     "gradcam++": {"layer": "early"},
-    "gradcam-elementwise": {},
     "grid-saliency": {"steps": "5"},
-    "guided-backprop": {},
-    "guided-gradcam": {},
     "guided-ig": {"steps": "4"},
-    "hirescam": {},
-    "input-x-gradient": {},
     "integrated-gradients": {"steps": "4"},
     "iscam": {"layer": "early", "samples": "2"},
     "kernel-shap": {"segmentation": "grid", "segments": "12", "samples": "40"},
-    "kpcacam": {},
     "layercam": {"layer": "late"},
-    "legrad": {},
     "lime": {"segmentation": "grid", "segments": "12", "samples": "30"},
-    "lrp": {},
-    "odam": {},
     "occlusion": {"patch": "64", "stride": "64"},
-    "random": {},
-    "recipro-cam": {},
-    "refinecam": {},
     "rise": {"samples": "24", "probability": "0.8"},
-    "saliency": {},
     "scorecam": {"layer": "early"},
-    "shapleycam": {},
     "smoothgrad": {"samples": "4"},
     "smoothgradcam++": {"samples": "4"},
     "sobol": {"cells": "4", "samples": "2"},
     "sscam": {"layer": "early", "samples": "2"},
     "vargrad": {"samples": "4"},
-    "votes": {},
-    "votes-detail": {},
     "xgradcam": {"sign": "signed"},
     "xrai": {"steps": "3"},
 }
-"""All methods, with options that make them quick."""
+"""Options that make methods quick."""
+
+METHODS = {name: OPTIONS.get(name, {}) for name in sorted(list_methods())}
+"""All methods, with their options."""
 
 LONG: dict[str, dict[str, str]] = {
     "integrated-gradients": {"steps": "50"},

@@ -6,7 +6,6 @@ processors with the service, so they are as small as they can be.
 """
 
 import asyncio
-import signal
 import time
 from collections import Counter
 from contextlib import suppress
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import free_port, start
+from tools.service import service
 
 CLIENTS = 32
 FACTOR = 4
@@ -67,13 +66,8 @@ class Report:
 
 def overload(seconds: float) -> Report:
     """Find the capacity, and send so many times as much for so many seconds."""
-    port = free_port()
-    process = start(port, SEEWHY_DEADLINE=str(DEADLINE), SEEWHY_LOG_LEVEL="error")
-    try:
-        return asyncio.run(_overload(port, seconds))
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+    with service(SEEWHY_DEADLINE=str(DEADLINE)) as running:
+        return asyncio.run(_overload(running.port, seconds))
 
 
 async def _overload(port: int, seconds: float) -> Report:

@@ -335,7 +335,7 @@ def _xrai(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -
     from captum.attr import IntegratedGradients
     from saliency.core.xrai import XRAI
 
-    from seewhy.explainers.methods.gradient.xrai import regions
+    from seewhy.explainers.methods.gradient.xrai import regions_at_scales
 
     maps = []
     for image, target in zip(images, targets, strict=True):
@@ -345,7 +345,8 @@ def _xrai(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -
             total += (
                 IntegratedGradients(model).attribute(image[None].requires_grad_(), **options)[0].sum(dim=0).detach()
             )
-        ranked, _ = XRAI._xrai((total / 2).numpy(), list(regions(image).numpy()), min_pixel_diff=5)
+        regions = [region.numpy() for masks in regions_at_scales(image) for region in masks]
+        ranked, _ = XRAI._xrai((total / 2).numpy(), regions, min_pixel_diff=5)
         maps.append(torch.as_tensor(ranked))
     return torch.stack(maps)
 

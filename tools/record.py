@@ -19,13 +19,11 @@ import hashlib
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -56,11 +54,11 @@ from seewhy import (
     wrap_model,
 )
 from tests import nets
-from tests.app.serving import free_port, start
 from tools import questions
 from tools.documents import Reader, binary_tensors, decoded, differences, load, write
 from tools.load import METHODS
 from tools.questions import CAT, COFFEE, EXAMPLES, HEADER, PICTURES, UNTRAINED, Question, question
+from tools.service import service
 
 COMMAND = "seewhy.app.cli"
 """The module that is the command `seewhy`."""
@@ -158,18 +156,6 @@ class Place:
         return {"text": repr(result), **{path.suffix: decoded(path.suffix[1:], path.read_bytes()) for path in paths}}
 
 
-@contextmanager
-def service(folder: Path, **settings: str) -> Iterator[Place]:
-    """Run a service."""
-    port = free_port()
-    process = start(port, SEEWHY_LOG_LEVEL="error", **settings)
-    try:
-        yield Place(f"http://127.0.0.1:{port}", folder)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(120)
-
-
 def routes(place: Place) -> Answers:
     """Ask every route that is read."""
     described = requests.get(f"{place.url}/openapi.json", timeout=60).json()
@@ -190,14 +176,15 @@ def limits(place: Place) -> Answers:
     """Ask services whose limits are narrow."""
     keys = place.folder / "keys.toml"
     keys.write_text(f'tester = "sha256:{hashlib.sha256(KEY.encode()).hexdigest()}"\n')
-    with service(place.folder, **NARROW, SEEWHY_API_KEYS=str(keys), SEEWHY_DEADLINE="3600") as narrow:
+    with service(**NARROW, SEEWHY_API_KEYS=str(keys), SEEWHY_DEADLINE="3600") as running:
+        narrow = Place(running.url, place.folder)
         for name, arguments in questions.limits(f"Bearer {KEY}"):
             yield narrow.ask((name, arguments))
         keys.unlink()
         yield "keys that are gone", narrow.ask(question("GET /methods", Authorization=f"Bearer {KEY}"))[1]
-    with service(place.folder, SEEWHY_DEADLINE="0.001") as hasty:
+    with service(SEEWHY_DEADLINE="0.001") as running:
         for path in ("/explain", "/predict", "/hooks/trace"):
-            yield f"{path} in no time", hasty.ask(question(path))[1]
+            yield f"{path} in no time", Place(running.url, place.folder).ask(question(path))[1]
 
 
 def command(place: Place) -> Answers:
@@ -351,7 +338,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(folder)
-        with service(folder, SEEWHY_DEADLINE="3600") as place:
+        with service(SEEWHY_DEADLINE="3600") as running:
+            place = Place(running.url, folder)
             for group in options.only or GROUPS:
                 started = time.monotonic()
                 reader = Reader(

@@ -11,11 +11,12 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 
-from tests.app.serving import free_port, recovery, start
+from tests.app.serving import recovery
 from tools.faults import faults
 from tools.faults import table as table_of_faults
 from tools.load import MAX_MODELS, MODELS, questions
 from tools.overload import DEADLINE, FACTOR, overload
+from tools.service import service
 from tools.soak import THREADS, soak
 from tools.tables import print_tables, write_tables
 
@@ -80,13 +81,8 @@ def crowd(wrong: list[str], seconds: float) -> Iterator[str]:
 
 def killed(wrong: list[str], times: int = 5) -> float:
     """Kill the only process that answers, some times; return the median of the seconds until pictures are answered."""
-    port = free_port()
-    process = start(port, SEEWHY_LOG_LEVEL="error")
-    try:
-        seconds = statistics.median(recovery(process, port) for _ in range(times))
-    finally:
-        process.terminate()
-        process.wait(60)
+    with service() as running:
+        seconds = statistics.median(recovery(running.process, running.port) for _ in range(times))
     if seconds > MOST_SECONDS:
         wrong.append(f"after kill -9 the service took {seconds:.1f} s")
     return seconds

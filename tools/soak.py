@@ -13,8 +13,6 @@ grew is told by the lowest of a quarter of the run, which a leak raises and a sw
 
 import io
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,8 +31,9 @@ from torchvision.models import get_model
 from seewhy.app.system.allocator import REST_SECONDS
 from tests import nets
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import children, free_port, start
+from tests.app.serving import children, figures
 from tools.load import MAX_MODELS, METHODS, MODELS, PICTURES, UNTRAINED, Question, order, questions
+from tools.service import Service, service
 
 THREADS = 32
 
@@ -147,24 +146,21 @@ class State:
     hooks: int = 0
 
 
-def state(process: "subprocess.Popen[bytes]", base: str) -> State:
+def state(running: Service) -> State:
     """Return what a server holds at the end of a rest, and the least memory of that time."""
     levels = []
     for _ in range(round(REST * SAMPLES_PER_SECOND)):
         time.sleep(1 / SAMPLES_PER_SECOND)
-        levels.append(sum(_status(pid, "VmRSS") for pid in _processes(process)) * 1024)
-    snapshot = State(resident=min(levels))
-    for line in requests.get(f"{base}/metrics", timeout=60).text.splitlines():
-        if line.startswith("seewhy_hooks{"):
-            snapshot.hooks += int(float(line.split()[-1]))
-    for pid in _processes(process):
+        levels.append(sum(_status(pid, "VmRSS") for pid in _processes(running)) * 1024)
+    snapshot = State(resident=min(levels), hooks=int(sum(figures(running.url, "seewhy_hooks{"))))
+    for pid in _processes(running):
         snapshot.threads += _status(pid, "Threads")
         snapshot.files += len(os.listdir(f"/proc/{pid}/fd"))
     return snapshot
 
 
-def _processes(process: "subprocess.Popen[bytes]") -> list[int]:
-    return [process.pid, *children(process.pid)]
+def _processes(running: Service) -> list[int]:
+    return [running.process.pid, *children(running.process.pid)]
 
 
 def _status(pid: int, name: str) -> int:
@@ -284,56 +280,36 @@ def soak(
     """Send that many requests, after one of each kind alone, and return what came of it."""
     with tempfile.TemporaryDirectory() as folder:
         write_weights(Path(folder))
-        port = free_port()
-        process = start(
-            port,
-            SEEWHY_WEIGHTS_DIR=folder,
-            SEEWHY_MAX_MODELS=str(max_models),
-            SEEWHY_MAX_IN_FLIGHT="128",
-            SEEWHY_QUEUE_SIZE="1000",
-            SEEWHY_DEADLINE="300",
-            SEEWHY_LOG_LEVEL="error",
-        )
-        try:
+        limits = {"MAX_MODELS": max_models, "MAX_IN_FLIGHT": 128, "QUEUE_SIZE": 1000, "DEADLINE": 300}
+        settings = {f"SEEWHY_{name}": str(value) for name, value in limits.items()}
+        with service(SEEWHY_WEIGHTS_DIR=folder, **settings) as running:
             kinds = questions(models, methods)
             sequence = order(kinds, count, max_models, seed)
-            return _soaked(process, f"http://127.0.0.1:{port}", kinds, sequence, threads, models[::-1])
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(120)
+            return _soaked(running, kinds, sequence, threads, models[::-1])
 
 
 def _soaked(
-    process: "subprocess.Popen[bytes]",
-    base: str,
-    kinds: Sequence[Question],
-    sequence: Sequence[Question],
-    threads: int,
-    models: Sequence[str],
+    running: Service, kinds: Sequence[Question], sequence: Sequence[Question], threads: int, models: Sequence[str]
 ) -> Report:
     count = len(sequence)
     report = Report(count=count)
-    clients = Clients(base, report)
+    clients = Clients(running.url, report)
     clients.ask_alone(kinds)
     started = time.monotonic()
     step = max(2 * threads, count // PAUSES)
     with ThreadPoolExecutor(threads) as pool:
         for first in range(0, count, step):
-            asking, loads = sequence[first : first + step], _loads(base)
+            asking, loads = sequence[first : first + step], _loads(running)
             for _ in pool.map(clients.ask, asking):
                 pass
-            report.loads += _loads(base) - loads
+            report.loads += _loads(running) - loads
             clients.settle(models)
-            report.states.append(snapshot := state(process, base))
+            report.states.append(snapshot := state(running))
             print(f"{first + len(asking):,} requests, {snapshot.resident / 1e6:,.0f} MB", file=sys.stderr, flush=True)
     report.seconds = time.monotonic() - started
     return report
 
 
-def _loads(base: str) -> int:
+def _loads(running: Service) -> int:
     """Return how often the service has loaded a model."""
-    name, lines = (
-        "seewhy_model_load_duration_seconds_count{",
-        requests.get(f"{base}/metrics", timeout=60).text.splitlines(),
-    )
-    return sum(int(float(line.split()[-1])) for line in lines if line.startswith(name))
+    return int(sum(figures(running.url, "seewhy_model_load_duration_seconds_count{")))

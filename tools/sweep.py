@@ -21,6 +21,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from seewhy.explainers.hooks.session import HookSession
+from tools.tables import printed
 
 NAMES: list[str] = torchvision.models.list_models(module=torchvision.models)
 SIDES = (32, 64, 75, 96, 128, 160, 192, 224, 299)
@@ -386,10 +387,7 @@ def main(arguments: list[str] | None = None) -> None:
             took = time.monotonic() - start
             print(f"{number}/{len(names)} {name}: {row.equal} of {row.modules} equal, {took:.1f} s", file=sys.stderr)
 
-    lines = []
-    for line in table(rows(), options.bare is not None):
-        print(line, flush=True)
-        lines.append(line)
+    lines = printed(table(rows(), options.bare is not None))
     if options.write:
         words = sys.argv[1:] if arguments is None else arguments
         PAGE.write_text(page(lines, " ".join(["python -m tools.sweep", *words]), options.bare), encoding="utf-8")

@@ -10,31 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
+from seewhy.app.answers import schemas
 from seewhy.app.answers.png import encode_png
-from seewhy.app.answers.schemas import (
-    AgreementAnswer,
-    AnyPrediction,
-    AnyTarget,
-    BoxAnswer,
-    BoxTargetAnswer,
-    DetectAnswer,
-    DrawnAnswer,
-    EvaluateAnswer,
-    ExplainAnswer,
-    ExplainedHeatmapAnswer,
-    ExplanationAnswer,
-    MethodIdentity,
-    MethodValuesAnswer,
-    ModelIdentity,
-    PredictAnswer,
-    PredictionAnswer,
-    RegionAnswer,
-    SegmentAnswer,
-    SegmentTargetAnswer,
-    TargetAnswer,
-    ValueAnswer,
-    ValueTargetAnswer,
-)
 from seewhy.app.answers.stream import Body, file_parts, json_parts
 from seewhy.app.errors import AnswerTooLargeError
 from seewhy.app.memory.account import current as account
@@ -70,11 +47,11 @@ from seewhy.explainers.tasks.values import ValuePrediction
 from seewhy.explainers.trust.proof import proof_arrays
 from seewhy.models import LoadedModel
 
-_ANSWERS: dict[type[Prediction], tuple[type[AnyPrediction], type[AnyTarget]]] = {
-    ClassPrediction: (PredictionAnswer, TargetAnswer),
-    ValuePrediction: (ValueAnswer, ValueTargetAnswer),
-    RegionPrediction: (SegmentAnswer, SegmentTargetAnswer),
-    BoxPrediction: (BoxAnswer, BoxTargetAnswer),
+_ANSWERS: dict[type[Prediction], tuple[type[schemas.AnyPrediction], type[schemas.AnyTarget]]] = {
+    ClassPrediction: (schemas.PredictionAnswer, schemas.TargetAnswer),
+    ValuePrediction: (schemas.ValueAnswer, schemas.ValueTargetAnswer),
+    RegionPrediction: (schemas.SegmentAnswer, schemas.SegmentTargetAnswer),
+    BoxPrediction: (schemas.BoxAnswer, schemas.BoxTargetAnswer),
 }
 """Schemas of a prediction, and of the same prediction as a target; both have fields with its names."""
 
@@ -88,10 +65,10 @@ _ENCODED_BYTES = 12
 """Bytes per pixel of a drawing as PNG, as base64 and within JSON."""
 
 
-def evaluation_document(result: EvaluateResult) -> EvaluateAnswer:
+def evaluation_document(result: EvaluateResult) -> schemas.EvaluateAnswer:
     """Return the answer of /evaluate."""
     methods = [
-        MethodValuesAnswer(
+        schemas.MethodValuesAnswer(
             **identity_of(name, explainer).model_dump(),
             control=is_control(explainer),
             values={
@@ -102,19 +79,19 @@ def evaluation_document(result: EvaluateResult) -> EvaluateAnswer:
         )
         for name, explainer in result.explainers.items()
     ]
-    return EvaluateAnswer(
+    return schemas.EvaluateAnswer(
         **head_of(result), target=target_answer(result.target), metrics=list(result.columns), methods=methods
     )
 
 
-def predict_document(result: PredictResult) -> PredictAnswer:
+def predict_document(result: PredictResult) -> schemas.PredictAnswer:
     """Return the answer of /predict."""
-    return PredictAnswer(model=model_identity(result.model), predictions=ranked(result.predictions))
+    return schemas.PredictAnswer(model=model_identity(result.model), predictions=ranked(result.predictions))
 
 
-def detect_document(result: DetectResult) -> DetectAnswer:
+def detect_document(result: DetectResult) -> schemas.DetectAnswer:
     """Return the answer of /detect."""
-    return DetectAnswer(model=model_identity(result.model), boxes=list(result.boxes))
+    return schemas.DetectAnswer(model=model_identity(result.model), boxes=list(result.boxes))
 
 
 def explain_body(result: ExplainResult, form: Format, values: bool | Literal["map"], settings: Settings) -> Body:
@@ -240,14 +217,14 @@ def json_documents(
     return documents
 
 
-def _document(result: ExplainResult, with_map: bool) -> ExplainAnswer:
+def _document(result: ExplainResult, with_map: bool) -> schemas.ExplainAnswer:
     style = _fitting(result.style, 1)
     answers = []
     for explanation in result.explanations:
         result.deadline.check()
         answers.append(_explanation(explanation, result, style, with_map))
     methods = [identity_of(method.name, explainer) for method, explainer in result.methods]
-    return ExplainAnswer(
+    return schemas.ExplainAnswer(
         **head_of(result),
         method=methods[0],
         methods=methods,
@@ -258,13 +235,15 @@ def _document(result: ExplainResult, with_map: bool) -> ExplainAnswer:
     )
 
 
-def _explanation(explanation: Explanation, result: ExplainResult, style: Style, with_map: bool) -> ExplanationAnswer:
+def _explanation(
+    explanation: Explanation, result: ExplainResult, style: Style, with_map: bool
+) -> schemas.ExplanationAnswer:
     with result.timings.stage("render"):
         overlay = explanation.draw(style)
     with result.timings.stage("encode"):
         png = encode(overlay, "png")
     heatmap, colours = _heatmap(explanation, style, with_map)
-    return ExplanationAnswer(
+    return schemas.ExplanationAnswer(
         method=explanation.method,
         target=target_answer(explanation.target),
         against=None if explanation.against is None else target_answer(explanation.against),
@@ -273,7 +252,8 @@ def _explanation(explanation: Explanation, result: ExplainResult, style: Style, 
         overlay=data_url(png),
         diagnostics=list(explanation.diagnostics),
         regions=[
-            RegionAnswer(gain=region.gain, predictions=ranked(region.predictions)) for region in explanation.regions
+            schemas.RegionAnswer(gain=region.gain, predictions=ranked(region.predictions))
+            for region in explanation.regions
         ],
         **({} if explanation.outside is None else {"outside": explanation.outside}),
         **({} if explanation.proof is None else {"proof": explanation.proof}),
@@ -291,10 +271,10 @@ def layers_of(result: ExplainResult) -> tuple[str, ...]:
     return tuple(dict.fromkeys(layer for explanation in result.explanations for layer in explanation.layers))
 
 
-def _agreement(explanations: list[Explanation]) -> list[AgreementAnswer]:
+def _agreement(explanations: list[Explanation]) -> list[schemas.AgreementAnswer]:
     """Return the agreement of the maps of each pair of methods for each class."""
     return [
-        AgreementAnswer(target=first.target.name, methods=(first.method, second.method), rank_correlation=value)
+        schemas.AgreementAnswer(target=first.target.name, methods=(first.method, second.method), rank_correlation=value)
         for first, second, value in agreeing(explanations)
     ]
 
@@ -320,11 +300,13 @@ def _caption(explanation: Explanation, result: ExplainResult) -> str:
     return f"{explanation.method}: {text}" if len(result.methods) > 1 else text
 
 
-def _heatmap(explanation: Explanation, style: Style, with_map: bool) -> tuple[ExplainedHeatmapAnswer, DrawnAnswer]:
+def _heatmap(
+    explanation: Explanation, style: Style, with_map: bool
+) -> tuple[schemas.ExplainedHeatmapAnswer, schemas.DrawnAnswer]:
     geometry, signed = explanation.geometry, explanation.signed
     raw = geometry.scaled(*explanation.picture.size).lay_back(explanation.map)
     numbers = {"map": geometry.covering(explanation.map).tolist()} if with_map else {}
-    heatmap = ExplainedHeatmapAnswer(
+    heatmap = schemas.ExplainedHeatmapAnswer(
         shape=(geometry.height, geometry.width),
         min=float(raw.min()),
         max=float(raw.max()),
@@ -333,13 +315,13 @@ def _heatmap(explanation: Explanation, style: Style, with_map: bool) -> tuple[Ex
         **numbers,
     )
     low, high = value_range(raw, signed, ends(explanation.map, style.scale))
-    return heatmap, DrawnAnswer(colormap=style.colormap or default_colormap(signed), low=low, high=high)
+    return heatmap, schemas.DrawnAnswer(colormap=style.colormap or default_colormap(signed), low=low, high=high)
 
 
-def identity_of(name: str, explainer: Explainer) -> MethodIdentity:
+def identity_of(name: str, explainer: Explainer) -> schemas.MethodIdentity:
     """Return a method by its name and its options."""
     options = {option: value for option, value in asdict(explainer).items() if option != "layers"}
-    return MethodIdentity(name=name, options=options)
+    return schemas.MethodIdentity(name=name, options=options)
 
 
 def head_of(result: Result) -> dict[str, Any]:
@@ -347,9 +329,9 @@ def head_of(result: Result) -> dict[str, Any]:
     return {"model": model_identity(result.model), "timings_ms": result.timings.milliseconds, "versions": VERSIONS}
 
 
-def model_identity(model: LoadedModel) -> ModelIdentity:
+def model_identity(model: LoadedModel) -> schemas.ModelIdentity:
     """Return the identity of a model."""
-    return ModelIdentity(
+    return schemas.ModelIdentity(
         name=model.name,
         weights=model.weights,
         sha256=model.sha256,
@@ -363,12 +345,12 @@ def data_url(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
 
 
-def ranked(predictions: Sequence[Prediction]) -> list[AnyPrediction]:
+def ranked(predictions: Sequence[Prediction]) -> list[schemas.AnyPrediction]:
     """Return predictions for an answer."""
     return [_ANSWERS[type(row)][0].model_validate(row, from_attributes=True) for row in predictions]
 
 
-def target_answer(target: Prediction) -> AnyTarget:
+def target_answer(target: Prediction) -> schemas.AnyTarget:
     """Return the target of a response."""
     return _ANSWERS[type(target)][1].model_validate(target, from_attributes=True)
 

@@ -8,7 +8,7 @@ from seewhy.explainers.trust.proof import Grade
 from seewhy.explainers.trust.sentences import WARNINGS
 
 GRADES: dict[Grade, str] = {
-    "supported": "The map does better than 95 % of those that cannot depend on the picture: the marked part matters most.",
+    "supported": "The map does better than 95 % of those that cannot depend on the picture: what it marks counts.",
     "partly supported": "It does better than 80 % of them, or than 95 % but has one of the warnings about the method.",
     "spread": "No quarter decides by itself, but without the marked one the probability falls to half or less.",
     "not supported": "The map does no better than those that cannot depend on the picture.",

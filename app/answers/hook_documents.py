@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import BaseModel
 
+from seewhy.app.answers import schemas
 from seewhy.app.answers.documents import (
     data_url,
     drawn_bytes,
@@ -17,16 +18,6 @@ from seewhy.app.answers.documents import (
     ranked,
     take_heatmaps,
     target_answer,
-)
-from seewhy.app.answers.schemas import (
-    CaptureAnswer,
-    CapturedAnswer,
-    DifferenceAnswer,
-    HeatmapAnswer,
-    InterveneAnswer,
-    SideAnswer,
-    SweepAnswer,
-    TraceAnswer,
 )
 from seewhy.app.answers.stream import Body, file_parts, json_parts
 from seewhy.app.pipeline.choices import CaptureFormat, Drawing, InterveneFormat, TraceFormat
@@ -48,7 +39,7 @@ def trace_body(result: TraceResult, form: TraceFormat) -> bytes:
     """Return the body of a timeline in a format."""
     if form == "json":
         trace = result.trace
-        return _json(TraceAnswer(**_head(result), summary=trace.summary, events=list(trace.events)))
+        return _json(schemas.TraceAnswer(**_head(result), summary=trace.summary, events=list(trace.events)))
     title = f"{result.model.name}: {result.target.label} {result.target.text}"
     with result.timings.stage("render"):
         return result.trace.drawn(form, title)
@@ -63,8 +54,8 @@ def capture_body(result: CaptureResult, form: CaptureFormat, options: CaptureOpt
     """
     if form == "json":
         rows = result.capture.tensors
-        tensors = [CapturedAnswer.model_validate(tensor, from_attributes=True) for tensor in rows]
-        return _json(CaptureAnswer(**_head(result), tensors=tensors))
+        tensors = [schemas.CapturedAnswer.model_validate(tensor, from_attributes=True) for tensor in rows]
+        return _json(schemas.CaptureAnswer(**_head(result), tensors=tensors))
     if form == "npz" or form == "safetensors":
         with result.timings.stage("encode"):
             return file_parts(result.capture.file(form))
@@ -109,7 +100,7 @@ def sweep_body(result: SweepResult, form: InterveneFormat, options: InterveneOpt
     sweep, picture = result.sweep, result.picture
     if form == "json":
         content = {"layer": sweep.layer, "edit": sweep.edit, "channels": list(sweep.channels)}
-        return _json(SweepAnswer(**_head(result), **content, predictions=ranked(result.top)))
+        return _json(schemas.SweepAnswer(**_head(result), **content, predictions=ranked(result.top)))
 
     def sheet() -> Image.Image:
         drawing = sweep_sheet(sweep, options.top, picture.picture, picture.geometry, result.style)
@@ -148,14 +139,16 @@ def _heatmaps(intervention: Intervention, is_exact: bool) -> tuple[list[NDArray[
     return heatmaps, max(float(np.abs(values).max()) for values in heatmaps[:2]) or 1.0
 
 
-def _intervention_answer(result: InterveneResult, panel: bytes) -> InterveneAnswer:
+def _intervention_answer(result: InterveneResult, panel: bytes) -> schemas.InterveneAnswer:
     intervention = result.intervention
     before, after, geometry = intervention.before, intervention.after, intervention.before.geometry
     heatmaps = [
-        HeatmapAnswer(shape=(geometry.height, geometry.width), min=float(heatmap.min()), max=float(heatmap.max()))
+        schemas.HeatmapAnswer(
+            shape=(geometry.height, geometry.width), min=float(heatmap.min()), max=float(heatmap.max())
+        )
         for heatmap in _heatmaps(intervention, is_exact=False)[0]
     ]
-    return InterveneAnswer(
+    return schemas.InterveneAnswer(
         **head_of(result),
         method=identity_of(result.method.name, result.explainer),
         layers=list(before.layers),
@@ -163,7 +156,7 @@ def _intervention_answer(result: InterveneResult, panel: bytes) -> InterveneAnsw
         edits=list(intervention.edits),
         before=_side(before, heatmaps[0]),
         after=_side(after, heatmaps[1]),
-        difference=DifferenceAnswer(
+        difference=schemas.DifferenceAnswer(
             score=intervention.score_change, probability=intervention.probability_change, heatmap=heatmaps[2]
         ),
         applied=list(intervention.applied),
@@ -171,8 +164,8 @@ def _intervention_answer(result: InterveneResult, panel: bytes) -> InterveneAnsw
     )
 
 
-def _side(explanation: Explanation, heatmap: HeatmapAnswer) -> SideAnswer:
-    return SideAnswer(
+def _side(explanation: Explanation, heatmap: schemas.HeatmapAnswer) -> schemas.SideAnswer:
+    return schemas.SideAnswer(
         target=target_answer(explanation.target),
         predictions=ranked(explanation.predictions),
         heatmap=heatmap,

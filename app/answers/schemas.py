@@ -111,6 +111,14 @@ class DetectAnswer(BaseModel):
     boxes: list[DetectedBox] = Field(description="The boxes that the detector finds, in order of score.")
 
 
+class WorkAnswer(BaseModel):
+    """The members of all answers that say how long the work has taken."""
+
+    model: ModelIdentity
+    timings_ms: dict[str, float]
+    versions: dict[str, str]
+
+
 class MethodIdentity(BaseModel):
     """A method and its options."""
 
@@ -213,18 +221,15 @@ class AgreementAnswer(BaseModel):
     )
 
 
-class ExplainAnswer(BaseModel):
+class ExplainAnswer(WorkAnswer):
     """Answer of POST /explain with format=json."""
 
-    model: ModelIdentity
     method: MethodIdentity = Field(description="The first method.")
     methods: list[MethodIdentity] = Field(description="All methods, with their options.")
     agreement: list[AgreementAnswer] = Field(description="One per pair of methods and class.")
     layers: list[str]
     predictions: list[AnyPrediction]
     explanations: list[ExplanationAnswer]
-    timings_ms: dict[str, float]
-    versions: dict[str, str]
 
 
 class PatchMapAnswer(BaseModel):
@@ -259,21 +264,17 @@ class MethodValuesAnswer(MethodIdentity):
     reasons: dict[str, str] = Field(description="For metrics that cannot measure the method: the reason.")
 
 
-class EvaluateAnswer(BaseModel):
+class EvaluateAnswer(WorkAnswer):
     """Answer of POST /evaluate."""
 
-    model: ModelIdentity
     target: AnyTarget
     metrics: list[Column] = Field(description="The metrics, and which values are better.")
     methods: list[MethodValuesAnswer]
-    timings_ms: dict[str, float]
-    versions: dict[str, str]
 
 
-class SimilarAnswer(BaseModel):
+class SimilarAnswer(WorkAnswer):
     """Answer of POST /similar with format=json."""
 
-    model: ModelIdentity
     score: float = Field(description="Cosine of the embeddings of both pictures, in [-1, 1].")
     embedding: str | None = Field(description="The layer whose input the embedding is; null for the model's outputs.")
     layer: str = Field(description="The layer whose cells the patches are.")
@@ -287,14 +288,11 @@ class SimilarAnswer(BaseModel):
     )
     diagnostics: list[Diagnostic]
     drawing: str = Field(description="Both pictures with maps and pairs, as a data URL (PNG).")
-    timings_ms: dict[str, float]
-    versions: dict[str, str]
 
 
-class SegmentsAnswer(BaseModel):
+class SegmentsAnswer(WorkAnswer):
     """Answer of POST /segment with format=json."""
 
-    model: ModelIdentity
     classes: list[SegmentAnswer] = Field(description="The predicted classes, the largest first.")
     shape: tuple[int, int] = Field(description="Height and width of the upload, and of the mask.")
     box: Box = Field(description="Left, top, right, bottom of the part that the model saw, in the upload's pixels.")
@@ -303,8 +301,6 @@ class SegmentsAnswer(BaseModel):
         description="The class index of each pixel of the upload, as a data URL: a grey PNG of 8 bits, or of 16 for "
         "more than 255 classes."
     )
-    timings_ms: dict[str, float]
-    versions: dict[str, str]
 
 
 class ProgressAnswer(BaseModel):
@@ -319,15 +315,12 @@ class ProgressAnswer(BaseModel):
     )
 
 
-class TraceAnswer(BaseModel):
+class TraceAnswer(WorkAnswer):
     """Answer of POST /hooks/trace with format=json."""
 
-    model: ModelIdentity
     target: AnyTarget
     summary: Summary
     events: list[Event]
-    timings_ms: dict[str, float]
-    versions: dict[str, str]
 
 
 class CapturedAnswer(BaseModel):
@@ -341,14 +334,11 @@ class CapturedAnswer(BaseModel):
     statistics: Statistics | None = Field(description="Null if no gradient flows.")
 
 
-class CaptureAnswer(BaseModel):
+class CaptureAnswer(WorkAnswer):
     """Answer of POST /hooks/capture with format=json."""
 
-    model: ModelIdentity
     target: AnyTarget
     tensors: list[CapturedAnswer]
-    timings_ms: dict[str, float]
-    versions: dict[str, str]
 
 
 class SideAnswer(BaseModel):
@@ -368,10 +358,9 @@ class DifferenceAnswer(BaseModel):
     heatmap: HeatmapAnswer
 
 
-class InterveneAnswer(BaseModel):
+class InterveneAnswer(WorkAnswer):
     """Answer of POST /hooks/intervene with format=json. All three heatmaps are divided by the same number."""
 
-    model: ModelIdentity
     method: MethodIdentity
     layers: list[str]
     target: AnyTarget = Field(description="The target before the edits.")
@@ -381,21 +370,16 @@ class InterveneAnswer(BaseModel):
     difference: DifferenceAnswer
     applied: list[EditEffect] = Field(description="The effect of each edit at each call of its layer.")
     panel: str = Field(description="The heatmaps before, after and their difference as a data URL (PNG).")
-    timings_ms: dict[str, float]
-    versions: dict[str, str]
 
 
-class SweepAnswer(BaseModel):
+class SweepAnswer(WorkAnswer):
     """Answer of POST /hooks/intervene with each_channel and format=json."""
 
-    model: ModelIdentity
     layer: str
     edit: AnyEdit
     target: AnyTarget = Field(description="The target without any edit.")
     predictions: list[AnyPrediction]
     channels: list[ChannelEffect] = Field(description="The channel whose edit lowers the score most comes first.")
-    timings_ms: dict[str, float]
-    versions: dict[str, str]
 
 
 class HealthAnswer(BaseModel):

@@ -7,7 +7,7 @@ MapType = Literal["float16", "float32"]
 
 MAP_TYPES: tuple[MapType, ...] = get_args(MapType)
 
-Engine = Literal["local"]
+Engine = Literal["local", "ray"]
 
 ENGINES: tuple[Engine, ...] = get_args(Engine)
 """What runs a batch."""

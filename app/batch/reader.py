@@ -2,8 +2,9 @@
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,16 +13,25 @@ import fsspec
 import numpy as np
 import pyarrow
 import pyarrow.parquet as parquet
+from numpy.typing import NDArray
 from PIL import Image
 
 from seewhy.app.batch import shards
 from seewhy.app.batch.manifest import Manifest
+from seewhy.app.batch.report import Results, report
 from seewhy.explainers.errors import ExplainerError, OptionError, PictureError
 from seewhy.explainers.imaging.decode import read_picture
+from seewhy.explainers.imaging.render import fitted
 from seewhy.explainers.results.explanation import Explanation
 
 if TYPE_CHECKING:
+    from fiftyone import Dataset
     from pandas import DataFrame
+
+REPORT = "report.html"
+
+_HEATMAP_SIDE = 256
+"""Longest side of a heatmap for FiftyOne, in pixels; it is stretched over the picture."""
 
 
 def open_batch(path: str | os.PathLike[str]) -> "Batch":
@@ -114,6 +124,66 @@ class Batch:
         )
         return [_coco(path, explanation, share) for path, explanation in zip(paths, self, strict=True)]
 
+    def to_fiftyone(self, name: str | None = None) -> "Dataset":
+        """Return a FiftyOne data set of the pictures that were explained, with their heatmaps.
+
+        A sample has the picture's ``filepath``; ``heatmap``, a `fiftyone.Heatmap` in [0, 1], or in [-1, 1] if it is
+        signed; ``prediction``, a `fiftyone.Classification` of the explained class with its ``confidence``; and, where
+        it is known, ``ground_truth``. Only pictures that are files can be shown, not those of tables and archives.
+
+        Args:
+            name: of the data set; None for one that FiftyOne chooses.
+
+        Raises:
+            OptionError: FiftyOne is not installed.
+        """
+        if not find_spec("fiftyone"):
+            raise OptionError("to_fiftyone needs the package fiftyone: pip install fiftyone.", "fiftyone")
+        import fiftyone  # takes seconds, and starts a database
+
+        samples = []
+        rows = zip(*(self.table[column].to_pylist() for column in ("file", "truth", "error")), strict=True)
+        for index, (file, truth, error) in enumerate(rows):
+            if error is not None or file is None or "::" in file:
+                continue
+            explanation = shards.explanation_of(self._row(index), None)
+            target = explanation.target
+            sample = fiftyone.Sample(
+                filepath=file,
+                heatmap=fiftyone.Heatmap(map=_small_heatmap(explanation), range=[-1 if explanation.signed else 0, 1]),
+                prediction=fiftyone.Classification(label=target.label, confidence=target.probability),
+            )
+            if truth is not None:
+                sample["ground_truth"] = fiftyone.Classification(label=truth)
+            samples.append(sample)
+        dataset = fiftyone.Dataset(name)
+        dataset.add_samples(samples)
+        return dataset
+
+    def report(self) -> Path:
+        """Write `report.html` into the folder again, and return its path.
+
+        It has counts and errors, distributions of probabilities and scores, the surest wrong answers, the least
+        trustworthy, a gallery, and for each frequent class groups of heatmaps that look at the same places. Large runs
+        are sampled.
+        """
+        place = self._folder / REPORT
+        part = self._folder / f".{REPORT}"
+        part.write_text(report(Results(self.manifest, self.table, self.__getitem__, self._maps)), encoding="utf-8")
+        os.replace(part, place)
+        return place
+
+    def _maps(self, rows: Sequence[int]) -> list[NDArray[np.float32]]:
+        """Return the maps of some rows, in ascending order."""
+        maps, columns = list[NDArray[np.float32]](), ["height", "width", "scale", "map"]
+        numbers = np.searchsorted(self._ends, rows, side="right")
+        for number in np.unique(numbers):
+            start = self._ends[number - 1] if number else 0
+            inside = np.asarray(rows)[numbers == number] - start
+            table = parquet.read_table(self._files[number], columns=columns)
+            maps += [shards.map_of(row) for row in table.take(inside).to_pylist()]
+        return maps
+
     def __repr__(self) -> str:
         return f"Batch({len(self)} pictures by {self.manifest.method} of {self.manifest.model}, in {self._folder})"
 
@@ -129,6 +199,14 @@ def _picture(file: str | None) -> Image.Image | None:
         return read_picture(file)
     except (OSError, ExplainerError, ImportError, ValueError):
         return None
+
+
+def _small_heatmap(explanation: Explanation) -> NDArray[np.float32]:
+    """Return the heatmap (h, w) of a picture, in [0, 1] or, if it is signed, in [-1, 1]."""
+    geometry = explanation.geometry
+    size = fitted(geometry.width, geometry.height, _HEATMAP_SIDE)
+    heatmap: NDArray[np.float32] = geometry.scaled(*size).lay_back(explanation.map)
+    return heatmap / (np.abs(heatmap).max() or np.float32(1))
 
 
 def _coco(path: str, explanation: Explanation, share: float) -> dict[str, Any]:

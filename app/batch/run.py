@@ -6,24 +6,24 @@ import os
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
-from itertools import islice, tee
+from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from time import monotonic
-from typing import Any, Self
+from typing import Any
 
-import pyarrow
 from tqdm.auto import tqdm
 
 from seewhy.app.batch import shards
 from seewhy.app.batch.choices import ENGINES, MAP_TYPES, Engine, MapType
 from seewhy.app.batch.manifest import Manifest, manifest_of, now
 from seewhy.app.batch.reader import Batch, open_batch
-from seewhy.app.batch.sources import DataSource, Source, described, sources
-from seewhy.explainers.errors import ExplainerError, OptionError, TargetError
+from seewhy.app.batch.sources import DataSource, Source, described, places_of, sources
+from seewhy.app.batch.work import Outcome, RunsBatch, TooManyErrorsError, Work
+from seewhy.explainers.errors import OptionError
 from seewhy.explainers.explain import Layers, explainers_of
 from seewhy.explainers.many import explain_many
 from seewhy.explainers.methods.catalogue import get_method
-from seewhy.explainers.tasks.classification import class_index
 from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.choices import AREA, Extent, Fill
 from seewhy.models import LoadedModel, load_model
@@ -31,21 +31,17 @@ from seewhy.models import LoadedModel, load_model
 SHARD_ROWS = 1024
 """Rows of a shard."""
 
-_TABLE_ROWS = 32
-"""Rows that are moved to a table at once."""
-
 SHARD_SECONDS = 60.0
 """After this time a shard is written with fewer rows, so that a run that is killed loses a minute."""
 
 _OF_QUESTIONS = ("target", "layer", "against", "proof", "proof_area", "proof_fill", "proof_calibration")
 """Options that are not the method's."""
 
+_CPU_BATCH, _GPU_BATCH = 8, 32
+"""Pictures in a pass: OpenVINO's graphs are made for so many; a GPU needs more to be busy."""
+
 _TRIAL_BATCHES = 3
 """Batches that a dry run explains; it does not measure the first."""
-
-
-class TooManyErrorsError(ExplainerError):
-    """More pictures of a run failed than it allows. Its rows are kept."""
 
 
 @dataclass(frozen=True)
@@ -69,30 +65,16 @@ class Forecast:
 
 @dataclass(frozen=True)
 class _Run:
-    """The question about all pictures, and where its rows go.
+    """A run that was checked.
 
     Attributes:
-        question: further arguments of `explain_many`.
         passes: of the model for a picture, at most; None if they depend on the picture.
     """
 
-    model: LoadedModel
-    method: str
-    question: dict[str, Any]
-    batch_size: int
-    map_type: MapType
+    work: Work
     folder: Path
     manifest: Manifest
     passes: int | None
-
-    def rows(self, remaining: Iterator[Source]) -> Generator[dict[str, Any]]:
-        """Yield the row of each picture, in order."""
-        named, opened = tee(remaining)  # which holds the pictures that are read ahead, two batches
-        pictures = (source.open for source in opened)
-        size = self.batch_size
-        answers = explain_many(self.model, pictures, self.method, batch_size=size, on_error="yield", **self.question)
-        for source, answer in zip(named, answers, strict=True):
-            yield shards.row_of(source, answer, _truth(self.model, source.truth), self.map_type)
 
 
 def batch(
@@ -105,8 +87,10 @@ def batch(
     against: int | str | None = None,
     *,
     engine: Engine = "local",
-    batch_size: int = 8,
+    address: str | None = None,
+    batch_size: int | None = None,
     map_type: MapType = "float16",
+    pictures: bool = False,
     max_errors: int | None = None,
     progress: bool = True,
     proof: Extent = False,
@@ -121,17 +105,20 @@ def batch(
     that cannot be read or explained has a row with the error.
 
     Args:
-        source: a folder, with one folder for each class if these are known; a glob, a picture, a Parquet file, or an
-            address such as ``s3://bucket/folder``; a list of these; or a `torch.utils.data.Dataset` of pictures as
-            `explain` takes them, or of pairs of these and their classes.
+        source: a folder, with one folder for each class if these are known; a glob, a picture, a Parquet file, a
+            WebDataset shard, or an address such as ``s3://bucket/folder``; a list of these; or a
+            `torch.utils.data.Dataset` of pictures as `explain` takes them, or of pairs of these and their classes.
         out: the folder; it is created.
         model: a name, or a `LoadedModel`.
         method, layer, against, proof, proof_area, proof_fill, proof_calibration: as `explain`, the same for all
             pictures.
         target: class index or label, the same for all pictures; None for the most probable class of each.
-        engine: ``local``, this process.
-        batch_size: pictures in a pass, at least 1.
+        engine: ``local``, this process; or ``ray``, processes of this machine or of a Ray cluster, which all read the
+            source and write to the folder.
+        address: of the Ray cluster, as ``ray.init`` takes it; None for this machine.
+        batch_size: pictures in a pass, at least 1; None for 8, or 32 on a GPU.
         map_type: dtype of the maps in the files, ``float16`` or ``float32``.
+        pictures: whether to write overlays too, as WebDataset shards.
         max_errors: pictures that may fail before the run stops; None for any number.
         progress: whether to show a bar with the rate, the remaining time and the errors.
         options: the method's own options.
@@ -147,36 +134,37 @@ def batch(
     """
     question = {"target": target, "layer": layer, "against": against, "proof": proof, **options}
     question |= {"proof_area": proof_area, "proof_fill": proof_fill, "proof_calibration": proof_calibration}
-    run = _planned(source, out, model, method, question, engine, batch_size, map_type)
-    total = sum(1 for _ in sources(source, named_only=True))
+    run = _planned(source, out, model, method, question, batch_size, map_type, pictures)
+    explain = _engine(engine, address, source, run)
+    listing = list(sources(source))
     run.folder.mkdir(parents=True, exist_ok=True)
     with _alone(run.folder):
         manifest = replace(_earlier(run) or run.manifest, finished=None)
         manifest.write(run.folder)
-        shards.drop_errors(run.folder)
+        shards.tidy(run.folder)
         explained = shards.done(run.folder)
-        remaining = (item for item in sources(source) if item.path not in explained)
-        done, errors = len(explained), 0
+        total, outcome = max(len(listing), len(explained)), Outcome(len(explained))
+        listing = [item for item in listing if item.path not in explained]
+        explained.clear()
         with (
-            tqdm(total=max(total, done), initial=done, unit="picture", disable=not progress, smoothing=0.1) as bar,
-            _Writer(run.folder, map_type) as writer,
-            closing(run.rows(remaining)) as rows,
+            tqdm(total=total, initial=outcome.pictures, unit="picture", disable=not progress, smoothing=0.1) as bar,
+            closing(explain(run.work, listing, run.folder) if listing else _nothing()) as outcomes,
         ):
-            for row in rows:
-                writer.add(row)
-                bar.update()
-                if row["error"] is None:
-                    done += 1
-                    continue
-                errors += 1
-                bar.set_postfix(errors=errors)
-                if max_errors is not None and errors > max_errors:
+            for latest in outcomes:
+                outcome += latest
+                bar.update(latest.pictures)
+                if latest.errors:
+                    bar.set_postfix(errors=outcome.errors)
+                if max_errors is not None and outcome.errors > max_errors:
                     raise TooManyErrorsError(
-                        f"{errors} pictures failed, more than max_errors={max_errors}; the last one: "
-                        f"{row['path']}: {row['error']}"
+                        f"{outcome.errors} pictures failed, more than max_errors={max_errors}; the last one: "
+                        f"{outcome.last}"
                     )
-        replace(manifest, finished=now(), pictures=done, errors=errors).write(run.folder)
-    return open_batch(run.folder)
+        pictures_with_maps = outcome.pictures - outcome.errors
+        replace(manifest, finished=now(), pictures=pictures_with_maps, errors=outcome.errors).write(run.folder)
+    results = open_batch(run.folder)
+    results.report()
+    return results
 
 
 def forecast(
@@ -188,8 +176,9 @@ def forecast(
     layer: Layers | None = None,
     against: int | str | None = None,
     *,
-    batch_size: int = 8,
+    batch_size: int | None = None,
     map_type: MapType = "float16",
+    pictures: bool = False,
     **options: Any,
 ) -> Forecast:
     """Return what `batch` with the same arguments would cost; it explains a few pictures and writes nothing.
@@ -199,20 +188,41 @@ def forecast(
     """
     proof = {"proof": False, "proof_area": AREA, "proof_fill": "blur", "proof_calibration": None}
     question = {"target": target, "layer": layer, "against": against, **proof, **options}
-    run = _planned(source, out, model, method, question, "local", batch_size, map_type)
+    run = _planned(source, out, model, method, question, batch_size, map_type, pictures)
     _earlier(run)
-    explained = shards.done(run.folder)
-    paths = [item.path for item in sources(source, named_only=True)]
-    remaining = sum(path not in explained for path in paths)
-    tries = (item for item in sources(source) if item.path not in explained)
+    explained, listing = shards.done(run.folder), list(sources(source))
+    remaining = [item for item in listing if item.path not in explained]
     marks, size = [monotonic()], 0
-    for row in islice(run.rows(tries), _TRIAL_BATCHES * batch_size):
+    for row, overlay in run.work.rows(iter(remaining[: _TRIAL_BATCHES * run.work.batch_size])):
         marks.append(monotonic())
-        size += shards.size_of(row)
+        size += shards.size_of(row) + len(overlay or b"")
     tried = len(marks) - 1
-    first = batch_size if tried > batch_size else 0  # the first batch may compile the model
-    seconds = (marks[-1] - marks[first]) / (tried - first) * remaining if tried else 0.0
-    return Forecast(len(paths), remaining, run.passes, seconds, size * remaining // max(1, tried))
+    first = run.work.batch_size if tried > run.work.batch_size else 0  # the first batch may compile the model
+    seconds = (marks[-1] - marks[first]) / (tried - first) * len(remaining) if tried else 0.0
+    return Forecast(len(listing), len(remaining), run.passes, seconds, size * len(remaining) // max(1, tried))
+
+
+def _engine(engine: str, address: str | None, source: DataSource, run: _Run) -> RunsBatch:
+    """Return an engine by its name.
+
+    Raises:
+        OptionError: there is none, its package is missing, or it takes no address.
+    """
+    if engine not in ENGINES:
+        raise OptionError(f"engine is {engine!r}; it must be {' or '.join(map(repr, ENGINES))}.", "engine")
+    if engine == "local":
+        if address is not None:
+            raise OptionError("An address is one of a Ray cluster; use the engine ray.", "address")
+        return _local
+    if not find_spec("ray"):
+        raise OptionError("The engine ray needs more packages: pip install 'seewhy[ray]'.", "engine")
+    from seewhy.app.batch.cluster import OnRay  # takes seconds to import
+
+    return OnRay(address, source if places_of(source) is None else None, run.passes)
+
+
+def _nothing() -> Generator[Outcome]:
+    yield from ()
 
 
 def _planned(
@@ -221,13 +231,11 @@ def _planned(
     model: str | LoadedModel,
     method: str | None,
     question: dict[str, Any],
-    engine: str,
-    batch_size: int,
+    batch_size: int | None,
     map_type: MapType,
+    pictures: bool,
 ) -> _Run:
     """Return the run of some arguments of `batch`, checked."""
-    if engine not in ENGINES:
-        raise OptionError(f"engine is {engine!r}; it must be {' or '.join(map(repr, ENGINES))}.", "engine")
     if map_type not in MAP_TYPES:
         raise OptionError(f"map_type is {map_type!r}; it must be {' or '.join(map(repr, MAP_TYPES))}.", "map_type")
     for name in ("target", "against"):
@@ -235,17 +243,19 @@ def _planned(
             raise OptionError(f"{name} is {question[name]!r}; a batch takes the index or label of a class.", name)
     loaded = load_model(model) if isinstance(model, str) else model
     entry = get_method(method or loaded.task.default_method)
+    size = (_GPU_BATCH if loaded.device.type == "cuda" else _CPU_BATCH) if batch_size is None else batch_size
     # Checks the question too, before the folder is touched.
-    explain_many(loaded, [], entry.name, batch_size=batch_size, on_error="yield", **question)
+    explain_many(loaded, [], entry.name, batch_size=size, on_error="yield", **question)
     own = {name: value for name, value in question.items() if name not in _OF_QUESTIONS}
     (explainer,) = explainers_of([entry], question["layer"], own, loaded.module)
     asked = {name: value for name, value in question.items() if name in _OF_QUESTIONS and name != "layer"}
     calibration = asked.pop("proof_calibration", None)
-    options = {**asked, **asdict(explainer), "calibration": repr(calibration), "map_type": map_type}
+    options = {**asked, **asdict(explainer), "calibration": repr(calibration)}
+    options |= {"map_type": map_type, "pictures": pictures}
     manifest = manifest_of(loaded, entry.name, json.loads(json.dumps(options, default=repr)), described(source))
     passes = entry.passes(explainer, loaded, loaded.spec.image_shape)
     total = None if passes is None else passes.total
-    return _Run(loaded, entry.name, question, batch_size, map_type, Path(out), manifest, total)
+    return _Run(Work(loaded, entry.name, question, size, map_type, pictures), Path(out), manifest, total)
 
 
 def _earlier(run: _Run) -> Manifest | None:
@@ -286,48 +296,18 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-class _Writer:
-    """Collects rows, and writes a shard of many, of those of a minute, and of the last ones."""
-
-    def __init__(self, folder: Path, map_type: MapType) -> None:
-        self._folder, self._map_type = folder, map_type
-        self._rows: list[dict[str, Any]] = []
-        self._tables: list[pyarrow.Table] = []
-        self._start = monotonic()
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Take the next row."""
-        self._rows.append(row)
-        if len(self._rows) >= _TABLE_ROWS:
-            self._tabulate()
-        if len(self._tables) * _TABLE_ROWS >= SHARD_ROWS or monotonic() - self._start > SHARD_SECONDS:
-            self._write()
-
-    def _tabulate(self) -> None:
-        """Move rows to a table: Python's many small objects between large pictures would keep their memory in use."""
-        self._tables.append(shards.table_of(self._rows, self._map_type))
-        self._rows = []
-
-    def _write(self) -> None:
-        if self._rows:
-            self._tabulate()
-        tables, self._tables = self._tables, []
-        if tables:
-            shards.write(self._folder, tables)
-        self._start = monotonic()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._write()
-
-
-def _truth(model: LoadedModel, truth: int | str | None) -> str | None:
-    """Return the label of a picture's class; None if the model has no such class, as for most names of folders."""
+def _local(work: Work, remaining: list[Source], folder: Path) -> Generator[Outcome]:
+    """Explain pictures in this process; see `RunsBatch`. A shard holds `SHARD_ROWS` or the rows of a minute."""
+    numbers = count(shards.next_number(folder))
+    shard, start = work.shard(folder), monotonic()
     try:
-        if truth is None or (isinstance(truth, str) and truth.isdigit()):
-            return None
-        return model.labels[class_index(truth.replace("_", " ") if isinstance(truth, str) else truth, model.labels)]
-    except TargetError:
-        return None
+        with closing(work.rows(iter(remaining))) as rows:
+            for row, overlay in rows:
+                shard.add(row, overlay)
+                yield Outcome.of(row)
+                if len(shard) >= SHARD_ROWS or monotonic() - start > SHARD_SECONDS:
+                    full, shard, start = shard, work.shard(folder), monotonic()
+                    shards.publish(folder, full.write(), next(numbers))
+    finally:
+        if len(shard):
+            shards.publish(folder, shard.write(), next(numbers))

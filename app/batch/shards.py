@@ -1,8 +1,10 @@
-"""Shards: Parquet files with one row for each picture, written whole and then renamed."""
+"""Shards: Parquet files with one row for each picture, and tar files of overlays, written whole and then renamed."""
 
 import json
 import os
+import tarfile
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,7 +27,13 @@ from seewhy.explainers.tasks.segmentation import RegionPrediction
 from seewhy.explainers.tasks.values import ValuePrediction
 from seewhy.explainers.trust.proof import Proof
 
-_PREFIX, _SUFFIX = "part-", ".parquet"
+_ROWS, _PICTURES = ("part-", ".parquet"), ("pictures-", ".tar")
+"""How names of files begin and end; between is the number of the shard."""
+
+_ATTEMPTS = ".attempts"
+
+TABLE_ROWS = 32
+"""Rows that are moved to a table at once."""
 
 COLUMNS: dict[str, Any] = {
     "path": pyarrow.string(),
@@ -122,12 +130,17 @@ def explanation_of(row: dict[str, Any], picture: Image.Image | None) -> Explanat
     """
     details = _DETAILS.validate_python(json.loads(row["details"]))
     size = details.geometry.width, details.geometry.height
-    values: NDArray[np.float32] = np.asarray(row["map"], dtype=np.float32) * np.float32(row["scale"])
     return Explanation(
         picture=picture or Image.new("RGB", size, "grey"),
-        map=values.reshape(row["height"], row["width"]),
+        map=map_of(row),
         **{name: getattr(details, name) for name in _Details.__annotations__},
     )
+
+
+def map_of(row: dict[str, Any]) -> NDArray[np.float32]:
+    """Return the map (h, w) in a row without an error."""
+    values: NDArray[np.float32] = np.asarray(row["map"], dtype=np.float32) * np.float32(row["scale"])
+    return values.reshape(row["height"], row["width"])
 
 
 def table_of(rows: list[dict[str, Any]], map_type: MapType) -> pyarrow.Table:
@@ -137,36 +150,126 @@ def table_of(rows: list[dict[str, Any]], map_type: MapType) -> pyarrow.Table:
     return pyarrow.Table.from_pylist(rows, schema)
 
 
-def write(folder: Path, tables: list[pyarrow.Table]) -> None:
-    """Write a shard."""
-    _write(folder / f"{_PREFIX}{uuid4().hex}{_SUFFIX}", pyarrow.concat_tables(tables))
+class Shard:
+    """Rows, and overlays, that will be written together.
+
+    Args:
+        folder: of the run.
+        map_type: dtype of the maps.
+        pictures: whether there are overlays.
+    """
+
+    def __init__(self, folder: Path, map_type: MapType, pictures: bool) -> None:
+        self._folder, self._map_type = folder, map_type
+        self._name = uuid4().hex
+        self._rows: list[dict[str, Any]] = []
+        self._tables: list[pyarrow.Table] = []
+        self._archive: tarfile.TarFile | None = None
+        self._pictures = pictures
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def add(self, row: dict[str, Any], overlay: bytes | None) -> None:
+        """Take the next row, and its overlay as JPEG."""
+        self._rows.append(row)
+        self._length += 1
+        if len(self._rows) >= TABLE_ROWS:
+            self._tabulate()
+        if overlay is not None:
+            self._draw(row, overlay)
+
+    def _tabulate(self) -> None:
+        """Move rows to a table: Python's many small objects between large pictures would keep their memory in use."""
+        self._tables.append(table_of(self._rows, self._map_type))
+        self._rows = []
+
+    def _draw(self, row: dict[str, Any], overlay: bytes) -> None:
+        """Add an overlay to the tar file, as a sample of WebDataset: the picture, and what it shows."""
+        if self._archive is None:
+            self._archive = tarfile.TarFile(_hidden(self._folder, self._name, _PICTURES[1]), "w")
+        what = {name: row[name] for name in ("path", "label", "probability", "truth", "proof")}
+        for kind, content in (("jpg", overlay), ("json", json.dumps(what).encode())):
+            member = tarfile.TarInfo(f"{self._name[:8]}-{self._length - 1:06}.{kind}")
+            member.size = len(content)
+            self._archive.addfile(member, BytesIO(content))
+
+    def write(self) -> str:
+        """Write all to hidden files, and return the name by which `publish` knows them."""
+        if self._rows or not self._tables:
+            self._tabulate()
+        _write(_hidden(self._folder, self._name, _ROWS[1]), pyarrow.concat_tables(self._tables))
+        if self._archive:
+            self._archive.close()
+        return self._name
 
 
-def drop_errors(folder: Path) -> None:
-    """Remove the rows with errors, so that their pictures are tried again."""
+def attempts(folder: Path, number: int) -> int:
+    """Note that a process begins a shard, and return how many have."""
+    place = folder / _ATTEMPTS
+    place.mkdir(exist_ok=True)
+    (place / f"{number}-{uuid4().hex}").touch()
+    return sum(1 for _ in place.glob(f"{number}-*"))
+
+
+def publish(folder: Path, name: str, number: int) -> None:
+    """Give a shard its number. It is whole then: a process that is killed leaves hidden files, and `tidy` removes them.
+
+    Raises:
+        FileNotFoundError: there is no such shard.
+    """
+    for prefix, suffix in (_PICTURES, _ROWS):  # rows last: with them, the shard is there
+        hidden = _hidden(folder, name, suffix)
+        if suffix == _ROWS[1] or hidden.exists():
+            hidden.rename(folder / f"{prefix}{number:08}{suffix}")
+    for attempt in (folder / _ATTEMPTS).glob(f"{number}-*"):
+        attempt.unlink()
+
+
+def _hidden(folder: Path, name: str, suffix: str) -> Path:
+    return folder / f".{name}{suffix}"
+
+
+def tidy(folder: Path) -> None:
+    """Remove what a run left that was killed, and the rows with errors, so that their pictures are tried again."""
+    for pattern in (f".*{_PICTURES[1]}", f".*{_ROWS[1]}", f"{_ATTEMPTS}/*"):
+        for file in folder.glob(pattern):
+            file.unlink()
     for file in files(folder):
         table = parquet.read_table(file)
         explained = table.filter(table["error"].is_null())
         if not explained.num_rows:
             file.unlink()
         elif explained.num_rows < table.num_rows:
-            _write(file, explained)
+            part = _hidden(folder, file.stem, _ROWS[1])
+            _write(part, explained)
+            part.rename(file)
+    numbers = {_number(file, _ROWS) for file in files(folder)}
+    for file in folder.glob("*".join(_PICTURES)):
+        if _number(file, _PICTURES) not in numbers:
+            file.unlink()
 
 
 def _write(place: Path, table: pyarrow.Table) -> None:
-    """Write a table whole, and then rename it: a process that is killed leaves a file that `files` does not list."""
-    part = place.with_name(f".{place.name}")
-    with open(part, "wb") as file:
+    with open(place, "wb") as file:
         parquet.write_table(table, file, compression="zstd")
         file.flush()
         os.fsync(file.fileno())
-    part.rename(place)
+
+
+def _number(file: Path, kind: tuple[str, str]) -> int:
+    return int(file.name.removeprefix(kind[0]).removesuffix(kind[1]))
+
+
+def next_number(folder: Path) -> int:
+    """Return the number of the next shard."""
+    return max((_number(file, _ROWS) for file in files(folder)), default=-1) + 1
 
 
 def files(folder: Path) -> list[Path]:
-    """Return the shards, the oldest first."""
-    shards = [(file.stat().st_mtime_ns, file) for file in folder.glob(f"{_PREFIX}*{_SUFFIX}")]
-    return [file for _, file in sorted(shards)]
+    """Return the shards, by their numbers."""
+    return sorted(folder.glob("*".join(_ROWS)))
 
 
 def done(folder: Path) -> set[str]:

@@ -101,7 +101,7 @@ def key(name: str) -> None:
     click.echo(line)
 
 
-@click.command()
+@main.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
@@ -118,6 +118,3 @@ def completion(ctx: click.Context, shell: str) -> None:
     if script is None:
         raise click.UsageError(f"click {click.__version__} cannot complete in {shell}.")
     click.echo(script(ctx.find_root().command, {}, "seewhy", "_SEEWHY_COMPLETE").source())
-
-
-main.add_command(completion)

@@ -20,7 +20,7 @@ from seewhy.app.cli.options import (
     option,
     proof_options,
 )
-from seewhy.app.cli.output import exit_failed, is_quiet, print_failure
+from seewhy.app.cli.output import exit_failed, is_quiet, note, print_failure
 from seewhy.app.pipeline.option_table import EXPLAIN, HEATMAP, METHOD
 
 _SHOWN = 10
@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # it imports PyTorch
         "batch photographs -o run --proof",
         "batch 's3://bucket/photographs' -o run --method smoothgrad --samples 10",
         "batch photographs -o run --dry-run",
+        "batch 'shards/*.tar' -o run --engine ray --address auto --pictures",
     ),
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
@@ -48,8 +49,10 @@ if TYPE_CHECKING:  # it imports PyTorch
 @proof_options
 @extra_option
 @click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="What runs the batch.")
-@click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Pictures in a pass.")
+@click.option("--address", help="The Ray cluster to join, such as auto; by default processes of this machine.")
+@click.option("--batch-size", type=click.IntRange(1), help="Pictures in a pass; by default 8, or 32 on a GPU.")
 @click.option("--map-type", type=click.Choice(MAP_TYPES), default="float16", show_default=True, help="Dtype of maps.")
+@click.option("--pictures", is_flag=True, help="Also write overlays, as WebDataset shards.")
 @click.option("--max-errors", type=click.IntRange(0), help="Stop when more pictures failed; by default go on.")
 @click.option("--dry-run", is_flag=True, help="Only say what the run would cost, after explaining a few pictures.")
 def batch(
@@ -61,17 +64,19 @@ def batch(
     target: str | None,
     extra: tuple[str, ...],
     engine: Engine,
-    batch_size: int,
+    address: str | None,
+    batch_size: int | None,
     map_type: str,
+    pictures: bool,
     max_errors: int | None,
     dry_run: bool,
     **options: Any,
 ) -> None:
     """Explain the pictures of a data set, and write their maps to a folder of Parquet files.
 
-    A SOURCE is a folder, a glob in quotes, a picture, a Parquet file, or an address such as s3://bucket/folder. A run
-    that was stopped goes on where it was. A picture that cannot be explained has a row with the error; the next run
-    tries it again.
+    A SOURCE is a folder, a glob in quotes, a picture, a Parquet file, a WebDataset shard, or an address such as
+    s3://bucket/folder. A run that was stopped goes on where it was. A picture that cannot be explained has a row with
+    the error; the next run tries it again.
 
     \b
     Exit status: 0 all done, 1 some pictures failed, 2 invalid options, 130 interrupted.
@@ -104,16 +109,18 @@ def batch(
         "proof_fill": request.proof_fill,
         "batch_size": batch_size,
         "map_type": map_type,
+        "pictures": pictures,
         **request.method_options,
     }
     source = sources[0] if len(sources) == 1 else list(sources)
     if dry_run:
         _print(forecast(source, out, **asked))
         return
-    results = run(source, out, engine=engine, max_errors=max_errors, progress=not is_quiet(), **asked)
+    where: dict[str, Any] = {"engine": engine, "address": address}
+    results = run(source, out, **where, max_errors=max_errors, progress=not is_quiet(), **asked)
     done = results.manifest
     total = done.pictures + done.errors
-    click.echo(f"{out}: {total:,} picture{'' if total == 1 else 's'} by {done.method} of {done.model}")
+    note(f"{out}: {total:,} picture{'' if total == 1 else 's'} by {done.method} of {done.model}")
     if done.errors:
         failed = results.table.filter(results.table["error"].is_valid()).slice(0, _SHOWN)
         for path, error in zip(failed["path"].to_pylist(), failed["error"].to_pylist(), strict=True):

@@ -76,14 +76,17 @@ def plan(
         sheet: the contact sheet, whose pages are not pictures to explain.
 
     Raises:
-        click.UsageError: a folder or a glob has no pictures, or the output does not fit them.
+        click.UsageError: a folder or a glob has no pictures, or the output does not fit them or is a terminal.
     """
     sources = list(dict.fromkeys(source for argument in arguments for source in _expanded(argument, sheet)))
     place = Path(output or "")
     if place == DASH and len(sources) > 1:
         raise click.UsageError(f"Standard output takes the result of one picture; there are {len(sources)}.")
     if place == DASH:
-        return form or forms[0], [Item(sources[0].picture, DASH)]
+        form = form or forms[0]
+        if sys.stdout.isatty() and form not in _TEXTS:
+            raise click.UsageError("Standard output is a terminal, but the result is not text: name a file.")
+        return form, [Item(sources[0].picture, DASH)]
     single = len(arguments) == 1 and sources[0].picture == arguments[0]
     is_folder = not output or output.endswith(_SLASHES) or place.is_dir()
     if single and not is_folder:
@@ -94,12 +97,6 @@ def plan(
         raise click.BadParameter(several, param_hint="-o")
     form = form or forms[0]
     return form, list(_items(sources, place, f".{_SUFFIXES.get(form, form)}"))
-
-
-def check_terminal(items: Sequence[Item], form: str) -> None:
-    """Refuse to print an answer that is not text to a terminal."""
-    if items[0].output == DASH and sys.stdout.isatty() and form not in _TEXTS:
-        raise click.UsageError("Standard output is a terminal, but the result is not text: name a file.")
 
 
 def suffixes_of(forms: Sequence[Form]) -> dict[str, Form]:

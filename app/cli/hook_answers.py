@@ -6,7 +6,7 @@ from typing import Any, Literal
 from seewhy.app.answers.hook_documents import capture_body, intervention_body, sweep_body, trace_body
 from seewhy.app.answers.stream import Body
 from seewhy.app.cli.files import Item, read
-from seewhy.app.cli.run import log_times, ready_service, write_each
+from seewhy.app.cli.run import ready_service, write_each
 from seewhy.app.pipeline import inspection
 from seewhy.app.pipeline.choices import DRAWINGS, CaptureFormat, InterveneFormat, TraceFormat
 from seewhy.app.pipeline.edit_options import InterveneOptions
@@ -24,7 +24,6 @@ def write_traces(items: list[Item], form: TraceFormat, fields: dict[str, Any], d
 
     def answer(item: Item) -> tuple[str, Body]:
         result = inspection.trace(service, read(item.picture), options)
-        log_times(item, result.timings)
         summary = result.trace.summary
         dead = sum(len(layer.channels) for layer in summary.dead_maps)
         facts = [f"{len(result.trace.events)} events", f"{dead} dead feature maps"]
@@ -43,7 +42,6 @@ def write_captures(items: list[Item], form: CaptureFormat, fields: dict[str, Any
 
     def answer(item: Item) -> tuple[str, Body]:
         result = inspection.capture(service, read(item.picture), options, sheet=form in DRAWINGS)
-        log_times(item, result.timings)
         count = len(result.capture.tensors)
         return f"{count} tensor{'s' if count > 1 else ''}", capture_body(result, form, options)
 
@@ -65,13 +63,11 @@ def write_interventions(
     def answer(item: Item) -> tuple[str, Body]:
         if form == "csv" or options.each_channel:
             sweep = inspection.sweep(service, read(item.picture), other_picture, options)
-            log_times(item, sweep.timings)
             channels = sweep.sweep.channels
             ends = [f"{end.channel} ({end.score_change:+.3f})" for end in (channels[0], channels[-1])]
             line = f"{sweep.target.label} {len(channels)} channels, from {' to '.join(ends)}"
             return line, sweep.sweep.table() if form == "csv" else sweep_body(sweep, form, options)
         result = inspection.intervene(service, read(item.picture), other_picture, options)
-        log_times(item, result.timings)
         before, after = result.intervention.before.target, result.intervention.after.target
         line = f"{before.label} {before.text} before, {after.text} after"
         return line, intervention_body(result, form, options.values, service.settings.max_json_values)

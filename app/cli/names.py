@@ -26,12 +26,12 @@ _FIELD = re.compile(r"^    (\w+): (?!ClassVar)", re.MULTILINE)
 
 def method_names() -> list[str]:
     """Return the names of the built-in methods."""
-    return _registered("method", "methods")
+    return sorted(option_names())
 
 
 def metric_names() -> list[str]:
     """Return the names of the metrics."""
-    return _registered("metric", "trust/metrics")
+    return sorted(metric_option_names())
 
 
 def option_names() -> dict[str, list[str]]:
@@ -47,7 +47,12 @@ def metric_option_names() -> dict[str, list[str]]:
 @cache
 def _options(decorator: str, folder: str) -> dict[str, list[str]]:
     """Return the options of each class that a decorator enters into its catalogue: the fields of the dataclass."""
-    entries = _entries(decorator)
+    # A registration by the decorator, or a class.
+    entries = re.compile(
+        rf'^@{decorator}\(\s*"(?P<name>[^"]+)"'
+        r"|^class (?P<kind>\w+)(?:\((?P<bases>[^)]*)\))?:\n(?P<body>(?:    .*\n|\s*\n)*)",
+        re.MULTILINE,
+    )
     bases: dict[str, list[str]] = {}
     own: dict[str, list[str]] = {}
     classes: dict[str, str] = {}
@@ -66,21 +71,6 @@ def _options(decorator: str, folder: str) -> dict[str, list[str]]:
         return list(dict.fromkeys([*inherited, *own.get(kind, [])]))
 
     return {name: options(kind) for name, kind in classes.items()}
-
-
-def _entries(decorator: str) -> re.Pattern[str]:
-    """Return the pattern of a registration by a decorator, or of a class."""
-    return re.compile(
-        rf'^@{decorator}\(\s*"(?P<name>[^"]+)"'
-        r"|^class (?P<kind>\w+)(?:\((?P<bases>[^)]*)\))?:\n(?P<body>(?:    .*\n|\s*\n)*)",
-        re.MULTILINE,
-    )
-
-
-def _registered(decorator: str, folder: str) -> list[str]:
-    """Return the names that a decorator enters into its catalogue."""
-    registration = re.compile(rf'^@{decorator}\(\s*"([^"]+)"', re.MULTILINE)
-    return sorted(name for text in _sources(folder) for name in registration.findall(text))
 
 
 def _sources(folder: str) -> Iterator[str]:
@@ -160,9 +150,7 @@ def _cached(entry: str, search: Callable[[], list[str]]) -> list[str]:
         cache[entry] = search()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            part = folder / f"names-{os.getpid()}.part"
-            part.write_text(json.dumps(cache), encoding="utf-8")
-            part.replace(file)
+            file.write_text(json.dumps(cache), encoding="utf-8")  # a half that another command reads is no JSON
         except OSError:  # without a cache it is only slower
             pass
     return list(cache[entry])

@@ -3,11 +3,11 @@
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from PIL import Image
@@ -26,9 +26,7 @@ from seewhy.app.cli.run import (
     for_each,
     in_one_piece,
     load_model,
-    log_times,
     open_service,
-    print_each,
     ready_service,
     watch,
     write_each,
@@ -47,12 +45,14 @@ from seewhy.app.pipeline.options import (
     SegmentOptions,
     SimilarOptions,
 )
-from seewhy.app.pipeline.results import ExplainResult
+from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResult
 from seewhy.explainers import evaluate
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import PictureError
 from seewhy.explainers.results.evaluation import Evaluation
 from seewhy.explainers.trust.proof import Proof
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,6 @@ class _Run:
             write(item.output, body)
         milliseconds = round((time.perf_counter() - start) * 1000, 1)
         classes = _classes(result)
-        log_times(item, result.timings)
         methods = ", ".join(method.name for method, _ in result.methods)
         place = f" -> {printable(item.output)}" if to_file else ""
         return _Answer(
@@ -192,18 +191,13 @@ def predict_pictures(items: list[Item], options: PredictOptions, as_json: bool, 
     """Print the most probable classes of each picture."""
     service = ready_service(device, options.model)
 
-    def lines(item: Item) -> str:
-        result = service.predict(read(item.picture), options)
-        log_times(item, result.timings)
-        if as_json:
-            return _json_line(item, predict_document(result))
+    def rows(result: PredictResult) -> list[str]:
         remark = ""
         if result.model.spec.head == "sigmoid":
             remark = " (sigmoid of one logit)" if len(result.model.labels) == 1 else " (sigmoid)"
-        rows = [f"  {_share(row):>7}  {row.index:>5}  {row.label}{remark}" for row in result.predictions]
-        return "\n".join([f"{printable(item.picture)}:", *rows])
+        return [f"  {_share(row):>7}  {row.index:>5}  {row.label}{remark}" for row in result.predictions]
 
-    print_each(service, items, lines)
+    _print_each(service, items, lambda upload: service.predict(upload, options), predict_document if as_json else rows)
 
 
 def segment_pictures(items: list[Item], form: Format, options: SegmentOptions, device: str | None) -> None:
@@ -212,7 +206,6 @@ def segment_pictures(items: list[Item], form: Format, options: SegmentOptions, d
 
     def answer(item: Item) -> tuple[str, Body]:
         result = service.segment(read(item.picture), options)
-        log_times(item, result.timings)
         return result.segments.caption, segment_body(result, form, service.settings)
 
     write_each(items, form, answer)
@@ -222,18 +215,27 @@ def detect_in_pictures(items: list[Item], options: Options, as_json: bool, devic
     """Print the boxes that a detector shows in each picture."""
     service = ready_service(device, options.model)
 
-    def lines(item: Item) -> str:
-        result = service.detect(read(item.picture), options)
-        log_times(item, result.timings)
-        if as_json:
-            return _json_line(item, detect_document(result))
-        rows = [
+    def rows(result: DetectResult) -> list[str]:
+        return [
             f"  {box.score:>7.2%}  box:{box.index:<4} {box.label}  {','.join(f'{edge:.0f}' for edge in box.box)}"
             for box in result.boxes
-        ]
-        return "\n".join([f"{printable(item.picture)}:", *(rows or ["  no box"])])
+        ] or ["  no box"]
 
-    print_each(service, items, lines)
+    _print_each(service, items, lambda upload: service.detect(upload, options), detect_document if as_json else rows)
+
+
+def _print_each(
+    service: Service, items: list[Item], ask: Callable[[bytes], T], form: Callable[[T], list[str] | BaseModel]
+) -> None:
+    """Print what the model says of each picture: in lines below its name, or as a line of JSON."""
+
+    def text(item: Item) -> str:
+        answer = form(ask(read(item.picture)))
+        if isinstance(answer, BaseModel):
+            return json.dumps({"picture": str(item.picture), **answer.model_dump(mode="json", exclude_unset=True)})
+        return "\n".join([f"{printable(item.picture)}:", *answer])
+
+    for_each(items, text, lambda _, lines: click.echo(lines), threads=concurrency(service.settings.max_batch))
 
 
 def compare_pictures(
@@ -250,18 +252,12 @@ def compare_pictures(
             if error.field == "reference":
                 raise click.ClickException(f"{printable(reference)}: {error}") from error
             raise
-        log_times(item, result.timings)
         line = f"{result.likeness.score:.3f} like {printable(reference)}"
         proofs = zip((item.picture, reference), result.likeness.proof or (), strict=False)
         line = "\n".join([line, *(_proof_line(f"{printable(picture)}, ", proof) for picture, proof in proofs)])
         return line, similar_body(result, form, service.settings)
 
     write_each(items, form, answer)
-
-
-def _json_line(item: Item, answer: BaseModel) -> str:
-    """Return the answer of a request about a picture as a line of JSON, with the picture's name."""
-    return json.dumps({"picture": str(item.picture), **answer.model_dump(mode="json", exclude_unset=True)})
 
 
 def _share(prediction: Prediction) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from seewhy.app.cli.files import DASH, check_terminal, plan, suffixes_of
+from seewhy.app.cli.files import DASH, plan, suffixes_of
 from seewhy.app.cli.method_command import EvaluateCommand, MethodCommand
 from seewhy.app.cli.options import (
     FileOf,
@@ -101,7 +101,6 @@ def explain(
     answer_form, items = plan(pictures, output, "report" if report else form, EXPLAIN_FORMATS, sheet)
     if skip_existing and items[0].output == DASH:
         raise click.UsageError("--skip-existing needs files, not standard output.")
-    check_terminal(items, answer_form)
 
     from seewhy.app.cli.checks import check
     from seewhy.app.pipeline.options import ExplainOptions
@@ -217,7 +216,6 @@ def segment(
     from seewhy.app.cli.checks import check
     from seewhy.app.pipeline.options import SegmentOptions
 
-    check_terminal(items, answer_form)
     request = check(SegmentOptions, {**fields(options), "format": answer_form}, items)
 
     from seewhy.app.cli.picture_answers import segment_pictures
@@ -274,7 +272,6 @@ def similar(
     from seewhy.app.cli.checks import check
     from seewhy.app.pipeline.options import SimilarOptions
 
-    check_terminal(items, answer_form)
     request = check(SimilarOptions, fields(options), items)
 
     from seewhy.app.cli.picture_answers import compare_pictures

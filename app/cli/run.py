@@ -15,13 +15,12 @@ from tqdm.std import tqdm
 
 from seewhy.app.answers.stream import Body
 from seewhy.app.cli.environment import read_settings
-from seewhy.app.cli.files import DASH, Item, check_terminal, printable, write
+from seewhy.app.cli.files import DASH, Item, printable, write
 from seewhy.app.cli.interrupt import INTERRUPTED, unbroken
 from seewhy.app.cli.output import exit_failed, is_quiet, is_verbose, log, note, print_failure
 from seewhy.app.errors import EXPECTED, field_of, kind_of
 from seewhy.app.pipeline.ask import Service
-from seewhy.app.pipeline.disconnect import client_disconnected
-from seewhy.app.pipeline.record import Timings
+from seewhy.app.pipeline.record import Record, begin
 from seewhy.app.pipeline.ticket import Ticket
 from seewhy.models import LoadedModel
 
@@ -142,18 +141,8 @@ def for_each(
         exit_failed(failures, len(items))
 
 
-def print_each(service: Service, items: Sequence[Item], work: Callable[[Item], str]) -> None:
-    """Print the lines about each picture; see `for_each`."""
-
-    def report(_: Item, lines: str) -> None:
-        click.echo(lines)
-
-    for_each(items, work, report, threads=concurrency(service.settings.max_batch))
-
-
 def write_each(items: Sequence[Item], form: str, work: Callable[[Item], tuple[str, Body]]) -> None:
-    """Write the result of each picture, one after the other, and print its line; see `for_each`, `check_terminal`."""
-    check_terminal(items, form)
+    """Write the result of each picture, one after the other, and print its line; see `for_each`."""
 
     def write_answer(item: Item) -> tuple[str, bytes]:
         line, answer = work(item)
@@ -183,12 +172,6 @@ def watch(ticket: Ticket) -> None:
             share = ticket.share or 0.0
 
 
-def log_times(item: Item, timings: Timings) -> None:
-    """Log how long the stages of a picture took."""
-    stages = ", ".join(f"{stage} {milliseconds:.0f} ms" for stage, milliseconds in timings.stages.items())
-    log.info("%s: %s", printable(item.picture), stages)
-
-
 def in_one_piece(body: Body, form: str) -> bytes:
     """Return the bytes of an answer; JSON is indented."""
     content = body if isinstance(body, bytes) else body.join()
@@ -196,18 +179,23 @@ def in_one_piece(body: Body, form: str) -> bytes:
 
 
 def _in_order(items: Sequence[Item], work: Callable[[Item], T], threads: int) -> Generator[tuple[Item, "Future[T]"]]:
-    """Yield each item when it is finished. If this ends early, running work is abandoned."""
+    """Yield each item when it is finished, and log its times. If this ends early, running work is abandoned."""
     end = threading.Event()
 
-    def begin() -> None:
+    def timed(item: Item) -> T:
         # The pipeline drops work of disconnected clients: the end of this command looks like that.
-        client_disconnected.set(end.is_set)
+        record = Record(is_disconnected=end.is_set)
+        begin(record)
+        result = work(item)
+        if stages := [f"{stage} {milliseconds:.0f} ms" for stage, milliseconds in record.stages.items()]:
+            log.info("%s: %s", printable(item.picture), ", ".join(stages))
+        return result
 
-    pool = ThreadPoolExecutor(threads, "pictures", begin)
+    pool = ThreadPoolExecutor(threads, "pictures")
     pending: deque[tuple[Item, Future[T]]] = deque()
     try:
         for item in items:
-            pending.append((item, pool.submit(work, item)))
+            pending.append((item, pool.submit(timed, item)))
             # Results wait for the oldest picture; this limits how many are in memory.
             if len(pending) > 2 * threads:
                 wait([pending[0][1]])

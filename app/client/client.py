@@ -91,9 +91,8 @@ class Client:
         """
         names = {"method": method, "target": target, "top": top, "attribute": attribute, "label": label}
         proving = {"proof": proof, "proof_area": proof_area, "proof_fill": proof_fill}
-        upload = _upload(picture)
         fields = {**names, "layer": layer, "against": against, "model": model, "region": region, **proving}
-        results = self._explained(lambda answer: explanations_of(answer, upload), upload, fields, options)
+        results = self._explained(explanations_of, picture, fields, options)
         is_single = top is None and not isinstance(target, list | tuple) and len(results) == 1
         return results[0] if is_single else list(results)
 
@@ -123,9 +122,8 @@ class Client:
         """
         names = [methods] if isinstance(methods, str) else list(methods)
         proving = {"proof": proof, "proof_area": proof_area, "proof_fill": proof_fill}
-        upload = _upload(picture)
         fields = {"method": names, "target": target, "layer": layer, "against": against, "model": model, **proving}
-        return self._explained(lambda answer: comparison_of(answer, upload), upload, fields, options)
+        return self._explained(comparison_of, picture, fields, options)
 
     def predict(
         self, picture: PictureSource, top: int = 5, *, model: str | None = None
@@ -150,11 +148,12 @@ class Client:
 
     def _explained(
         self,
-        read: Callable[[Any], Result],
-        upload: bytes,
+        read: Callable[[Any, bytes], Result],
+        picture: PictureSource,
         fields: Mapping[str, Any],
         options: Mapping[str, Any],
     ) -> Result:
+        upload = _upload(picture)
         for name in options:
             if name in _OF_REQUESTS:
                 raise OptionError(f"No method has an option {name!r}; results are drawn and saved here.", field=name)
@@ -169,7 +168,7 @@ class Client:
             if not isinstance(part, str):
                 raise LayerError(f"A service takes layers by their dotted paths, such as 'layer4', not {part!r}.")
         body |= {"image": _base64(upload), "format": "json", "values": "map"}
-        return self._connection.post("/explain", body, read)
+        return self._connection.post("/explain", body, lambda answer: read(answer, upload))
 
     def __repr__(self) -> str:
         return f"Client({self._connection.url!r})"

@@ -121,15 +121,6 @@ class RemoteExplanation(MapDrawing):
             "heatmap": {**heatmap, "values": self.heatmap.tolist()},
         }
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that the service gives as npz, for one map: heatmaps (1, H, W), maps (1, h, w), targets."""
-        return {
-            "heatmaps": self.heatmap[None],
-            "maps": self.map[None],
-            "targets": np.array([self.target.name]),
-            "methods": np.array([self.method]),
-        }
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RemoteComparison(MapPanel[RemoteExplanation]):

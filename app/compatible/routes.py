@@ -9,8 +9,8 @@ from pydantic import BaseModel
 from werkzeug.routing import BaseConverter
 
 from seewhy.app.compatible.instances import PictureReader, Range
-from seewhy.app.compatible.schemas import ProtocolError, TorchServeError
-from seewhy.app.errors import FieldError, TooManyPicturesError
+from seewhy.app.compatible.schemas import ProtocolError, ReadyModel, TorchServeError, V1Models
+from seewhy.app.errors import FieldError, TooManyPicturesError, VersionNotFoundError
 from seewhy.app.http.declaration import BINARY, Declaration, Protocol, Schema
 from seewhy.app.http.problems import ErrorReport
 from seewhy.app.http.routes import json_response, model_spec, service
@@ -67,24 +67,34 @@ class ModelName(BaseConverter):
     regex = r"(?!/)(?:(?!/(?:ready|config|infer|explain|versions)(?:/|$))[^:])+"
 
 
-def available_names() -> list[str]:
-    """Return the names of the models whose weights are available."""
-    registry = service().models.registry
-    return [spec.name for spec in registry.specs() if registry.missing_weights(spec) is None]
-
-
-def ready_spec(name: str) -> ModelSpec:
-    """Describe the model in a path, if a request for it would be answered; that request may have to load it.
+def versioned_spec(name: str, version: str) -> ModelSpec:
+    """Describe the model in a path that also names its version.
 
     Raises:
-        ModelNotFoundError: there is no such model.
-        WeightsUnavailableError: its weights are not available, and may not be downloaded.
+        ModelNotFoundError, VersionNotFoundError: there is no such model, or no such version of it.
     """
     spec = model_spec(name)
+    if version != VERSION:
+        raise VersionNotFoundError(f"The model {name!r} has no version {version!r}, only {VERSION}.")
+    return spec
+
+
+@KServe("The available models", answers=(V1Models,))
+def models() -> Response:
+    """List the models whose weights are available."""
+    registry = service().models.registry
+    names = [spec.name for spec in registry.specs() if registry.missing_weights(spec) is None]
+    return json_response(V1Models(models=names))
+
+
+@KServe("Whether a model is ready", answers=(ReadyModel,))
+def model_ready(name: str, version: str = VERSION) -> Response:
+    """Answer whether a request for a model would be answered; that request may have to load it."""
+    spec = versioned_spec(name, version)
     missing = service().models.registry.missing_weights(spec)
     if missing is not None and not service().settings.download:
         raise WeightsUnavailableError(missing)
-    return spec
+    return json_response(ReadyModel(name=spec.name, ready=True))
 
 
 def picture_reader(spec: ModelSpec, meaning: Range | None) -> PictureReader:

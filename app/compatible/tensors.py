@@ -49,8 +49,8 @@ def read_tensor(tensor: V2Input, binary: memoryview) -> Numbers | list[bytes]:
         OutOfMemoryError, BodyTooLargeError: there is no memory for the items, at present or ever.
     """
     datatype = tensor.datatype.upper()
-    if datatype not in (*DATATYPES, "BYTES"):
-        names = (*DATATYPES, "BYTES")
+    names = (*DATATYPES, "BYTES")
+    if datatype not in names:
         hint = near_matches(datatype, names) or f"Choose from {', '.join(names)}."
         raise FieldError(f"There is no datatype {tensor.datatype!r} for pictures. {hint}", field="inputs[0].datatype")
     if not all(1 <= edge < 2**31 for edge in tensor.shape):

@@ -11,19 +11,17 @@ from seewhy.app.compatible.outputs import numbers
 from seewhy.app.compatible.routes import (
     EXPLAIN,
     KServe,
-    available_names,
     check_count,
     json_request,
+    model_ready,
+    models,
     options_of,
     picture_reader,
-    ready_spec,
 )
 from seewhy.app.compatible.schemas import (
     ExplainParameters,
     PredictParameters,
-    ReadyModel,
     V1Explanations,
-    V1Models,
     V1Predictions,
     V1Request,
 )
@@ -35,20 +33,8 @@ from seewhy.app.pipeline.parse import parse
 from seewhy.models.spec import ModelSpec
 
 blueprint = Blueprint("v1", __name__, url_prefix="/v1")
-
-
-@blueprint.get("/models")
-@KServe("The available models", answers=(V1Models,))
-def models() -> Response:
-    """List the models whose weights are available."""
-    return json_response(V1Models(models=available_names()))
-
-
-@blueprint.get("/models/<model:name>")
-@KServe("Whether a model is ready", answers=(ReadyModel,))
-def model(name: str) -> Response:
-    """Answer whether a model is ready."""
-    return json_response(ReadyModel(name=ready_spec(name).name, ready=True))
+blueprint.get("/models")(models)
+blueprint.get("/models/<model:name>", endpoint="model")(model_ready)
 
 
 @blueprint.post("/models/<model:name>:predict")

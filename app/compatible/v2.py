@@ -8,6 +8,7 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from seewhy.app.answers.stream import respond
+from seewhy.app.compatible import schemas
 from seewhy.app.compatible.inference import InferRequest, read_request, write_answer
 from seewhy.app.compatible.instances import Range
 from seewhy.app.compatible.outputs import (
@@ -24,39 +25,27 @@ from seewhy.app.compatible.routes import (
     EXPLAIN,
     VERSION,
     KServe,
-    available_names,
     check_count,
     json_request,
+    model_ready,
+    models,
     options_of,
     picture_reader,
-    ready_spec,
-)
-from seewhy.app.compatible.schemas import (
-    ClassifyOptions,
-    ExplainParameters,
-    ReadyModel,
-    V1Models,
-    V2Answer,
-    V2Configuration,
-    V2ConfiguredTensor,
-    V2Live,
-    V2Model,
-    V2Ready,
-    V2Request,
-    V2RequestedOutput,
-    V2Server,
-    V2TensorMetadata,
+    versioned_spec,
 )
 from seewhy.app.compatible.tensors import HEADER, Tensor
-from seewhy.app.errors import FieldError, VersionNotFoundError
+from seewhy.app.errors import FieldError
 from seewhy.app.http.bodies import read_body
 from seewhy.app.http.declaration import BINARY
-from seewhy.app.http.routes import json_response, liveness, model_spec, service
+from seewhy.app.http.routes import json_response, liveness, service
 from seewhy.app.pipeline.decode import Source
 from seewhy.app.pipeline.parse import parse
 from seewhy.models.spec import ModelSpec
 
 blueprint = Blueprint("v2", __name__, url_prefix="/v2")
+blueprint.get("/models")(models)
+blueprint.get("/models/<model:name>/versions/<version>/ready")(model_ready)
+blueprint.get("/models/<model:name>/ready")(model_ready)
 
 _IGNORED = {"binary_data_output", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers"}
 """Ignored parameters of clients; the service sets the deadline."""
@@ -73,60 +62,59 @@ _LENGTH = {
     "schema": {"type": "integer", "minimum": 1},
 }
 _Inference = partial(
-    KServe, body=json_request(V2Request, BYTES), headers=(_LENGTH,), answers=(V2Answer,), media={BYTES: BINARY}
+    KServe,
+    body=json_request(schemas.V2Request, BYTES),
+    headers=(_LENGTH,),
+    answers=(schemas.V2Answer,),
+    media={BYTES: BINARY},
 )
 
 
 @blueprint.get("")
-@KServe("Name and version of the server", answers=(V2Server,))
+@KServe("Name and version of the server", answers=(schemas.V2Server,))
 def server() -> Response:
     """Return name and version of the server."""
     extensions = ["binary_tensor_data", "classification", "model_configuration"]
-    return json_response(V2Server(name="seewhy", version=version_of("seewhy"), extensions=extensions))
+    return json_response(schemas.V2Server(name="seewhy", version=version_of("seewhy"), extensions=extensions))
 
 
 @blueprint.get("/health/live")
-@KServe("Whether the process is alive", answers=(V2Live,), is_open=True)
+@KServe("Whether the process is alive", answers=(schemas.V2Live,), is_open=True)
 def live() -> Response:
     """Answer that the process is alive; 503 if it is broken for good."""
     liveness().require()
-    return json_response(V2Live(live=True))
+    return json_response(schemas.V2Live(live=True))
 
 
 @blueprint.get("/health/ready")
-@KServe("Whether the service is ready", answers=(V2Ready,), is_open=True)
+@KServe("Whether the service is ready", answers=(schemas.V2Ready,), is_open=True)
 def ready() -> Response:
     """Answer whether the default model is loaded."""
     liveness().require()
     service().models.require_ready()
-    return json_response(V2Ready(ready=True))
-
-
-@blueprint.get("/models")
-@KServe("The available models", answers=(V1Models,))
-def models() -> Response:
-    """List the models whose weights are available."""
-    return json_response(V1Models(models=available_names()))
+    return json_response(schemas.V2Ready(ready=True))
 
 
 @blueprint.get("/models/<model:name>/versions/<version>")
 @blueprint.get("/models/<model:name>")
-@KServe("The tensors of a model", answers=(V2Model,))
+@KServe("The tensors of a model", answers=(schemas.V2Model,))
 def model(name: str, version: str = VERSION) -> Response:
     """Describe a model's tensors."""
-    spec = _spec(name, version)
+    spec = versioned_spec(name, version)
     return json_response(
-        V2Model(name=spec.name, versions=[VERSION], platform=PLATFORM, inputs=_inputs(spec), outputs=_outputs(spec))
+        schemas.V2Model(
+            name=spec.name, versions=[VERSION], platform=PLATFORM, inputs=_inputs(spec), outputs=_outputs(spec)
+        )
     )
 
 
 @blueprint.get("/models/<model:name>/versions/<version>/config")
 @blueprint.get("/models/<model:name>/config")
-@KServe("The configuration of a model, as Triton's", answers=(V2Configuration,))
+@KServe("The configuration of a model, as Triton's", answers=(schemas.V2Configuration,))
 def configuration(name: str, version: str = VERSION) -> Response:
     """Describe a model as Triton does: the axis of the pictures is not among the dimensions."""
-    spec = _spec(name, version)
-    answer = V2Configuration(
+    spec = versioned_spec(name, version)
+    answer = schemas.V2Configuration(
         name=spec.name,
         platform=PLATFORM,
         version_policy={"latest": {"num_versions": 1}},
@@ -137,22 +125,13 @@ def configuration(name: str, version: str = VERSION) -> Response:
     return json_response(answer)
 
 
-@blueprint.get("/models/<model:name>/versions/<version>/ready")
-@blueprint.get("/models/<model:name>/ready")
-@KServe("Whether a model is ready", answers=(ReadyModel,))
-def model_ready(name: str, version: str = VERSION) -> Response:
-    """Answer whether a model is ready."""
-    _spec(name, version)
-    return json_response(ReadyModel(name=ready_spec(name).name, ready=True))
-
-
 @blueprint.post("/models/<model:name>/versions/<version>/infer")
 @blueprint.post("/models/<model:name>/infer")
 @_Inference("Classify pictures", f"{_V2} `top`, `range`. {_BINARY}")
 def infer(name: str, version: str = VERSION) -> Response:
     """Classify pictures."""
-    spec, inference = _spec(name, version), _read()
-    options = parse(ClassifyOptions, _options(inference, name))
+    spec, inference = versioned_spec(name, version), _read()
+    options = parse(schemas.ClassifyOptions, _options(inference, name))
     outputs = inference.outputs_of(predicted_names(spec.head))
     results = service().classify(_pictures(inference, spec, options.range), name, options.top)
     return _answer(name, inference, outputs, predicted_tensors(results, outputs))
@@ -163,8 +142,8 @@ def infer(name: str, version: str = VERSION) -> Response:
 @_Inference("Explain predictions", f"{_V2} {EXPLAIN} {_BINARY}")
 def explain(name: str, version: str = VERSION) -> Response:
     """Explain pictures."""
-    spec, inference = _spec(name, version), _read()
-    options = parse(ExplainParameters, _options(inference, name))
+    spec, inference = versioned_spec(name, version), _read()
+    options = parse(schemas.ExplainParameters, _options(inference, name))
     has_proofs, settings = bool(options.proof), service().settings
     outputs = inference.outputs_of(explained_names(spec.head, has_proofs), (*DRAWN, PROOFS))
     check_proofs(outputs, has_proofs)
@@ -175,13 +154,6 @@ def explain(name: str, version: str = VERSION) -> Response:
     with service().processors:
         tensors = explained_tensors(results, outputs, options.values, limits)
     return _answer(name, inference, outputs, tensors)
-
-
-def _spec(name: str, version: str) -> ModelSpec:
-    spec = model_spec(name)
-    if version != VERSION:
-        raise VersionNotFoundError(f"The model {name!r} has no version {version!r}, only {VERSION}.")
-    return spec
 
 
 def _read() -> InferRequest:
@@ -209,7 +181,7 @@ def _pictures(inference: InferRequest, spec: ModelSpec, meaning: Range | None) -
 
 
 def _answer(
-    name: str, inference: InferRequest, outputs: Sequence[V2RequestedOutput], tensors: list[Tensor]
+    name: str, inference: InferRequest, outputs: Sequence[schemas.V2RequestedOutput], tensors: list[Tensor]
 ) -> Response:
     head = {"model_name": name, "model_version": VERSION, "id": inference.id}
     binary = [inference.is_binary(output) for output in outputs]
@@ -221,32 +193,34 @@ def _answer(
     return response
 
 
-def _configured(tensor: V2TensorMetadata, **details: bool) -> V2ConfiguredTensor:
+def _configured(tensor: schemas.V2TensorMetadata, **details: bool) -> schemas.V2ConfiguredTensor:
     kind = "STRING" if tensor.datatype == "BYTES" else tensor.datatype
-    return V2ConfiguredTensor(name=tensor.name, data_type=f"TYPE_{kind}", dims=tensor.shape[1:] or [1], **details)
+    return schemas.V2ConfiguredTensor(
+        name=tensor.name, data_type=f"TYPE_{kind}", dims=tensor.shape[1:] or [1], **details
+    )
 
 
-def _inputs(spec: ModelSpec) -> list[V2TensorMetadata]:
+def _inputs(spec: ModelSpec) -> list[schemas.V2TensorMetadata]:
     preprocess = spec.preprocess
     normalized = {"range": "normalized", "mean": list(preprocess.mean), "std": list(preprocess.std)}
     return [
-        V2TensorMetadata(name="image", datatype="BYTES", shape=[-1], parameters={"content_type": "base64"}),
-        V2TensorMetadata(name="pixels", datatype="UINT8", shape=[-1, -1, -1, 3], parameters={"range": "byte"}),
-        V2TensorMetadata(name="input", datatype="FP32", shape=[-1, *spec.image_shape], parameters=normalized),
+        schemas.V2TensorMetadata(name="image", datatype="BYTES", shape=[-1], parameters={"content_type": "base64"}),
+        schemas.V2TensorMetadata(name="pixels", datatype="UINT8", shape=[-1, -1, -1, 3], parameters={"range": "byte"}),
+        schemas.V2TensorMetadata(name="input", datatype="FP32", shape=[-1, *spec.image_shape], parameters=normalized),
     ]
 
 
-def _outputs(spec: ModelSpec) -> list[V2TensorMetadata]:
+def _outputs(spec: ModelSpec) -> list[schemas.V2TensorMetadata]:
     classes = len(spec.labels)
     if spec.head == "segmentation":
         kind = "UINT8" if classes < 256 else "UINT16"
         return [
-            V2TensorMetadata(name="masks", datatype=kind, shape=[-1, -1, -1]),
-            V2TensorMetadata(name="areas", datatype="FP32", shape=[-1, classes]),
+            schemas.V2TensorMetadata(name="masks", datatype=kind, shape=[-1, -1, -1]),
+            schemas.V2TensorMetadata(name="areas", datatype="FP32", shape=[-1, classes]),
         ]
     numbers = [name for name in predicted_names(spec.head) if name not in ("indices", "classes")]
     return [
-        *(V2TensorMetadata(name=name, datatype="FP32", shape=[-1, classes]) for name in numbers),
-        V2TensorMetadata(name="indices", datatype="INT64", shape=[-1, -1]),
-        V2TensorMetadata(name="classes", datatype="BYTES", shape=[-1, -1]),
+        *(schemas.V2TensorMetadata(name=name, datatype="FP32", shape=[-1, classes]) for name in numbers),
+        schemas.V2TensorMetadata(name="indices", datatype="INT64", shape=[-1, -1]),
+        schemas.V2TensorMetadata(name="classes", datatype="BYTES", shape=[-1, -1]),
     ]

@@ -46,7 +46,7 @@ class Admission:
 
     def _enter(self) -> None:
         if request.method not in ("GET", "HEAD", "OPTIONS"):
-            if stopping.is_set():
+            if stopping.value:
                 raise NoMoreError(_STOPPING)
         elif is_open() or current_declaration().is_light:
             return

@@ -24,7 +24,7 @@ from seewhy.app.errors import (
     kind_of,
     lacks_memory,
 )
-from seewhy.app.pipeline.record import current, request_id
+from seewhy.app.pipeline.record import current
 from seewhy.explainers.errors import OptionError
 
 _log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def problem_of(error: Exception) -> Response:
 def _report(error: Exception) -> ErrorReport:
     kind = kind_of(error)
     if kind.status == 500:
-        _log.exception("Request %s failed", request_id.get(), exc_info=error)
+        _log.exception("Request %s failed", current().request_id, exc_info=error)
         detail = "The server has logged the cause. Try again; if it fails again, contact the operator of the service."
         return ErrorReport(kind, str(error) if kind is not INTERNAL else detail, [])
     if lacks_memory(error):  # the message is empty, or the size of an array
@@ -137,7 +137,7 @@ def _printable(text: str) -> str:
 
 
 def _problem(report: ErrorReport) -> Response:
-    identity = request_id.get()
+    identity = current().request_id
     problem = Problem(
         type=f"urn:seewhy:problem:{report.kind.code}",
         title=report.kind.title,

@@ -23,7 +23,6 @@ from limits.errors import ConfigurationError, StorageError
 from seewhy.app.errors import FieldError, TooCostlyError
 from seewhy.app.http.access import is_open
 from seewhy.app.http.headers import COST
-from seewhy.app.pipeline.costs import Charge, charge, uncharged
 from seewhy.app.pipeline.record import current
 
 _SECONDS = 1
@@ -72,13 +71,12 @@ def limit_requests(app: Flask, limit: str, storage: str) -> None:
     except ConfigurationError as error:
         message = f"SEEWHY_RATE_STORAGE: {error}; Redis needs a client: pip install 'seewhy[redis]'"
         raise FieldError(message, "rate_storage") from error
-    app.before_request(lambda: _set_charge(partial(_charge, limiter)))
+    app.before_request(lambda: _set_charge(limiter))
     app.after_request(lambda response: _set_headers(limiter, response))
 
 
 def report_cost(app: Flask) -> None:
     """Set the header with the cost of a request that used a model."""
-    app.before_request(lambda: _set_charge(uncharged))
 
     def set_header(response: Response) -> Response:
         if cost := current().cost:
@@ -122,9 +120,8 @@ def client() -> str:
     return f"address {address}"
 
 
-def _set_charge(of_request: Charge) -> None:
-    """Set the charge of the request of this thread."""
-    charge.set(of_request)
+def _set_charge(limiter: Limiter) -> None:
+    current().charge = partial(_charge, limiter)
 
 
 def _charge(limiter: Limiter, before: int, now: int, counts: bool) -> None:

@@ -9,7 +9,7 @@ from uuid import uuid4
 from flask import Response
 
 from seewhy.app.http.headers import REQUEST_ID
-from seewhy.app.pipeline.record import request_id
+from seewhy.app.pipeline.record import Record, begin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -62,7 +62,7 @@ class Envelope:
         """Answer a request."""
         header = environ.get("HTTP_X_REQUEST_ID", "")
         identity = header if WELL_FORMED.fullmatch(header) else uuid4().hex
-        request_id.set(identity)
+        begin(Record(request_id=identity))
 
         def start(
             status: str,

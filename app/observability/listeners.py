@@ -11,7 +11,7 @@ from seewhy.app.observability.logs import Logs
 from seewhy.app.observability.metrics import Metrics
 from seewhy.app.observability.tracing import traces_of
 from seewhy.app.pipeline.observer import Observer
-from seewhy.app.pipeline.record import Record, begin, current, request_id
+from seewhy.app.pipeline.record import Record, begin, current
 from seewhy.app.settings import Settings
 
 OTHER = "other"
@@ -39,8 +39,7 @@ class Operations(Observer):
 
     def _begin(self) -> None:
         rule = request.url_rule
-        record = Record(request.method, rule.rule if rule is not None else OTHER)
-        record.request_id = request_id.get() or ""
+        record = Record(request.method, rule.rule if rule is not None else OTHER, current().request_id)
         record.received = request.content_length
         record.address = request.remote_addr or ""
         begin(record)

@@ -24,11 +24,7 @@ _OURS = ("seewhy", "gunicorn.error")
 def configuration(settings: Settings) -> dict[str, Any]:
     """Return the configuration for `logging.config.dictConfig` and gunicorn: one handler, to the standard error."""
     level = settings.log_level.upper()
-    formatter = (
-        "seewhy.app.observability.logs.JsonFormatter"
-        if settings.log_format == "json"
-        else "seewhy.app.observability.logs.TextFormatter"
-    )
+    formatter = f"{__name__}.{settings.log_format.capitalize()}Formatter"
     return {
         "version": 1,
         "disable_existing_loggers": False,

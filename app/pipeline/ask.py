@@ -14,7 +14,6 @@ from torch import Tensor
 from seewhy.app.pipeline.computation import Computation, PredictComputation
 from seewhy.app.pipeline.costs import UNKNOWN, announce, require_time, units
 from seewhy.app.pipeline.decode import Decoder, Source
-from seewhy.app.pipeline.disconnect import client_disconnected
 from seewhy.app.pipeline.jobs import Deadline, Outcome
 from seewhy.app.pipeline.model_store import ModelStore
 from seewhy.app.pipeline.null_scores import LIKENESS, Explained, NullScores
@@ -73,7 +72,7 @@ class Service:
 
     def deadline(self) -> Deadline:
         """Return the deadline of a request that starts now."""
-        return Deadline.after(self.settings.deadline, client_disconnected.get())
+        return Deadline.after(self.settings.deadline, current().is_disconnected)
 
     def predict(self, upload: bytes, options: PredictOptions) -> PredictResult:
         """Classify a picture; errors as `explain`."""

@@ -1,7 +1,6 @@
 """Cost of a request by its passes, and refusal of work that cannot finish before its deadline."""
 
-from collections.abc import Callable, Sequence
-from contextvars import ContextVar
+from collections.abc import Sequence
 from math import ceil
 
 from seewhy.app.errors import TooMuchWorkError
@@ -16,19 +15,6 @@ UNIT_SIDE = 224
 
 UNKNOWN = Passes(int(MOST_PASSES["medium"]))
 """Passes assumed for work whose number is unknown: it may be the longest, but rarely is."""
-
-Charge = Callable[[int, int, bool], None]
-"""Takes the charge so far, the cost now, and whether to count it or only to test the limit.
-
-It raises `TooCostlyError` if that is too much."""
-
-
-def uncharged(before: int, now: int, counts: bool) -> None:
-    """A `Charge` without limits."""
-
-
-charge: ContextVar[Charge] = ContextVar("charge", default=uncharged)
-"""Charge for the client of this thread's request."""
 
 
 def units(passes: Passes, image_shape: tuple[int, int, int]) -> int:
@@ -45,7 +31,7 @@ def announce(cost: int) -> None:
     """
     record = current()
     record.cost += cost
-    charge.get()(record.charged, record.cost, False)
+    record.charge(record.charged, record.cost, False)
 
 
 def settle() -> None:
@@ -56,7 +42,7 @@ def settle() -> None:
     """
     record = current()
     if record.charged < record.cost:
-        charge.get()(record.charged, record.cost, True)
+        record.charge(record.charged, record.cost, True)
         record.charged = record.cost
 
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from seewhy.app.errors import ClientGoneError, DeadlineError
 from seewhy.app.pipeline.computation import Computation
-from seewhy.app.pipeline.disconnect import DisconnectCheck, never
-from seewhy.app.pipeline.record import Interval, Record, current
+from seewhy.app.pipeline.record import DisconnectCheck, Interval, Record, current, never
 from seewhy.explainers.core.ask import Ask
 
 T = TypeVar("T")

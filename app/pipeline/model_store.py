@@ -126,7 +126,7 @@ class ModelStore:
             StoppingError: this server is stopping.
             ModelError: the model could not be loaded; a retry follows after `RETRY_SECONDS` or `FULL_RETRY_SECONDS`.
         """
-        if stopping.is_set():
+        if stopping.value:
             raise StoppingError("The server is stopping.")
         spec = self.registry.spec(self._settings.default_model)
         if not self.has_default:

@@ -4,7 +4,7 @@ Those are made from the record when the request is over.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -51,6 +51,25 @@ class Timings:
         return ", ".join(f"{name};dur={milliseconds:.1f}" for name, milliseconds in self.stages.items())
 
 
+Charge = Callable[[int, int, bool], None]
+"""Takes the charge so far, the cost now, and whether to count it or only to test the limit.
+
+It raises `TooCostlyError` if that is too much."""
+
+
+def uncharged(before: int, now: int, counts: bool) -> None:
+    """A `Charge` without limits."""
+
+
+DisconnectCheck = Callable[[], bool]
+"""Returns whether a client has closed its connection."""
+
+
+def never() -> bool:
+    """Return False: the client stays, or its connection is unknown."""
+    return False
+
+
 @dataclass(eq=False)
 class Record:
     """The record of a request.
@@ -70,6 +89,8 @@ class Record:
         span, trace_id: span and id of the trace, if any.
         cost: cost of the work, see `seewhy.app.pipeline.costs`; 0 without a model.
         charged: the part of the cost that counts, because the work was accepted.
+        charge: charges the client.
+        is_disconnected: returns whether the client has left.
     """
 
     verb: str = ""
@@ -93,6 +114,8 @@ class Record:
     trace_id: str = ""
     cost: int = 0
     charged: int = 0
+    charge: Charge = uncharged
+    is_disconnected: DisconnectCheck = never
 
     def timed(self) -> Timings:
         """Add timings to this request and return them."""
@@ -113,9 +136,6 @@ def _totals(intervals: Iterable[Interval]) -> dict[str, float]:
 
 
 _record: ContextVar[Record | None] = ContextVar("record", default=None)
-
-request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
-"""The id of this thread's request."""
 
 
 def begin(record: Record | None) -> None:

@@ -231,7 +231,7 @@ class SanityChecks:
             _PostponedError: the time is over, or the model has left memory.
         """
         while (left := QUIET - (time.monotonic() - self._engine.worked)) > 0:
-            if stopping.is_set() or time.monotonic() > until:
+            if stopping.value or time.monotonic() > until:
                 raise _PostponedError
             time.sleep(min(left, QUIET))
         if self._engine.loaded(model.name) is not model:

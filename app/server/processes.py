@@ -85,7 +85,7 @@ class Processes(Arbiter):  # type: ignore[misc]
         """Stop all workers."""
         # During an upgrade (`USR2`) another arbiter has workers at the same address: the service continues.
         if not self.reexec_pid and not self.master_pid:
-            stopping.set()
+            stopping.value = True
         for worker in self.WORKERS.values():
             worker.state.leaves = True
         super().stop(graceful)

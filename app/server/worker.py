@@ -98,7 +98,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self.alive = False  # gunicorn leaves it True if the first process is gone, and would keep connections long
         self.state.leaves = True
         for listener in self.sockets:
-            if stopping.is_set():
+            if stopping.value:
                 self._accept_waiting(listener)
             listener.close()
         self.last_call = time.monotonic() + STOP_KEEPALIVE_LINGER

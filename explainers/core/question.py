@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,18 +29,6 @@ from seewhy.explainers.hooks.evaluation import CHECKPOINTED, evaluation_mode, is
 from seewhy.explainers.hooks.selection import as_module
 
 _BAD_OUTPUTS = "The model's logits contain NaN or infinity; check its weights and its precision."
-
-
-class Host(NamedTuple):
-    """The module for hooks on layers.
-
-    Attributes:
-        module: the model, or its part from the first of the layers on; paths are the same in both.
-        run: returns the model's output for images (N, C, H, W), which stay as they are.
-    """
-
-    module: nn.Module
-    run: Callable[[Tensor], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,14 +121,18 @@ class Question:
         """The model's accelerated parts; None for a bare module, which runs in PyTorch alone."""
         return None if isinstance(self.model, nn.Module) else self.model.accelerated
 
-    def host(self, layers: Sequence[str]) -> "Host":
+    def host(self, layers: Sequence[str]) -> tuple[nn.Module, Callable[[Tensor], Any]]:
         """Return the module for hooks on layers, and the function that runs the model with them.
 
         Args:
             layers: dotted paths.
+
+        Returns:
+            The model, or its part from the first of the layers on, where paths are the same; and a function that
+            returns the model's output for images (N, C, H, W), which stay as they are.
         """
         parts = self.accelerated.parts(layers, self.images) if self.accelerated else None
-        return Host(parts.suffix, parts) if parts else Host(self.module, self.run_copy)
+        return (parts.suffix, parts) if parts else (self.module, self.run_copy)
 
     def vjp(self, images: Tensor) -> Vjp | None:
         """Return the model's vector-Jacobian product for pictures (R, C, H, W); None if PyTorch must compute it."""

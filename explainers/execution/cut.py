@@ -7,6 +7,7 @@ cut.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from threading import get_ident
 from typing import Any
 
@@ -195,13 +196,5 @@ def _interface(
 
 def targets_of(traced: fx.GraphModule, graph: fx.Graph | None = None) -> dict[str, Any]:
     """Return the modules and tensors of a trace that a graph, or else its own, refers to, by path."""
-    members: dict[str, Any] = {}
-    for step in (graph or traced.graph).nodes:
-        if step.op == "call_module":
-            members[str(step.target)] = traced.get_submodule(str(step.target))
-        elif step.op == "get_attr":
-            value: Any = traced
-            for name in str(step.target).split("."):
-                value = getattr(value, name)
-            members[str(step.target)] = value
-    return members
+    paths = [str(step.target) for step in (graph or traced.graph).nodes if step.op in ("call_module", "get_attr")]
+    return {path: attrgetter(path)(traced) for path in paths}

@@ -63,8 +63,7 @@ def _convolution_backward(
         kernel = kernel * factor[:, None, None, None]
     value = writer.value(gradient) if factor is None else writer.values[gradient]
     # What padding before the convolution has added is not computed.
-    cropped = _cropped(node)
-    left, right, top, bottom = (0, 0, 0, 0) if cropped is None else cropped.margins
+    crop, (left, right, top, bottom) = _crop_of(node)
     size = shape_of(source)
     height, width = size[2] + top + bottom, size[3] + left + right
     before = [form.padding[0] - top, form.padding[1] - left]
@@ -91,8 +90,8 @@ def _convolution_backward(
             auto_pad="EXPLICIT",
             output_padding=[max(-pad, 0) for pad in after],
         )
-    if cropped is not None:
-        writer.values[cropped.node] = result
+    if crop is not None:
+        writer.values[crop] = result
     return result
 
 
@@ -104,21 +103,19 @@ def _convolved(writer: Writer, value: Any, kernel: Tensor, form: _Form, pads: Se
     return writer.ops.group_convolution(value, grouped, form.stride, *pads, form.dilation)
 
 
-class _Crop(NamedTuple):
-    """The step that crops a gradient, because the tensor was padded before: left, right, top and bottom, at most 0."""
+def _crop_of(node: fx.Node) -> tuple[fx.Node | None, Sequence[int]]:
+    """Return the step that crops the gradient of a convolution's input, because that was padded; None without one.
 
-    node: fx.Node
-    margins: tuple[int, int, int, int]
-
-
-def _cropped(node: fx.Node) -> _Crop | None:
-    """Return the crop of the gradient of a convolution's input, if nothing else reads this."""
+    Returns:
+        The step, if nothing else reads the gradient; and what it adds left, right, above and below, at most 0.
+    """
     (gradient,) = [user for user in node.users if user.args[1] == 0]
     users = list(gradient.users)
-    if len(users) != 1 or users[0].target is not _aten.constant_pad_nd.default:
-        return None
-    margins: Any = users[0].args[1]
-    return _Crop(users[0], (*margins, 0, 0)[:4]) if max(margins) <= 0 and len(margins) <= 4 else None
+    if len(users) == 1 and users[0].target is _aten.constant_pad_nd.default:
+        margins: Any = users[0].args[1]
+        if max(margins) <= 0 and len(margins) <= 4:
+            return users[0], (*margins, 0, 0)[:4]
+    return None, (0, 0, 0, 0)
 
 
 def _norm_after(node: fx.Node) -> fx.Node | None:

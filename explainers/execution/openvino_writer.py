@@ -1,4 +1,8 @@
-"""The writer of OpenVINO's models from graphs of ATen operations: values, constants and results, but no rule."""
+"""Graphs of ATen operations as OpenVINO's models: also of gradients, which its own converter does not know.
+
+There is a rule for each operation; a graph with any other cannot be written. The first axis of every tensor is that of
+the pictures, and their number is free. The forms are those that OpenVINO is fast at.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,6 +38,11 @@ class Rules(dict[Any, Rule]):
 class Writer:
     """Writes a graph, node by node.
 
+    Args:
+        graph: of ATen operations on float32 tensors (N, ...), as `make_fx` traces it for an N other than 1; it returns
+            a tuple of tensors.
+        rules: of all of its operations.
+
     Attributes:
         ops: OpenVINO's operations, functions of values and constants.
         values: the written values, by node; of several results the first one.
@@ -54,7 +63,11 @@ class Writer:
         self.clipped: dict[tuple[fx.Node, float, float], Any] = {}
 
     def model(self) -> Any:
-        """Return the model; see `openvino_graph.model_of`."""
+        """Return the graph as an `openvino.Model`.
+
+        Raises:
+            UnknownOperationError: there is no rule for one of its operations.
+        """
         arguments = [node for node in self._graph.nodes if node.op == "placeholder"]
         for node in arguments:
             self.values[node] = self.ops.parameter(self._openvino.PartialShape([-1, *shape_of(node)[1:]]))

@@ -14,9 +14,13 @@ from torch import Tensor, nn
 from torch.func import functionalize, vjp
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from seewhy.explainers.execution.openvino_graph import model_of
+from seewhy.explainers.execution import openvino_convolutions, openvino_rules
+from seewhy.explainers.execution.openvino_writer import Rules, Writer
 from seewhy.explainers.execution.runtime import BATCH, Run, openvino_run
 from seewhy.explainers.process_wide import exclusive
+
+RULES = Rules(openvino_convolutions.RULES | openvino_rules.RULES)
+"""Of all operations that can be written for OpenVINO."""
 
 Outputs = Callable[[Any], Tensor]
 """Reads the outputs (N, ...) in what a model returns."""
@@ -80,7 +84,7 @@ def vjp_of(module: nn.Module, outputs: Outputs, probe: Tensor, most: int = BATCH
         seeds = torch.randn(read(probe).shape, generator=torch.Generator().manual_seed(0))
         graph = make_fx(functionalize(outputs_and_gradients))(probe, seeds)
     graph.graph.eliminate_dead_code()
-    product = Vjp(openvino_run(model_of(graph)), tuple(seeds.shape[1:]))
+    product = Vjp(openvino_run(Writer(graph, RULES).model()), tuple(seeds.shape[1:]))
     for count in (1, len(probe)):
         with torch.enable_grad():
             leaf = probe[:count].clone().requires_grad_()

@@ -151,8 +151,8 @@ class AttentionSession:
         self._hooks.__enter__()
         self.calls.clear()
         self._running.clear()
-        self._hooks.before_forward(self._begin, _any)
-        self._hooks.after_forward(self._end, _any, always_call=True)
+        self._hooks.before_forward(self._begin, nn.Module)
+        self._hooks.after_forward(self._end, nn.Module, always_call=True)
         self._mode.__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -185,10 +185,6 @@ class AttentionSession:
 
     def _see(self, probabilities: Tensor) -> None:
         self.calls.append(AttentionCall(self._running[-1] if self._running else "", probabilities))
-
-
-def _any(_module: nn.Module) -> bool:
-    return True
 
 
 def _last_axis(result: Tensor, *axes: int | None, dim: int | None = None, **_: Any) -> bool:

@@ -7,7 +7,7 @@ backward pass.
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,15 +31,13 @@ class CallSite:
         before, after, backward, backward_pre, gradient: the user's hooks of each kind, by registration key, in running
             order.
         hooks: the same by the names of the session's methods.
-        always: keys of the hooks in `after` that run even if the module raised.
-        kinds: the recorded kinds, by path.
+        records: the session's records of this module, by path and kind.
     """
 
     def __init__(self, registry: Registry, path: str, module: nn.Module) -> None:
         self.path = path
         self.before: OrderedDict[int, tuple[Hook, bool, bool]] = OrderedDict()
-        self.after: OrderedDict[int, tuple[Hook, bool]] = OrderedDict()
-        self.always: set[int] = set()
+        self.after: OrderedDict[int, tuple[Hook, bool, bool]] = OrderedDict()
         self.backward: OrderedDict[int, Hook] = OrderedDict()
         self.backward_pre: OrderedDict[int, Hook] = OrderedDict()
         self.gradient: OrderedDict[int, Hook] = OrderedDict()
@@ -50,7 +48,7 @@ class CallSite:
             "full_backward": self.backward,
             "output_gradient": self.gradient,
         }
-        self.kinds: dict[str, set[Kind]] = {}
+        self.records: dict[tuple[str, Kind], list[Any]] = {}
         self._registry = registry
         self._module = module
         self._calls = 0
@@ -67,7 +65,7 @@ class CallSite:
         registry.after_module(module, self.leave)
 
     def watch_failures(self) -> None:
-        """Run the hooks of `always` when the module or a hook raises."""
+        """Run the hooks after the module that always run when it or a hook raises."""
         if not self._watches_failures:
             self._watches_failures = True
             self._registry.after_module(self._module, self.fail, always_call=True)
@@ -76,7 +74,6 @@ class CallSite:
         """Drop the hooks, and the tensors of calls that ended in an exception."""
         for hooks in self.hooks.values():
             hooks.clear()
-        self.always.clear()
         for frame in self._frames:
             frame.release()
         self._frames.clear()
@@ -133,10 +130,12 @@ class CallSite:
         if not again:
             self._awaiting_repeat = None if torch.is_grad_enabled() else (frame.grad_input, frame.grad_output)
         frame.grad_input.take_structure((args, kwargs))
-        for path, kind, entries in () if again else self._records():
+        gradients = {"grad_input": frame.grad_input, "grad_output": frame.grad_output}
+        for (_, kind), entries in () if again else self.records.items():
             # Each kind gets its entry now, so that the lists stay aligned if calls nest or end in an exception.
-            entries.append(copied(recorded_arguments(args, kwargs)) if kind == "input" else frame.record(kind))
-            frame.places[path, kind] = len(entries) - 1
+            entries.append(copied(recorded_arguments(args, kwargs)) if kind == "input" else gradients.get(kind))
+            if kind == "output":
+                frame.outputs.append((entries, len(entries) - 1))
         if self._taps_outputs() or self._is_recorded("grad_input"):
             frame.awaits_output = True
             frame.note_versions()
@@ -172,7 +171,7 @@ class CallSite:
             return None
         frame = self._frames[-1]
         returned = output
-        for key, (hook, with_kwargs) in tuple(self.after.items()):
+        for key, (hook, with_kwargs, _) in tuple(self.after.items()):
             frame.finished.add(key)
             replacement = self._run_after(frame, hook, with_kwargs, args, output)
             output = output if replacement is None else replacement
@@ -183,15 +182,14 @@ class CallSite:
             if tapped is not output and self._taps_outputs():
                 before_tap = output
             output = tapped
-        for path, kind, entries in self._records():
-            if kind == "output" and (path, kind) in frame.places:
-                # Later modules get the tap's copy, so their in-place operations cannot change a tapped tensor, and the
-                # record needs no copy of it. Views and leaves share memory with tensors that they can change.
-                entries[frame.places[path, kind]] = (
-                    copied(output)
-                    if before_tap is None
-                    else tree_map_only(Tensor, partial(_kept_safe, frame.arguments), before_tap)
-                )
+        for entries, place in frame.outputs:
+            # Later modules get the tap's copy, so their in-place operations cannot change a tapped tensor, and the
+            # record needs no copy of it. Views and leaves share memory with tensors that they can change.
+            entries[place] = (
+                copied(output)
+                if before_tap is None
+                else tree_map_only(Tensor, partial(_kept_safe, frame.arguments), before_tap)
+            )
         self._frames.pop()
         self._left = self._watches_failures
         frame.release()  # the graph holds the frame: tensors of the graph in it would make a cycle
@@ -199,15 +197,15 @@ class CallSite:
         return None if output is returned else output
 
     def fail(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Run the hooks of `always` if the module or a hook raised; PyTorch calls this after every call."""
+        """Run the hooks that always run if the module or a hook raised; PyTorch calls this after every call."""
         if not self._registry.sees_this_thread() or not self._frames:
             return
         if self._left:  # `leave` has run for this call
             self._left = False
             return
         frame = self._frames.pop()
-        for key, (hook, with_kwargs) in tuple(self.after.items()):
-            if key in self.always and key not in frame.finished:
+        for key, (hook, with_kwargs, always) in tuple(self.after.items()):
+            if always and key not in frame.finished:
                 try:
                     self._run_after(frame, hook, with_kwargs, args, output)
                 except Exception as error:  # a warning, as in PyTorch: the first error must reach the caller
@@ -363,13 +361,7 @@ class CallSite:
         return bool(self.backward or self.backward_pre or self.gradient) or self._is_recorded("grad_output")
 
     def _is_recorded(self, kind: Kind) -> bool:
-        return any(kind in kinds for kinds in self.kinds.values())
-
-    def _records(self) -> Iterator[tuple[str, Kind, list[Any]]]:
-        """Yield path, kind and entries of each record of this module's calls."""
-        for path, kinds in self.kinds.items():
-            for kind, entries in self._registry.records.of(path, kinds):
-                yield path, kind, entries
+        return any(kind == recorded for _, recorded in self.records)
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

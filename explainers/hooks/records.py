@@ -1,13 +1,11 @@
-"""The records of a session, the description of a call, and its state from its start to the last of its gradients."""
+"""The description of a call, and its state from its start to the last of its gradients."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from seewhy.explainers.hooks.gradient_tap import Gradients, is_differentiable
-from seewhy.explainers.hooks.kinds import CALL_KINDS, Kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,26 +23,6 @@ class Call:
     module: nn.Module
     number: int
     again: bool = False
-
-
-class Records:
-    """The records of one session: by kind and path one entry per call, `Gradients` for those of gradients."""
-
-    def __init__(self) -> None:
-        self.by_kind: dict[Kind, dict[str, list[Any]]] = {kind: {} for kind in CALL_KINDS}
-        self.parameter_grads: dict[str, dict[str, Tensor | None]] = {}
-
-    def add(self, path: str, kinds: Iterable[Kind]) -> None:
-        """Start empty records of a path; existing records stay."""
-        for kind in kinds:
-            if kind in self.by_kind:
-                self.by_kind[kind].setdefault(path, [])
-
-    def of(self, path: str, kinds: Iterable[Kind]) -> Iterator[tuple[Kind, list[Any]]]:
-        """Yield the kind and the entries of each record of a path."""
-        for kind, entries in self.by_kind.items():
-            if kind in kinds:
-                yield kind, entries[path]
 
 
 def recorded_arguments(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
@@ -67,7 +45,7 @@ class Frame:
         tapped: tapped tensors, the copies that the module got, and the version counters of these copies.
         replaced: likewise for tensors that hooks of ``shared=True`` replaced.
         versions: version counters of `arguments` before the module ran, which reveal in-place changes.
-        places: index of the call in each record.
+        outputs: the records of the output, and the call's index in each.
         finished: keys of the hooks after the module that have run.
     """
 
@@ -82,7 +60,7 @@ class Frame:
         self.tapped: list[tuple[Tensor, Tensor, int]] = []
         self.replaced: list[tuple[Tensor, Tensor, int]] = []
         self.versions: list[int] = []
-        self.places: dict[tuple[str, Kind], int] = {}
+        self.outputs: list[tuple[list[Any], int]] = []
         self.finished: set[int] = set()
 
     def note_versions(self) -> None:
@@ -90,10 +68,6 @@ class Frame:
         self.versions = [
             leaf._version if is_differentiable(leaf) and not leaf.is_inference() else 0 for leaf in self.arguments
         ]
-
-    def record(self, kind: Kind) -> Gradients | None:
-        """Return the entry that a record of this kind gets when the call starts."""
-        return {"grad_input": self.grad_input, "grad_output": self.grad_output}.get(kind)
 
     def release(self) -> None:
         """Drop the tensors that taps and hooks replaced."""

@@ -11,7 +11,8 @@ from typing import Any, Self
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from seewhy.explainers.hooks.records import Call, Records
+from seewhy.explainers.hooks.kinds import CALL_KINDS, Kind
+from seewhy.explainers.hooks.records import Call
 from seewhy.explainers.hooks.registered import ModuleHook
 from seewhy.explainers.hooks.user_hooks import Hook, listed, name_of
 
@@ -24,12 +25,16 @@ class Registry:
 
     Attributes:
         call: the call whose hook is running; None outside hooks and in hooks of parameters.
-        records: of the session.
+        records: of the session, by kind and path: one entry per call, `Gradients` for those of gradients.
+        parameter_grads: likewise by path and the parameter's name.
     """
+
+    records: dict[Kind, dict[str, list[Any]]]
+    parameter_grads: dict[str, dict[str, Tensor | None]]
 
     def __init__(self) -> None:
         self.call: Call | None = None
-        self.records = Records()
+        self._clear()
         self._thread: int | None = None
         self._handles: list[RemovableHandle] = []
         self._overwrites: list[Tensor] = []
@@ -45,8 +50,11 @@ class Registry:
         """Start to see the forward passes of this thread, with empty records."""
         self._thread = threading.get_ident()
         self.call = None
-        self.records = Records()
+        self._clear()
         self._misfits.clear()
+
+    def _clear(self) -> None:
+        self.records, self.parameter_grads = {kind: {} for kind in CALL_KINDS}, {}
 
     def remove_hooks(self) -> None:
         """Remove all hooks from PyTorch."""

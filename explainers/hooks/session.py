@@ -112,7 +112,7 @@ class HookSession:
         sites = [site.path for site in self._sites.values() if any(site.hooks.values())]
         places = [*sites, *(site.name for site in self._parameters.values() if site.hooks)]
         hooks = f"; hooks at {listed(places)}" if places else ""
-        paths = dict.fromkeys(path for records in self._registry.records.by_kind.values() for path in records)
+        paths = dict.fromkeys(path for records in self._registry.records.values() for path in records)
         records = f"; records of {listed([*paths])}" if paths else ""
         return f"HookSession({type(self._module).__name__}, {state}{hooks}{records})"
 
@@ -123,25 +123,25 @@ class HookSession:
     @property
     def inputs(self) -> dict[str, list[Any]]:
         """Per path, one entry per call: the only argument, or a tuple of all (keywords as a last dict), detached."""
-        return self._registry.records.by_kind["input"]
+        return self._registry.records["input"]
 
     @property
     def outputs(self) -> dict[str, list[Any]]:
         """Per path, one entry per call: the module's output after all hooks, detached."""
-        return self._registry.records.by_kind["output"]
+        return self._registry.records["output"]
 
     @property
     def grad_inputs(self) -> dict[str, list[Any]]:
         """Per path, one entry per call: gradients in the structure of `inputs`; None where no gradient flowed."""
         return {
             path: [recorded_arguments(*call.arguments(call.leaves)) for call in calls]
-            for path, calls in self._registry.records.by_kind["grad_input"].items()
+            for path, calls in self._registry.records["grad_input"].items()
         }
 
     @property
     def grad_outputs(self) -> dict[str, list[Any]]:
         """Per path, one entry per call: gradients in the structure of `outputs`; None where no gradient flowed."""
-        records = self._registry.records.by_kind["grad_output"]
+        records = self._registry.records["grad_output"]
         return {path: [call.value() for call in calls] for path, calls in records.items()}
 
     @property
@@ -152,7 +152,7 @@ class HookSession:
     @property
     def parameter_grads(self) -> dict[str, dict[str, Tensor | None]]:
         """Per path and parameter name, the gradient summed over all calls; None where no gradient flowed."""
-        return self._registry.records.parameter_grads
+        return self._registry.parameter_grads
 
     @property
     def current(self) -> Call | None:
@@ -206,7 +206,7 @@ class HookSession:
         """
         arguments = "module, args, kwargs, output" if with_kwargs else "module, args, output"
         function = callable_with(hook, "after_forward", arguments)
-        return self._add("after_forward", function, (function, with_kwargs), where, prepend, always_call)
+        return self._add("after_forward", function, (function, with_kwargs, always_call), where, prepend, always_call)
 
     def full_backward_pre(self, hook: Hook, *where: ModuleSelector, prepend: bool = False) -> HookHandle:
         """Run `hook(module, grad_output)` once per call, when the gradients of its outputs are known.
@@ -300,9 +300,8 @@ class HookSession:
             raise InvalidArgumentError(f"Unknown kinds {sorted(map(str, unknown))}; {choices}.", field="kinds")
         paths = match_modules(self._modules, where, self._unreachable)
         for path in paths:
-            if names & set(CALL_KINDS):
-                self._site(path).kinds.setdefault(path, set()).update(names)
-            self._registry.records.add(path, names)
+            for kind in names & set(CALL_KINDS):
+                self._site(path).records[path, kind] = self._registry.records[kind].setdefault(path, [])
             if "parameter_grad" in names and path not in self.parameter_grads:
                 self._record_parameters(path)
         return paths
@@ -397,7 +396,6 @@ class HookSession:
             undo.append(partial(hooks.pop, key, None))
             if always_call:
                 site.watch_failures()
-                site.always.add(key)
         return HookHandle(kind, hook, paths, undo)
 
     def _parameter_site(self, name: str, parameter: Tensor) -> ParameterSite:

@@ -113,27 +113,32 @@ class Editor:
         hooks = self._hooks
         hooks.before_forward(self._start, "")
         for index, edit in enumerate(self._edits):
-            if edit.at not in where:
-                continue
-            hooks.before_forward(self._count, edit.layer)
-            if edit.at == "parameter_grad":
-                names: dict[int, tuple[str, str]] = {}  # by identity: several modules may share a parameter
-                for path in self._paths(edit):
-                    for name in _parameters(hooks.modules[path], edit):
-                        names.setdefault(id(getattr(hooks.modules[path], name)), (path, name))
-                for path, name in names.values():
-                    change = partial(self._change_parameter, index, path, name)
-                    hooks.parameter_gradient(change, f"{path}.{name}".lstrip("."))
-            elif edit.at == "input":
-                hooks.before_forward(partial(self._change_input, index), edit.layer, with_kwargs=True, shared=True)
-            elif edit.at == "output":
-                hooks.after_forward(partial(self._change_output, index), edit.layer)
-            elif edit.at == "grad_input":
-                hooks.before_forward(partial(self._check_input, index), edit.layer, with_kwargs=True)
-                hooks.full_backward(partial(self._change_grad_input, index), edit.layer)
-            else:
-                hooks.after_forward(partial(self._check_output, index), edit.layer)
-                hooks.output_gradient(partial(self._change_grad_output, index, hooks), edit.layer)
+            if edit.at in where:
+                hooks.before_forward(self._count, edit.layer)
+                self._hook(index, edit)
+
+    def _hook(self, index: int, edit: Edit) -> None:
+        hooks, layer = self._hooks, edit.layer
+        if edit.at == "parameter_grad":
+            names: dict[int, tuple[str, str]] = {}  # by identity: several modules may share a parameter
+            for path in self._paths(edit):
+                for name in _parameters(hooks.modules[path], edit):
+                    names.setdefault(id(getattr(hooks.modules[path], name)), (path, name))
+            for path, name in names.values():
+                change = partial(self._change_parameter, index, path, name)
+                hooks.parameter_gradient(change, f"{path}.{name}".lstrip("."))
+        elif edit.at == "input":
+            hooks.before_forward(
+                lambda _, *values: self._change_sole(index, values), layer, with_kwargs=True, shared=True
+            )
+        elif edit.at == "output":
+            hooks.after_forward(lambda _, args, output: self._change_sole(index, output), layer)
+        elif edit.at == "grad_input":
+            hooks.before_forward(partial(self._check_input, index), layer, with_kwargs=True)
+            hooks.full_backward(lambda _, grad_input, grad_output: self._change_sole(index, grad_input), layer)
+        else:
+            hooks.after_forward(partial(self._check_output, index), layer)
+            hooks.output_gradient(partial(self._change_grad_output, index, hooks), layer)
 
     def check_applied(self) -> None:
         """Refuse edits that changed nothing.
@@ -175,24 +180,17 @@ class Editor:
                     hooks.output_gradient(partial(self._change_grad_output, index, hooks), *inside)
 
     def _count(self, *_: Any) -> None:
-        path, number = self._here()
-        first = self._first.setdefault(path, number)
-        self._calls[path] = number - first + 1
+        path, number = self._call(self._hooks)
+        if path not in self._first:
+            self._first[path], number = number, 0
+        self._calls[path] = number + 1
 
-    def _here(self) -> tuple[str, int]:
-        call = self._hooks.current
+    def _call(self, hooks: HookSession) -> tuple[str, int]:
+        """Return the path and the number, in this forward pass, of the call whose hook a session runs."""
+        call = hooks.current
         if call is None:
             raise RuntimeError("A hook of an edit ran outside of a call.")
-        return call.path, call.number
-
-    def _change_input(self, index: int, _module: nn.Module, args: Any, kwargs: Any) -> Any:
-        return self._change_sole(index, (args, kwargs))
-
-    def _change_output(self, index: int, _module: nn.Module, _args: Any, output: Any) -> Any:
-        return self._change_sole(index, output)
-
-    def _change_grad_input(self, index: int, _module: nn.Module, grad_input: Any, _grad_output: Any) -> Any:
-        return self._change_sole(index, grad_input)
+        return call.path, call.number - (self._first.get(call.path, 0) if hooks is self._hooks else 0)
 
     def _check_input(self, index: int, _module: nn.Module, args: Any, kwargs: Any) -> None:
         self._sole(index, tree_flatten((args, kwargs))[0])
@@ -201,36 +199,31 @@ class Editor:
         leaves = tree_flatten(output)[0]
         tensor = leaves[self._sole(index, leaves)]
         if tensor.grad_fn is not None and is_one_of(tensor, args):
-            path, number = self._here()
-            self._returned_input.add((path, number - self._first.get(path, 0)))
+            self._returned_input.add(self._call(self._hooks))
 
     def _change_grad_output(self, index: int, hooks: HookSession, gradient: Tensor) -> Tensor | None:
-        call = hooks.current
-        if call is None:
-            raise RuntimeError("A hook of an edit ran outside of a call.")
-        number = call.number - (self._first.get(call.path, 0) if hooks is self._hooks else 0)
+        path, number = self._call(hooks)
         if self._last is not None:
-            is_first = not call.path or (call.path, number) in self._returned_input
+            is_first = not path or (path, number) in self._returned_input
             if is_first != (hooks is self._hooks):
                 return None
-        return self._change(index, gradient, call.path, number)
+        return self._change(index, gradient, path, number)
 
     def _change_sole(self, index: int, value: Any) -> Any:
         leaves, spec = tree_flatten(value)
         if self._edits[index].at == "grad_input" and not any(is_differentiable(leaf) for leaf in leaves):
             return None
         place = self._sole(index, leaves)
-        path, number = self._here()
         # A copy of an input: autograd may save it for the edit, and the module may overwrite the original.
         values = leaves[place].clone() if self._edits[index].at == "input" else leaves[place]
-        changed = self._change(index, values, path, number - self._first.get(path, 0))
+        changed = self._change(index, values, *self._call(self._hooks))
         if changed is None:
             return None
         leaves[place] = changed
         return tree_unflatten(leaves, spec)
 
     def _sole(self, index: int, leaves: list[Any]) -> int:
-        return sole_place(leaves, self._edits[index].at, self._here()[0], index)
+        return sole_place(leaves, self._edits[index].at, self._call(self._hooks)[0], index)
 
     def _change(self, index: int, values: Tensor, path: str, call: int) -> Tensor | None:
         edit = self._edits[index]

@@ -31,7 +31,7 @@ from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.display import Figure
 from seewhy.explainers.results.explanation import Explanation, explanations
-from seewhy.explainers.tasks.pose import named_ask, task_of
+from seewhy.explainers.tasks.pose import named_ask, pose, task_of
 from seewhy.explainers.view import prepare
 
 
@@ -176,9 +176,10 @@ def edit_images(
     with ready(model, images) as (module, inputs):
         check_layers(module, edits, other is not None)
         before = explainer.explain(model, inputs, ask, progress=progress.part(0, 2))
-        if isinstance(explainer, LayerExplainer) and not explainer.layers:
-            # The same layers again: another survey would run an empty picture through the edits.
-            explainer = replace(explainer, layers=before.layers)
+        if isinstance(explainer, LayerExplainer) and before.layers:
+            # The default layers now: a survey that finds them later would run an empty picture through the edits.
+            with pose(model, inputs, ask, progress) as question:
+                explainer = replace(explainer, layers=explainer.layers_of(question))
         ask = replace(ask, targets=before.targets)
         objective = task.objective(before.outputs, ask)
         swapped = swapped_tensors(task, module, other, edits, objective, like=inputs)

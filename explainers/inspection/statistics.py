@@ -45,32 +45,16 @@ def statistics(tensor: Tensor) -> Statistics:
         values = values.double()
     elif values.itemsize < 4:
         values = values.float()
-    size, nan, inf = values.numel(), 0, 0
-    mean: float | None = None
-    std: float | None = None
-    low: float | None = None
-    high: float | None = None
-    norm = zeros = 0.0
-    if size:
-        low, high = torch.stack(torch.aminmax(values)).tolist()
-        if not (math.isfinite(low) and math.isfinite(high)):
-            nan, inf = int(torch.isnan(values).sum()), int(torch.isinf(values).sum())
-            values = values[torch.isfinite(values)]
-            low, high = torch.stack(torch.aminmax(values)).tolist() if values.numel() else (None, None)
-    if low is not None and high is not None:
-        mean, std, norm, zeros = _moments(values, low, high)
-    return Statistics(
-        shape=tuple(tensor.shape),
-        dtype=str(tensor.dtype).removeprefix("torch."),
-        mean=mean,
-        std=std,
-        min=low,
-        max=high,
-        norm=norm,
-        zeros=zeros / max(size, 1),
-        nan=nan,
-        inf=inf,
-    )
+    shape, dtype, nan, inf = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), 0, 0
+    low, high = torch.stack(torch.aminmax(values)).tolist() if values.numel() else (0.0, 0.0)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        nan, inf = int(torch.isnan(values).sum()), int(torch.isinf(values).sum())
+        values = values[torch.isfinite(values)]
+        low, high = torch.stack(torch.aminmax(values)).tolist() if values.numel() else (0.0, 0.0)
+    if not values.numel():
+        return Statistics(shape, dtype, None, None, None, None, 0.0, 0.0, nan, inf)
+    mean, std, norm, zeros = _moments(values, low, high)
+    return Statistics(shape, dtype, mean, std, low, high, norm, zeros / tensor.numel(), nan, inf)
 
 
 def _moments(values: Tensor, low: float, high: float) -> tuple[float, float, float, float]:

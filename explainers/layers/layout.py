@@ -27,19 +27,6 @@ class Factor(NamedTuple):
     size: int
     step: float
 
-
-class Line(NamedTuple):
-    """The rows or the columns of the picture, as one axis of a tensor.
-
-    Attributes:
-        along: `ROWS` or `COLUMNS`.
-        size, step: as of a `Factor`.
-    """
-
-    along: int
-    size: int
-    step: float
-
     def spread(self, size: int, ratio: float = 1.0) -> "Axis":
         """Return an axis along the same side of the picture, of other positions that are `ratio` as far apart."""
         return Axis((Factor(self.along, size, self.step * ratio),))
@@ -77,10 +64,10 @@ class Axis(NamedTuple):
         return self.spatial and (first + count <= self.before or first >= self.size - self.after)
 
     @property
-    def line(self) -> Line | None:
-        """This axis as rows or columns of the picture; None if it is anything more or else."""
-        (along, size, step), *inner = self.factors
-        return None if along is None or inner or self.before or self.after else Line(along, size, step)
+    def line(self) -> Factor | None:
+        """The rows or the columns of the picture that this axis is; None if it is anything more or else."""
+        first, *inner = self.factors
+        return None if first.along is None or inner or self.before or self.after else first
 
 
 class Grid(NamedTuple):
@@ -184,7 +171,7 @@ class Layout(NamedTuple):
             return None
         places: dict[int, int] = {}
         for index, axis in enumerate(self.axes[1:], 1):
-            if axis.line is not None:
+            if axis.line is not None and axis.line.along is not None:
                 places.setdefault(axis.line.along, index)
         if not places:
             return None
@@ -211,8 +198,13 @@ class Layout(NamedTuple):
             return None
         return TokenGrid(sizes.get(ROWS, 1), sizes.get(COLUMNS, 1), before, after)
 
-    def shift(self, along: int, start: float = 0.0, field: float = 0.0) -> "Layout":
-        """Return the layout with its first position moved by `start` pixels, and its fields larger by `field`."""
+    def shift(self, along: int | None, start: float = 0.0, field: float = 0.0) -> "Layout":
+        """Return the layout with its first position moved by `start` pixels, and its fields larger by `field`.
+
+        Along None, outside the picture, there is nothing to move.
+        """
+        if along is None:
+            return self
         starts, fields = list(self.start), list(self.field)
         starts[along] += start
         fields[along] += field
@@ -312,7 +304,7 @@ def resized(layout: Layout, shape: Sequence[int]) -> Layout | None:
             layout = layout.with_axis(index, plain(size))
             continue
         step = line.step * line.size / size
-        layout = layout.with_axis(index, Axis((Factor(line.along, size, step),)))
+        layout = layout.with_axis(index, Axis((line._replace(size=size, step=step),)))
         layout = layout.shift(line.along, (step - line.step) / 2, step)._replace(exact=False)
     return layout
 
@@ -367,6 +359,5 @@ def windowed(
 def contracted(layout: Layout, axis: Axis) -> Layout:
     """Return the layout after a sum over another axis: along it every position now sees the whole picture."""
     for factor in axis.factors:
-        if factor.along is not None:
-            layout = layout.shift(factor.along, field=math.inf)
+        layout = layout.shift(factor.along, field=math.inf)
     return layout

@@ -206,21 +206,17 @@ def _unfold(layout: Layout, result: Tensor, index: int, size: int, step: int) ->
     return layout.with_axes([*layout.with_axis(index, axis).axes, window])
 
 
-@rule("im2col")
-def _im2col(
-    layouts: Layouts, result: Tensor, images: Tensor, kernel: Any, dilation: Any, padding: Any, stride: Any
-) -> Effect:
-    layout = layouts(images)
-    if layout is None or len(layout.axes) != 4:
-        return Effect(None)
+@layout_rule("im2col", kernel=True)
+def _im2col(layout: Layout, result: Tensor, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Layout | None:
+    if len(layout.axes) != 4:
+        return None
     size, gaps, pads, steps = (_each(value, 2) for value in (kernel, dilation, padding, stride))
     counts = [
         (length + 2 * pad - gap * (side - 1) - 1) // step + 1
-        for length, side, gap, pad, step in zip(images.shape[2:], size, gaps, pads, steps, strict=True)
+        for length, side, gap, pad, step in zip(layout.shape[2:], size, gaps, pads, steps, strict=True)
     ]
-    slid = windowed(layout, (*images.shape[:2], *counts), size, steps, pads, gaps)
-    factors = slid.axes[2].factors + slid.axes[3].factors
-    return Effect(slid.with_axes([slid.axes[0], plain(result.shape[1]), Axis(factors)]), kernel=True)
+    slid = windowed(layout, (*layout.shape[:2], *counts), size, steps, pads, gaps)
+    return slid.with_axes([slid.axes[0], plain(result.shape[1]), Axis(slid.axes[2].factors + slid.axes[3].factors)])
 
 
 @layout_rule("col2im")

@@ -7,6 +7,7 @@ it works on the ``meta`` device. It belongs to the thread that opened it; one ma
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -174,7 +175,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # latest waypoint counts; otherwise the last that all sources share.
         last, *rest = (source.last for source in placed or sources)
         for waypoint in rest:
-            last = common(last, waypoint) if placed and not joins else max(last, waypoint, key=_number)
+            last = common(last, waypoint) if placed and not joins else max(last, waypoint, key=attrgetter("number"))
         mixed = [last] if effect.mixes else [source.mixed for source in sources if source.mixed is not None]
         self._provenances[result] = Provenance(
             layout,
@@ -183,12 +184,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             max(source.mixes for source in sources) + effect.mixes,
             layout is None and not effect.pools and (extended or any(source.untracked for source in sources)),
             effect.beside or all(source.beside for source in sources),
-            max(mixed, key=_number, default=None),
+            max(mixed, key=attrgetter("number"), default=None),
         )
-
-
-def _number(waypoint: Waypoint) -> int:
-    return waypoint.number
 
 
 def _flat(values: Iterable[Any]) -> list[Tensor]:

@@ -22,7 +22,7 @@ from seewhy.explainers.core.attribution import require_finite
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.execution.progress import SILENT, Progress
-from seewhy.explainers.likeness.embedding import Pictures, Reading, anatomy_of, read
+from seewhy.explainers.likeness.embedding import Cells, Pictures, anatomy_of, read
 from seewhy.explainers.tasks.pose import pose
 
 _BLOCK = 2**22
@@ -103,31 +103,31 @@ def decompose(
     anatomy = anatomy_of(model)
     with pose(model, image, progress=progress) as question:
         other = reference.detach().to(question.images, copy=reference.is_inference())
-        reading = read(question, model, anatomy, (question.images, other))
+        embeddings, cells = read(question, model, anatomy, (question.images, other))
+        tolerance = _FULL if question.is_precise else _HALF
     exact = (
         (path, terms)
-        for path, cells in reversed(reading.cells.items())
-        if (terms := _exact_terms(cells.features, reading)) is not None
+        for path, part in reversed(cells.items())
+        if (terms := _exact_terms(part.features, embeddings, tolerance)) is not None
     )
     place = next(exact, None)
-    path, terms = place or _estimated_terms(reading, progress.cancel)
+    path, terms = place or _estimated_terms(cells, progress.cancel)
     for values in terms.maps:
         require_finite(values)
-    first, second = reading.embeddings
+    first, second = embeddings
     score = float(terms.maps[0].sum()) if place else float(_unit(first) @ _unit(second))
     score = min(max(score, -1.0), 1.0)  # rounding may lead beyond
     pairs = tuple(_strongest(terms, top, progress.cancel))
-    return Decomposition(score, terms.maps, pairs, anatomy.head, path, place is not None, reading.embeddings)
+    return Decomposition(score, terms.maps, pairs, anatomy.head, path, place is not None, embeddings)
 
 
-def _exact_terms(features: Pictures, reading: Reading) -> Terms | None:
+def _exact_terms(features: Pictures, embeddings: Pictures, tolerance: float) -> Terms | None:
     """Return the terms of embeddings that are averages or lists of the features; None if they are neither.
 
     Features are rectified where the network does that itself, between the layer and the pooling.
     """
-    tolerance = _FULL if reading.precise else _HALF
     for first, second in (features, (features[0].relu(), features[1].relu())):
-        pairs = list(zip((first, second), reading.embeddings, strict=True))
+        pairs = list(zip((first, second), embeddings, strict=True))
         if all(_is_near(values.mean(dim=(1, 2)), embedding, tolerance) for values, embedding in pairs):
             return _average_terms(first, second)
         for order in ((0, 1, 2), (1, 2, 0)):
@@ -171,7 +171,7 @@ def _list_terms(first: Tensor, second: Tensor) -> Terms:
     return Terms((values, values), pairs)
 
 
-def _estimated_terms(reading: Reading, check: Check) -> tuple[str, Terms]:
+def _estimated_terms(cells: dict[str, Cells], check: Check) -> tuple[str, Terms]:
     """Return the layer and the terms by gradient times activation, at the last layer whose cells have gradients.
 
     What each cell adds is divided among the other picture's cells in proportion to the likeness of their features, and
@@ -180,7 +180,7 @@ def _estimated_terms(reading: Reading, check: Check) -> tuple[str, Terms]:
     Raises:
         LayerError: there is no such layer.
     """
-    for path, (features, gradients) in reversed(reading.cells.items()):
+    for path, (features, gradients) in reversed(cells.items()):
         maps = [
             (values * slope).sum(dim=0)
             for values, slope in zip(features, gradients, strict=True)
@@ -189,7 +189,7 @@ def _estimated_terms(reading: Reading, check: Check) -> tuple[str, Terms]:
         if len(maps) == 2:
             return path, _divided(features, (maps[0], maps[1]), check)
     raise LayerError(
-        f"No gradient flows from the embedding to the cells of {', '.join(reading.cells)}, or it is zero everywhere."
+        f"No gradient flows from the embedding to the cells of {', '.join(cells)}, or it is zero everywhere."
     )
 
 

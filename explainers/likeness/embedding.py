@@ -1,7 +1,6 @@
 """Embeddings: the inputs of a network's head for two pictures, and the cells of the layers that they consist of."""
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from seewhy.explainers.core.model import Model
-from seewhy.explainers.core.question import Host, Question, checked_rows
+from seewhy.explainers.core.question import Question, checked_rows
 from seewhy.explainers.errors import LayerError, UnsuitableModelError
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.layers.survey import Layer, Survey
@@ -46,21 +45,6 @@ class Cells(NamedTuple):
 
     features: Pictures
     gradients: tuple[Tensor | None, Tensor | None]
-
-
-@dataclass(frozen=True, eq=False)
-class Reading:
-    """The recorded tensors of two pictures.
-
-    Attributes:
-        embeddings: (F,) float64 of each picture.
-        precise: whether the network computes in single or double precision.
-        cells: by path of the layer.
-    """
-
-    embeddings: Pictures
-    precise: bool
-    cells: dict[str, Cells]
 
 
 def anatomy_of(model: Model) -> Anatomy:
@@ -114,7 +98,7 @@ def _sizes(layer: Layer) -> tuple[int, int]:
     return channels, channels * layer.cells
 
 
-def read(question: Question, model: Model, anatomy: Anatomy, pictures: Pictures) -> Reading:
+def read(question: Question, model: Model, anatomy: Anatomy, pictures: Pictures) -> tuple[Pictures, dict[str, Cells]]:
     """Run a model on two pictures, one after the other, and back from the dot product of their embeddings.
 
     Args:
@@ -123,21 +107,24 @@ def read(question: Question, model: Model, anatomy: Anatomy, pictures: Pictures)
         anatomy: of the model.
         pictures: each (1, C, H, W).
 
+    Returns:
+        The embeddings, (F,) float64 of each picture; and the cells by path of the layer.
+
     Raises:
         LayerError: one of the layers does not run once for each picture, or the head reads no vector.
         ModelOutputError: the model returns no outputs, or NaN.
     """
     embeddings: list[Tensor] = []
     same_size = pictures[0].shape == pictures[1].shape
-    host = question.host(anatomy.layers) if same_size else Host(question.module, question.run_copy)
-    with torch.enable_grad(), HookSession(host.module) as hooks:
+    module, run = question.host(anatomy.layers) if same_size else (question.module, question.run_copy)
+    with torch.enable_grad(), HookSession(module) as hooks:
         if anatomy.head is not None:
             hooks.before_forward(partial(_keep_input, embeddings), anatomy.head, with_kwargs=True)
         hooks.record(*anatomy.layers, kinds=("output", "grad_output"))
         # One at a time, so that neither picture's numbers depend on the other's.
         for count, picture in enumerate(pictures):
             question.progress.at(count, len(pictures) + 1)
-            outputs = question.outputs(host.run(picture))
+            outputs = question.outputs(run(picture))
             if anatomy.head is None:
                 embeddings.append(outputs)
         first, second = _vectors(embeddings)
@@ -146,7 +133,7 @@ def read(question: Question, model: Model, anatomy: Anatomy, pictures: Pictures)
         tensors, gradients = hooks.outputs, hooks.grad_outputs
     surveys = [_survey(question, model, picture) for picture in pictures]
     cells = {path: _cells(path, surveys, tensors[path], gradients[path]) for path in anatomy.layers}
-    return Reading((_exact(first), _exact(second)), question.is_precise, cells)
+    return (_exact(first), _exact(second)), cells
 
 
 def embed(question: Question, anatomy: Anatomy, pictures: Tensor) -> Tensor:
@@ -155,11 +142,11 @@ def embed(question: Question, anatomy: Anatomy, pictures: Tensor) -> Tensor:
     Raises:
         ModelOutputError: the model returns no outputs, or not as many as pictures, or NaN.
     """
-    host, embeddings = question.host(anatomy.layers), list[Tensor]()
-    with torch.no_grad(), HookSession(host.module) as hooks:
+    (module, run), embeddings = question.host(anatomy.layers), list[Tensor]()
+    with torch.no_grad(), HookSession(module) as hooks:
         if anatomy.head is not None:
             hooks.before_forward(partial(_keep_input, embeddings), anatomy.head, with_kwargs=True)
-        outputs = question.outputs(host.run(pictures))
+        outputs = question.outputs(run(pictures))
     return checked_rows((embeddings or [outputs])[0], pictures).flatten(1)
 
 

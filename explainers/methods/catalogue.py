@@ -154,6 +154,13 @@ def equation_of(kind: type[Any]) -> str:
     return cleandoc(block[1]) if block else ""
 
 
+def summary_of(kind: type[Any]) -> str:
+    """Return what the first paragraph of a class's docstring says after the name and a colon."""
+    text = " ".join(cleandoc(kind.__doc__ or "").partition("\n\n")[0].split())
+    text = text.partition(": ")[2] or text
+    return text[:1].upper() + text[1:]
+
+
 def option_names() -> dict[str, list[str]]:
     """Return the names of the options of each method."""
     return {name: [field.name for field in fields(method.explainer)] for name, method in METHODS.items()}
@@ -197,7 +204,7 @@ def method(
     name: str,
     *,
     family: Family,
-    summary: str,
+    summary: str | None = None,
     paper: Paper | None = None,
     forwards: str = "1",
     backwards: str = "1",
@@ -207,7 +214,8 @@ def method(
 ) -> Callable[[Class], Class]:
     """Return a decorator that makes a class the frozen dataclass of its options, and enters it into the catalogue.
 
-    The arguments are the attributes of `Method`; the papers of ours stand in `papers.csv`.
+    The arguments are the attributes of `Method`. The summary is, by default, the first sentence of the docstring, after
+    the name and a colon; the papers of ours stand in `papers.csv`.
 
     Raises:
         InvalidArgumentError: the name is taken or not lower-case, or the family is unknown.
@@ -226,9 +234,10 @@ def method(
             raise InvalidArgumentError(f"There is no family {family!r}; choose from {choices}.", "family")
         if name != name.lower():
             raise InvalidArgumentError(f"The method {name!r} must have a lower-case name.", "name")
+        text = summary_of(explainer) if summary is None else summary
         explainer = parameters(explainer)
         _methods[name] = Method(
-            name, family, explainer, summary, paper, forwards, backwards, discriminates, fine, rounding
+            name, family, explainer, text, paper, forwards, backwards, discriminates, fine, rounding
         )
         return explainer
 

@@ -33,16 +33,9 @@ class Control(Explainer):
         return self.answer(self.draw(widened(question.images)), objective, outputs)
 
 
-@method(
-    "edges",
-    family="control",
-    summary="Edges of the picture, blurred: a control that any method should beat.",
-    backwards="0",
-    discriminates=False,
-    fine=True,
-)
+@method("edges", family="control", backwards="0", discriminates=False, fine=True)
 class Edges(Control):
-    r"""Edges: where the picture changes, whatever the network does.
+    r"""Edges: edges of the picture, blurred: a control that any method should beat.
 
     .. math:: M = G_\sigma * \sqrt{(S_x * \bar{x})^2 + (S_y * \bar{x})^2}
 
@@ -63,21 +56,14 @@ class Edges(Control):
         return blurred(gradients.norm(dim=1), self.blur * min(images.shape[2:]))
 
 
-@method(
-    "centre",
-    family="control",
-    summary="A Gaussian in the middle of the picture: a control that any method should beat.",
-    backwards="0",
-    discriminates=False,
-    fine=True,
-)
+@method("centre", family="control", backwards="0", discriminates=False, fine=True)
 class Centre(Control):
-    r"""Centre: the middle of the picture, where photographers usually place the subject.
+    r"""Centre: a Gaussian in the middle of the picture: a control that any method should beat.
 
     .. math:: M_{ij} = \exp\left(-\frac{u_i^2 + v_j^2}{2 \sigma^2}\right)
 
-    where u and v are distances from the middle, as shares of the picture's height and width. The paper explains why
-    controls are needed; this one is our own.
+    where u and v are distances from the middle, as shares of the picture's height and width. Photographers usually
+    place the subject there. The paper explains why controls are needed; this one is our own.
     """
 
     spread: Annotated[

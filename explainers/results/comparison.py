@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import combinations
 from types import MappingProxyType
 
-from seewhy.explainers.results.agreement import rank_correlation
+from seewhy.explainers.correlations import rank_correlation
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.results.map_panel import MapPanel
 

@@ -129,13 +129,7 @@ class Explanation(MapDrawing):
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that the service gives as npz, for one map: heatmaps (1, H, W), maps (1, h, w), targets."""
-        return {
-            "heatmaps": self.heatmap[None],
-            "maps": self.map[None],
-            "targets": np.array([self.target.name]),
-            "methods": np.array([self.method]),
-            **proof_arrays([self.proof]),
-        }
+        return {**super().arrays(), **proof_arrays([self.proof])}
 
 
 def region_sheet(explanation: Explanation, style: render.Style) -> Image.Image:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from cmap import Colormap
@@ -25,18 +25,7 @@ _LINE = 24
 
 
 class MapDrawing(Drawing):
-    """Base of a map with its picture and its target.
-
-    Attributes:
-        picture: the upright upload, RGB, or a smaller copy to draw on.
-        geometry: the part of the upload that the model saw.
-        map: (h, w) float32, the explainer's raw map.
-        signed: whether negative values speak against the class.
-        target: the explained class.
-        predictions: the five most probable classes.
-        method: the method's name.
-        against: the class that the target is contrasted with; None without a contrast.
-    """
+    """Base of a map with its picture and its target; attributes as those of `Explanation`."""
 
     picture: Image.Image
     geometry: Geometry
@@ -64,6 +53,15 @@ class MapDrawing(Drawing):
     def draw_map(self, style: render.Style) -> Image.Image:
         """Return the heatmap drawn in a style, RGB, whether or not there are regions."""
         return draw_map(self.picture, self.geometry, self.map, self.signed, style)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that the service gives as npz, for one map: heatmaps (1, H, W), maps (1, h, w), targets."""
+        return {
+            "heatmaps": self.heatmap[None],
+            "maps": self.map[None],
+            "targets": np.array([self.target.name]),
+            "methods": np.array([self.method]),
+        }
 
     @property
     def caption(self) -> str:
@@ -136,7 +134,7 @@ class MapDrawing(Drawing):
 def draw_map(
     picture: Image.Image, geometry: Geometry, values: NDArray[np.float32], signed: bool, style: render.Style
 ) -> Image.Image:
-    """Return a raw map (h, w) drawn in a style, RGB; arguments as the attributes of `MapDrawing`."""
+    """Return a raw map (h, w) drawn in a style, RGB; arguments as the attributes of `Explanation`."""
     small = render.fit(picture, style.max_side)
     placement = geometry.scaled(*small.size)
     heatmap = render.normalize(placement.lay(values), signed, render.ends(values, style.scale))

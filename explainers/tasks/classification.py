@@ -67,13 +67,7 @@ class Classification:
         if ask.numbers is not None:
             classes = ask.numbers.to(outputs.device, torch.int64, non_blocking=outputs.is_cuda)
             targets = _checked(classes, classes == MOST_PROBABLE, targets, count)
-        if ask.against is None:
-            return ClassObjective(targets, head=self.head)
-        against = ask.against.to(outputs.device, torch.int64, non_blocking=outputs.is_cuda)
-        contrasts = _checked(against, against == NO_CONTRAST, against, count)
-        same = targets == contrasts
-        require(~same.any(), lambda: _contrasted_with_itself(int(targets[same][0]), count))
-        return ClassObjective(targets, contrasts, self.head)
+        return ClassObjective(targets, contrasts_of(ask, targets, count), self.head)
 
     def target(self, target: int | str) -> int:
         """Return the index of a class; see `class_index`."""
@@ -348,18 +342,19 @@ def mean_of_nearest(values: Tensor, targets: Tensor, count: int) -> Tensor:
     return values.gather(1, indices).mean(dim=1)
 
 
-def contrasts_of(ask: Ask, targets: Tensor) -> Tensor | None:
-    """Return the classes (N,) that target classes (N,) are contrasted with; None without any contrast.
+def contrasts_of(ask: Ask, targets: Tensor, count: int) -> Tensor | None:
+    """Return the classes (N,), of `count`, that target classes (N,) are contrasted with; None without any contrast.
 
     Raises:
-        TargetError: a class is contrasted with itself.
+        TargetError: a class is out of range, or contrasted with itself.
     """
     if ask.against is None:
         return None
-    against = ask.against.to(targets.device, torch.int64)
-    same = (against != NO_CONTRAST) & (against == targets)
-    require(~same.any(), lambda: TargetError("A class is contrasted with itself; name two classes."))
-    return against
+    against = ask.against.to(targets.device, torch.int64, non_blocking=targets.is_cuda)
+    contrasts = _checked(against, against == NO_CONTRAST, against, count)
+    same = targets == contrasts
+    require(~same.any(), lambda: _contrasted_with_itself(int(targets[same][0]), count))
+    return contrasts
 
 
 def head_of(classes: int) -> ClassHead:

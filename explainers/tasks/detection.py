@@ -58,7 +58,7 @@ class Detection:
         picks = self.detector.layout.unpack(outputs.detach()[rows, candidates].float())
         return BoxObjective(
             labels,
-            contrasts_of(ask, labels),
+            contrasts_of(ask, labels, self.detector.layout.classes),
             detector=self.detector,
             candidates=candidates,
             boxes=_boxes_of(picks, labels),

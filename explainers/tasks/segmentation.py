@@ -60,7 +60,7 @@ class Segmentation(Task):
         pairs = [self._resolved(region, classes) for region, classes in zip(regions, predicted, strict=True)]
         weights = torch.stack([mask / mask.sum() for _, mask in pairs]).to(torch.float32)
         targets = torch.tensor([label for label, _ in pairs], device=outputs.device)
-        return RegionObjective(targets, contrasts_of(ask, targets), weights=weights)
+        return RegionObjective(targets, contrasts_of(ask, targets, outputs.shape[1]), weights=weights)
 
     def _resolved(self, region: Any, predicted: Tensor) -> tuple[int, Tensor]:
         """Return the class of a target or a number, and where it is averaged (H, W), given predicted classes (H, W)."""

@@ -20,7 +20,7 @@ from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.tasks.pose import pose
 from seewhy.explainers.trust.choices import Fill
 from seewhy.explainers.trust.marking import blurred, mirrored, reach_of, resized, top_share, turned
-from seewhy.explainers.trust.strangers import ForeignMaps, Strangers
+from seewhy.explainers.trust.strangers import Strangers
 from seewhy.explainers.trust.trial import Trial
 
 Scorer = Callable[[Tensor, Tensor], Tensor]
@@ -132,7 +132,7 @@ def scores_of(
     marks: Sequence[Tensor],
     trial: Trial,
     are_probabilities: Tensor,
-    foreign: ForeignMaps | None = None,
+    foreign: tuple[Tensor, Tensor] | None = None,
 ) -> Scores:
     """Return the scores of masked copies of N pictures, in as many passes as memory requires.
 
@@ -142,14 +142,14 @@ def scores_of(
         marks: for each of several maps per picture, the marked pixels (N, H, W) bool.
         trial: the fill, and whether copies of the maps are tried.
         are_probabilities: (N,) bool; if one is false, hidden pictures are scored too.
-        foreign: maps of other pictures to try.
+        foreign: maps of other pictures to try, see `Strangers.of`.
     """
     nothing = torch.zeros_like(marks[0])[None][: int(not are_probabilities.all())]
     groups = [*(_copies(part, trial.full) for part in marks), nothing]
-    groups.append(groups[-1][:0] if foreign is None else torch.stack([foreign.marks, ~foreign.marks]))
+    groups.append(groups[-1][:0] if foreign is None else torch.stack([foreign[0], ~foreign[0]]))
     scores = _masked(question, score, torch.cat(groups), trial.fill)
     *parts, hidden, pair = torch.split(scores, [len(group) for group in groups])
-    stranger = None if foreign is None else torch.where(foreign.exist, pair[0] - pair[1], torch.nan)
+    stranger = None if foreign is None else torch.where(foreign[1], pair[0] - pair[1], torch.nan)
     return Scores(parts, hidden, stranger, are_probabilities)
 
 

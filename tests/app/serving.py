@@ -70,7 +70,7 @@ def declare(folder, architecture="tests.nets:Net", names=("mine",), **members):
 def live(app):
     """Serve an application in this process, for tests to which the server does not matter; yield its address."""
     server = make_server("127.0.0.1", 0, app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))  # of half a second, it would be slow to end
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.port}"

@@ -1,11 +1,13 @@
 """Batch runs: what a folder of shards holds, and how a run that was stopped goes on."""
 
 import fcntl
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +22,9 @@ from PIL import Image
 from seewhy import batch, explain, forecast, open_batch, wrap_model
 from seewhy.app.batch import run as running
 from seewhy.app.batch import shards
-from seewhy.app.batch.run import TooManyErrorsError
 from seewhy.app.batch.sources import described as describe
 from seewhy.app.batch.sources import sources
+from seewhy.app.batch.work import TooManyErrorsError, Work
 from seewhy.explainers.errors import OptionError, PictureError
 from seewhy.models import LoadedModel
 from tests import nets
@@ -107,17 +109,17 @@ def test_folders_name_the_classes(model, folder, tmp_path):
 
 def stopped(monkeypatch, after: int) -> None:
     """Let the next run be interrupted after some rows, in shards of two."""
-    rows = running._Run.rows
+    rows = Work.rows
 
-    def interrupted(run, remaining):
-        for number, row in enumerate(rows(run, remaining)):
+    def interrupted(work, remaining):
+        for number, row in enumerate(rows(work, remaining)):
             if number == after:
                 raise KeyboardInterrupt
             yield row
 
     monkeypatch.setattr(running, "SHARD_ROWS", 2)
-    monkeypatch.setattr(running, "_TABLE_ROWS", 1)
-    monkeypatch.setattr(running._Run, "rows", interrupted)
+    monkeypatch.setattr(shards, "TABLE_ROWS", 1)
+    monkeypatch.setattr(Work, "rows", interrupted)
 
 
 def test_a_run_goes_on_where_it_was_stopped(model, folder, tmp_path, monkeypatch):
@@ -128,16 +130,17 @@ def test_a_run_goes_on_where_it_was_stopped(model, folder, tmp_path, monkeypatch
     earlier = paths(tmp_path / "out")
     assert len(earlier) == 3
     assert open_batch(tmp_path / "out").manifest.finished is None
-    (tmp_path / "out" / ".part-0.parquet").write_bytes(b"half a sh")  # of a process that was killed
+    (tmp_path / "out" / ".0.parquet").write_bytes(b"half a sh")  # of a process that was killed
     explained = list[str]()
-    rows = running._Run.rows
+    rows = Work.rows
 
-    def noted(run, remaining):
-        return rows(run, (explained.append(each.path) or each for each in remaining))
+    def noted(work, remaining):
+        return rows(work, (explained.append(each.path) or each for each in remaining))
 
-    monkeypatch.setattr(running._Run, "rows", noted)
+    monkeypatch.setattr(Work, "rows", noted)
     results = batch(folder, tmp_path / "out", model, progress=False)
     assert sorted([*earlier, *explained]) == paths(tmp_path / "out") == sorted(each.path for each in sources(folder))
+    assert not (tmp_path / "out" / ".0.parquet").exists()
     assert results.manifest.finished is not None
     assert results.manifest.started == open_batch(tmp_path / "out").manifest.started
     (folder / "bee" / "broken.png").write_bytes((folder / "bee" / "2.png").read_bytes())
@@ -199,10 +202,9 @@ def test_numbers_that_are_not_finite_are_read_back(model, folder, tmp_path):
     (source, *_) = sources(folder)
     explanation = explain(model, folder / "ant" / "0.png")
     target = replace(explanation.target, logit=float("nan"), probability=float("inf"))
-    shards.write(
-        tmp_path,
-        [shards.table_of([shards.row_of(source, replace(explanation, target=target), None, "float16")], "float16")],
-    )
+    shard = shards.Shard(tmp_path, "float16", pictures=False)
+    shard.add(shards.row_of(source, replace(explanation, target=target), None, "float16"), None)
+    shards.publish(tmp_path, shard.write(), 0)
     (file,) = shards.files(tmp_path)
     restored = shards.explanation_of(parquet.read_table(file).to_pylist()[0], None)
     assert np.isnan(restored.target.logit)
@@ -285,6 +287,87 @@ def test_tables_of_pictures(model, folder, tmp_path):
     parquet.write_table(pyarrow.table({"number": [1]}), tmp_path / "none.parquet")
     with pytest.raises(OptionError, match="no column image or bytes or path"):
         list(sources(tmp_path / "none.parquet"))
+
+
+def pack(place: Path, files: dict[str, bytes]) -> Path:
+    """Write a tar file."""
+    with tarfile.open(place, "w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return place
+
+
+def test_shards_of_webdataset(model, folder, tmp_path):
+    first, second, third, fourth, *_ = png(folder)
+    shard = pack(
+        tmp_path / "a.tar",
+        {
+            "x/1.left.png": first,
+            "x/1.right.PNG": second,
+            "x/1.cls": b"1\n",
+            "x/2.cls": b"house cat",
+            "x/2.png": third,
+            "x/2.json": b"{}",
+            "y/2.png": fourth,
+            "y/3.png": b"no picture",
+            "y/readme": b"nothing",
+        },
+    )
+    results = batch(shard, tmp_path / "out", model, pictures=True, progress=False)
+    table = results.to_pandas()
+    assert list(table.path) == [
+        f"a.tar/{name}" for name in ("x/1.left.png", "x/1.right.PNG", "x/2.png", "y/2.png", "y/3.png")
+    ]
+    assert list(table.truth.fillna("")) == ["bee", "bee", "house cat", "", ""]
+    assert list(table.error.isna()) == [True] * 4 + [False]
+    assert np.array_equal(np.asarray(results[2].picture), np.asarray(Image.open(io.BytesIO(third)).convert("RGB")))
+    expected = explain(model, second, "gradcam").map
+    assert np.abs(results[1].map - expected).max() <= 1e-3 * np.abs(expected).max()
+    (tmp_path / "many").mkdir()
+    pack(tmp_path / "many" / "b.tar", {"1.png": first})
+    shard.rename(tmp_path / "many" / "a.tar")
+    assert len([*sources(tmp_path / "many"), *sources(str(tmp_path / "many" / "*.tar"))]) == 12
+    (tmp_path / "many" / "c.tar").write_bytes(b"no archive, " * 100)
+    with pytest.raises(OptionError, match=r"c\.tar cannot be read"):
+        list(sources(tmp_path / "many"))
+
+
+def test_overlays_are_shards_of_webdataset_too(model, folder, tmp_path):
+    results = batch(folder, tmp_path / "out", model, pictures=True, progress=False)
+    with tarfile.open(tmp_path / "out" / "pictures-00000000.tar") as archive:
+        files = {member.name: archive.extractfile(member).read() for member in archive}
+    drawings = [Image.open(io.BytesIO(files[name])) for name in sorted(files) if name.endswith(".jpg")]
+    labels = [json.loads(files[name]) for name in sorted(files) if name.endswith(".json")]
+    assert len(files) == 12
+    rows = [row for row in results.table.to_pylist() if row["error"] is None]
+    for row, label, drawing, explanation in zip(rows, labels, drawings, results, strict=True):
+        assert {name: row[name] for name in label} == pytest.approx(label)
+        exact = np.asarray(explanation.overlay().convert("RGB"), dtype=float)
+        assert np.abs(np.asarray(drawing, dtype=float) - exact).mean() < 10
+    assert len(list(sources(tmp_path / "out" / "pictures-00000000.tar"))) == 6
+    shards.files(tmp_path / "out")[0].unlink()
+    shards.tidy(tmp_path / "out")  # overlays without rows are of a run that was killed in between
+    assert not list((tmp_path / "out").glob("*.tar"))
+
+
+@pytest.mark.parametrize("rows", [10, 100, 1000])
+def test_rows_of_tables_are_read_in_any_order(rows, tmp_path):
+    table = pyarrow.table({"bytes": [str(number).encode() for number in range(1000)]})
+    parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=rows)
+    found = list(sources(tmp_path / "rows.parquet"))
+    for number in (0, 3, 1, 999, 998, 500, 511, 20, 999, *range(300, 400)):
+        assert found[number].open() == str(number).encode()
+
+
+def test_the_order_of_rows_is_that_of_the_run_also_in_a_copy(model, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "SHARD_ROWS", 2)
+    expected = batch(folder, tmp_path / "out", model, progress=False).table["path"].to_pylist()
+    assert expected == [each.path for each in sources(folder)]
+    for number, file in enumerate(reversed(shards.files(tmp_path / "out"))):
+        os.utime(file, (number, number))
+    assert open_batch(tmp_path / "out").table["path"].to_pylist() == expected
 
 
 class Pairs:
@@ -385,6 +468,9 @@ def test_the_command(run, folder, tmp_path):
     assert "Error: bee/broken.png: " in result.stderr
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert (manifest["method"], manifest["options"]["sign"]) == ("eigencam", "absolute")
+    (folder / "bee" / "broken.png").unlink()
+    result = run("batch", folder / "ant", "-o", tmp_path / "quiet", "-q")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
     result = run("batch", folder, "-o", tmp_path / "out")
     assert result.exit_code == 2
     assert "method 'eigencam', not 'gradcam'" in result.stderr
@@ -413,7 +499,7 @@ def test_a_killed_run_loses_no_picture_and_repeats_none(lite0, tmp_path):
     for number in range(120):
         Image.effect_noise((64, 48), 80).convert("RGB").save(place / f"{number}.png")
     code = (
-        "import sys; from seewhy.app.batch import run; run.SHARD_ROWS, run._TABLE_ROWS = 10, 5; "
+        "import sys; from seewhy.app.batch import run; run.SHARD_ROWS = 10; "
         "run.batch(sys.argv[1], sys.argv[2], progress=False)"
     )
     command = [sys.executable, "-c", code, str(place), str(tmp_path / "out")]

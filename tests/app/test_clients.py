@@ -164,6 +164,7 @@ def test_a_generated_client_predicts_in_each_way(call, models, upload):
     assert len(call("predict", body=as_json)[1].predictions) == 2
 
 
+@pytest.mark.slow
 def test_a_generated_client_reads_the_catalogue_and_errors(call, models, upload):
     status, answer = call("methods")
     assert status == 200

@@ -9,7 +9,7 @@ import pytest
 
 from seewhy.app.errors import OverloadedError, TooMuchWorkError
 from seewhy.app.pipeline.computation import ExplainComputation
-from seewhy.app.pipeline.costs import announce, charge, require_time, settle, uncharged, units
+from seewhy.app.pipeline.costs import announce, require_time, settle, units
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.record import Record, begin
 from seewhy.app.pipeline.scheduler import Pace
@@ -39,8 +39,7 @@ def test_a_forward_and_a_backward_pass_of_a_small_picture_cost_one(passes, shape
 
 def test_costs_of_one_request_add_up_and_are_charged_once_its_work_is_accepted():
     charged = []
-    begin(record := Record())
-    token = charge.set(lambda *amounts: charged.append(amounts))
+    begin(record := Record(charge=lambda *amounts: charged.append(amounts)))
     try:
         announce(3)
         announce(4)
@@ -48,11 +47,9 @@ def test_costs_of_one_request_add_up_and_are_charged_once_its_work_is_accepted()
         settle()
         settle()
     finally:
-        charge.reset(token)
         begin(None)
     assert (record.cost, record.charged) == (7, 7)
     assert charged == [(0, 3, False), (0, 7, False), (0, 7, True)]
-    assert charge.get() is uncharged
 
 
 def test_work_is_refused_only_where_it_takes_clearly_longer_than_there_is_time():

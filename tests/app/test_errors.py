@@ -90,16 +90,6 @@ def test_memory_that_does_not_suffice_for_a_picture_says_so(post, cat, monkeypat
     assert "try again" in body["detail"]
 
 
-def test_truncated_jpeg(post, cat):
-    whole = encoded(Image.open(io.BytesIO(cat)).convert("RGB"), "JPEG")
-    assert "truncated" in problem(post(whole[: len(whole) // 2]), 415)["detail"]
-
-
-@pytest.mark.parametrize("bomb", [b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%PDF-1.7\n", b"\x00" * 64])
-def test_other_files_are_no_pictures(post, bomb):
-    problem(post(bomb), 415)
-
-
 def test_unknown_model_lists_near_matches(post, cat):
     body = problem(post(cat, model="resnet5O"), 422)
     assert "resnet50" in body["detail"]
@@ -314,15 +304,6 @@ def test_endless_names_are_refused_and_not_echoed(client, cat, field):
     response = client.post("/explain", json={"image": image, field: "a" * 100_000})
     problem(response, 422)
     assert len(response.data) < 20_000
-
-
-def test_deeply_nested_json(client, cat):
-    nested = value = []
-    for _ in range(500):
-        value.append([])
-        value = value[0]
-    image = base64.b64encode(cat).decode()
-    assert faults(problem(client.post("/explain", json={"image": image, "sign": nested}), 422)) == {"sign"}
 
 
 def test_the_same_option_in_the_query_and_in_the_form(client, cat):

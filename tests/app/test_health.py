@@ -6,7 +6,6 @@ import threading
 import time
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -220,8 +219,8 @@ def test_readiness_tells_of_embedded_weights_that_were_altered(monkeypatch):
         (exit_program, 500, "model-failed"),
         (lambda: float("nan"), 500, "model-failed"),
         (allocate, 503, "out-of-memory"),
-        (give_up, 503, "out-of-memory"),
-        (out_of_cuda_memory, 503, "out-of-memory"),
+        pytest.param(give_up, 503, "out-of-memory", marks=pytest.mark.slow),
+        pytest.param(out_of_cuda_memory, 503, "out-of-memory", marks=pytest.mark.slow),
     ],
     ids=["raises", "exits", "NaN", "allocates", "MemoryError", "CUDA"],
 )
@@ -246,14 +245,7 @@ def test_a_model_that_fails_leaves_a_service_that_is_ready(declared, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.fault("the default model is unloaded for others", "nothing; `/readyz` returns 200 and loads nothing")
-@pytest.mark.parametrize(
-    ("lose", "code"),
-    [
-        (Path.unlink, "weights-unavailable"),
-        pytest.param(partial(Path.write_bytes, data=b""), "model-unusable", marks=pytest.mark.slow),
-    ],
-)
-def test_readiness_lasts_while_the_default_model_makes_room(declared, cat, lose, code):
+def test_readiness_lasts_while_the_default_model_makes_room(declared, cat):
     app, file = declared(max_models=1)
     torch.save(nets.seeded(nets.Net).state_dict(), file)
     becomes(app, "ready")
@@ -263,9 +255,9 @@ def test_readiness_lasts_while_the_default_model_makes_room(declared, cat, lose,
     engine = app.extensions["seewhy"].models.engine
     assert engine.loaded("mine") is None
     assert engine.loaded("efficientnet_lite0") is not None
-    lose(file)
+    file.unlink()
     assert post("/predict").status_code == 503
-    becomes(app, code)
+    becomes(app, "weights-unavailable")
     torch.save(nets.seeded(nets.Net).state_dict(), file)
     becomes(app, "ready")
     assert post("/predict").status_code == 200

@@ -29,7 +29,7 @@ PHOTO = encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (270, 
 @pytest.fixture(scope="module")
 def service():
     port = free_port()
-    process = start(port, SEEWHY_MEMORY_BYTES=str(REQUESTS), SEEWHY_DOWNLOAD_SECONDS="20", SEEWHY_DEADLINE="120")
+    process = start(port, SEEWHY_MEMORY_BYTES=str(REQUESTS), SEEWHY_DOWNLOAD_SECONDS="12", SEEWHY_DEADLINE="120")
     yield Attacked(port, process)
     process.terminate()
     assert process.wait(60) == 0
@@ -145,7 +145,7 @@ def test_many_clients_that_do_not_read(service):
         statuses.append(int(connection.recv(12)[9:12]))
         return connection
 
-    connections = service.attack(*[ask] * 30)
+    connections = service.attack(*[ask] * 20)
     print(Counter(statuses), service.most // 2**20)
     assert set(statuses) == {200, 503}
     service.must_have_survived()

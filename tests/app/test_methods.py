@@ -1,4 +1,4 @@
-"""Every method runs through HTTP: on the embedded model and, with random weights, on ResNet-50 and a CNN of timm."""
+"""Every method runs through HTTP: on the embedded model and, with random weights, on ResNet-18 and a CNN of timm."""
 
 import io
 
@@ -21,7 +21,7 @@ FEW = {"samples": 3, "steps": 4, "masks": 20, "segments": 8, "iterations": 4, "g
 ENOUGH = {"rise": 40, "kernel-shap": 40}
 """Samples without which a method refuses to answer."""
 
-LAYERS = {"efficientnet_lite0": "blocks.0.0.bn2", "resnet50": "layer1.0.bn1", "timm/resnet10t": "layer1.0.bn1"}
+LAYERS = {"efficientnet_lite0": "blocks.0.0.bn2", "timm/resnet10t": "layer1.0.bn1", "resnet18": "layer1.0.bn1"}
 """Layers of few channels, for methods that run the model once for each."""
 
 SHORT = ("dff", "saliency")
@@ -87,6 +87,7 @@ def test_a_default_method_that_cannot_be_is_told_by_its_setting(name, message):
 
 
 @pytest.mark.parametrize("model", ["timm/mobilenetv3_small_050"], indirect=True)
+@pytest.mark.slow
 def test_an_operation_without_a_rule_is_named(model, client, cat):
     fields = {"image": (io.BytesIO(cat), "cat.png"), "model": model, "method": "lrp"}
     answer = client.post("/explain", data=fields, content_type="multipart/form-data")

@@ -14,8 +14,8 @@ import pytest
 import requests
 from playwright.sync_api import expect
 
+from seewhy.explainers.correlations import rank_correlation
 from seewhy.explainers.imaging.geometry import Geometry
-from seewhy.explainers.results.agreement import rank_correlation
 from seewhy.models import Registry
 from seewhy.models.weights import missing_reason
 from tests.app.browsing import accessible, answered, ask, clipboard, explained_anew, levels, page_pixels, upload

@@ -6,14 +6,23 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.app.browsing import accessible, answered
+from tests.app.conftest import opened
 
 SHOWN = "map => getComputedStyle(map).visibility"
 
 
+@pytest.fixture(scope="module")
+def cat(browser, url):
+    with opened(browser, url) as tab:
+        tab.goto(f"{url}/?example=cat")
+        yield answered(tab)
+
+
 @pytest.fixture
-def blinking(page, url):
-    page.goto(f"{url}/?example=cat&look=blink")
-    return answered(page)
+def blinking(cat):
+    cat.emulate_media(reduced_motion="reduce")
+    cat.select_option("#look", "blink")
+    return cat
 
 
 def test_without_motion_a_button_and_a_key_switch_between_picture_and_heatmap(blinking):

@@ -88,6 +88,7 @@ def test_a_click_tells_which_channels_fire_there(cat, url):
     expect(cat.locator("#spot")).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_a_marked_part_tells_which_channels_fire_in_it_and_the_layer_can_be_chosen(cat, url):
     box = (126, 60, 226, 180)
     cat.click("#marking-on")

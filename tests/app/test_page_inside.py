@@ -216,6 +216,7 @@ def test_a_module_of_the_trace_leads_to_the_feature_maps_around_it(inside):
     expect(inside.locator("#network-tree [aria-current]")).to_have_attribute("value", re.compile(r"^blocks\.5\."))
 
 
+@pytest.mark.slow
 def test_the_trace_is_enlarged(inside):
     frame = inside.locator("#trace")
     width = inside.locator(".trace").bounding_box()["width"]

@@ -103,31 +103,23 @@ TURNED[0x0112] = 6
 
 KINDS = {
     "baseline": ("RGB", "JPEG", {}),
-    "progressive": ("RGB", "JPEG", {"progressive": True, "subsampling": 0}),
     "progressive inks, turned": ("CMYK", "JPEG", {"progressive": True, "subsampling": 0, "exif": TURNED}),
     "turned, with a profile": ("RGB", "JPEG", {"exif": TURNED, "icc_profile": ICC}),
-    "colours": ("RGB", "PNG", {}),
-    "grey": ("L", "PNG", {}),
     "one bit": ("1", "PNG", {}),
     "16 bits": ("I;16", "PNG", {}),
     "16 bits, one clear": ("I;16", "PNG", {"transparency": 7}),
     "palette": ("P", "PNG", {}),
     "clear palette": ("P", "PNG", {"transparency": 0}),
-    "clear grey": ("LA", "PNG", {}),
     "clear colours, turned, with a profile": ("RGBA", "PNG", {"exif": TURNED, "icc_profile": ICC}),
-    "clear animation": ("RGBA", "PNG", {"save_all": True}),
     "lossy": ("RGB", "WEBP", {"method": 0}),
     "lossless": ("RGB", "WEBP", {"lossless": True, "method": 0}),
     "clear, turned, with a profile": ("RGBA", "WEBP", {"method": 0, "exif": TURNED, "icc_profile": ICC}),
-    "animation": ("RGBA", "WEBP", {"method": 0, "save_all": True}),
     "frames": ("P", "GIF", {"save_all": True}),
-    "bitmap": ("RGB", "BMP", {}),
     "raw": ("RGB", "TIFF", {}),
     "deflated": ("RGBA", "TIFF", {"compression": "tiff_adobe_deflate"}),
     "as JPEG": ("RGB", "TIFF", {"compression": "jpeg"}),
     "fax": ("1", "TIFF", {"compression": "group4"}),
     "floats": ("F", "TIFF", {}),
-    "integers": ("I", "TIFF", {}),
     "one component in each scan": ("CMYK", "DIVIDED", {}),
     "lab": ("LAB", "TIFF", {"icc_profile": ICC}),
 }
@@ -207,8 +199,8 @@ def test_many_large_pictures_take_the_memory_of_one():
 
         watcher = threading.Thread(target=watch)
         watcher.start()
-        with ThreadPoolExecutor(4) as pool:
-            statuses = set(pool.map(ask, [bomb(8000)] * 4))
+        with ThreadPoolExecutor(3) as pool:
+            statuses = set(pool.map(ask, [bomb(8000)] * 3))
         end.set()
         watcher.join()
         assert 200 in statuses

@@ -1,6 +1,7 @@
 """How the service ends, and what it does where files run out: gunicorn, real sockets, real signals."""
 
 import contextlib
+import ctypes
 import errno
 import http.client
 import json
@@ -21,7 +22,6 @@ from gunicorn.workers.gthread import TConn, ThreadWorker
 from seewhy.app.server import configuration
 from seewhy.app.server.readiness import State
 from seewhy.app.server.worker import WARNING_SECONDS, Worker
-from seewhy.app.system.stopping import SharedFlag
 from tests.app.serving import Small, children, explain, underway
 from tests.waiting import GUARD, until
 
@@ -36,6 +36,7 @@ reads_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
     "accepted requests are finished; new requests on open connections get 503, and new connections are refused; exit "
     "status 0 within 5 s of the last response",
 )
+@pytest.mark.slow
 def test_a_service_that_stops_answers_what_it_accepted_and_ends_however_many_clients_trouble_it(tmp_path):
     service, stop, statuses = Small(tmp_path, "tests.app.serving:Held"), threading.Event(), Counter()
 
@@ -53,12 +54,12 @@ def test_a_service_that_stops_answers_what_it_accepted_and_ends_however_many_cli
         idle.request("GET", "/healthz")
         assert idle.getresponse().read()
         (tmp_path / "held").touch()
-        with ThreadPoolExecutor(9) as pool:
+        with ThreadPoolExecutor(5) as pool:
             accepted = pool.submit(service.post, "/explain")
             until(lambda: underway(service.url))
-            silent = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(300)]  # more than threads
+            silent = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(100)]  # more than threads
             service.process.terminate()
-            clients = [requests] * 4 + [requests.Session() for _ in range(4)]  # whose connections end, and are kept
+            clients = [requests] * 2 + [requests.Session() for _ in range(2)]  # whose connections end, and are kept
             retrying = [pool.submit(retry, client) for client in clients]
             until(lambda: statuses[None])  # the socket is closed
             with contextlib.suppress(http.client.RemoteDisconnected, ConnectionError):  # it is kept for two seconds
@@ -157,9 +158,9 @@ def test_a_thread_and_not_the_main_loop_waits_for_a_client_that_does_not_close(l
 
 @pytest.mark.parametrize(("stops", "accepted"), [(True, 3), (False, 0)])
 def test_what_the_system_has_accepted_is_refused_where_the_whole_service_stops(stops, accepted, worker, monkeypatch):
-    flag, waiting = SharedFlag(), [1, 2, 3]
+    flag, waiting = ctypes.c_bool(), [1, 2, 3]
     if stops:
-        flag.set()
+        flag.value = True
 
     def accept(self, _listener):
         if waiting:

@@ -29,7 +29,7 @@ from seewhy.explainers.tasks.pose import predict
 from seewhy.models import LoadedModel, load_model
 from tests import nets
 from tests.explainers.test_attention import build, pictures
-from tests.grids import KINDS, few
+from tests.grids import UNLIKE, few
 
 SIZE = (3, 64, 64)
 NETWORKS = {
@@ -431,11 +431,11 @@ def compiled_net(request) -> Carried:
         return Carried(nets.seeded(nets.Net).requires_grad_(False), ("conv",), "compile")
 
 
-@pytest.mark.parametrize("count", [1, 3, 40])
-def test_a_compiled_part_serves_any_number_of_pictures(count, compiled_net):
-    pictures = torch.randn(count, *SIZE, generator=torch.Generator().manual_seed(0))
-    assert compiled_net.accelerated.parts(("conv",), pictures).prefix.__qualname__.startswith("compiled")
-    check(GradCAM(layers=("conv",)), compiled_net, pictures)
+def test_a_compiled_part_serves_any_number_of_pictures(compiled_net):
+    for count in (1, 3, 40):
+        pictures = torch.randn(count, *SIZE, generator=torch.Generator().manual_seed(0))
+        assert compiled_net.accelerated.parts(("conv",), pictures).prefix.__qualname__.startswith("compiled")
+        check(GradCAM(layers=("conv",)), compiled_net, pictures)
 
 
 def run_compiled(model: Carried, fill: float) -> Tensor:
@@ -463,6 +463,7 @@ def while_another_model_is_traced(work: Callable[[], None]) -> None:
     cut_before(nets.seeded(TracedBeside, work), ("conv",), torch.zeros(1, *SIZE))
 
 
+@pytest.mark.parametrize("compiled_net", ["recording"], indirect=True)
 @pytest.mark.parametrize("where", [in_inference_mode, in_another_thread, while_another_model_is_traced])
 def test_a_compiled_part_is_not_compiled_anew(where, compiled_net):
     actual, expected = list[Tensor](), run_compiled(compiled_net, 1.0)
@@ -510,7 +511,7 @@ def test_a_converted_part_that_is_dropped_frees_its_weights(images):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", UNLIKE)
 def test_classifiers_of_each_kind_can_be_cut(name):
     model = load_model(name, weights=None)
     layers = model.default_layers or model.survey.last_weighted

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from seewhy.explainers.results.agreement import rank_correlation
+from seewhy.explainers.correlations import rank_correlation
 
 
 def grid(*rows):

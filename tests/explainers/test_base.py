@@ -73,16 +73,6 @@ def test_an_attribution_shows_itself_without_its_tensors(net, images):
     assert repr(attribution) == f"Attribution(maps {shape}, targets [0, 3, 2, 3], layers 1)"
 
 
-def test_a_contrast_is_the_map_of_the_difference_of_two_logits(net, images):
-    for explainer in (GradCAM(layers=("1",), sign="signed"), Saliency(sign="signed", smooth="eigen")):
-        attribution = explainer.explain(net, images, TARGETS, OTHERS)
-        assert torch.equal(attribution.against, OTHERS)
-        assert torch.equal(attribution.targets, TARGETS)
-    maps = [GradCAM(layers=("1",), sign="signed").explain(net, images, target).maps for target in (TARGETS, OTHERS)]
-    contrast = GradCAM(layers=("1",), sign="signed").explain(net, images, TARGETS, OTHERS).maps
-    torch.testing.assert_close(contrast, maps[0] - maps[1])
-
-
 def test_the_objective_of_a_classifier_is_a_logit_or_the_lead_over_another():
     logits = torch.tensor([[1.0, 2.0, 4.0], [3.0, -1.0, 0.0]])
     task = Classification()

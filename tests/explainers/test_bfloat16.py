@@ -217,6 +217,7 @@ def rounded_lite0(faster_in_bfloat16) -> LoadedModel:
     return model
 
 
+@pytest.mark.slow
 def test_maps_of_an_embedded_network_rank_as_in_float32(rounded_lite0, lite0):
     assert (rounded_lite0.accelerator, rounded_lite0.precision, lite0.precision) == ("openvino", "bfloat16", "float32")
     assert rounded_lite0.module.conv_stem.weight.dtype == torch.float32

@@ -62,9 +62,9 @@ HARDEST = ("eigencam", "gradcam++", "refinecam", "deeplift", "fullgrad")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("network", "name"), diagonal(company.NETWORKS, HARDEST), ids=str)
+@pytest.mark.parametrize(("network", "name"), diagonal(company.NETWORKS[::2], HARDEST), ids=str)
 def test_company_does_not_matter_on_any_network(network, name):
-    """Each network with one method; `python -m tools.company` tries all pairs."""
+    """Every second network; `python -m tools.company` tries all, with all methods."""
     model, images = network.load(), company.pictures(network.side)
     targets = company.targets_of(getattr(model, "module", model), images)
     gap = company.measured(model, name, images, targets, company.ROW, **company.options_of(name, network))

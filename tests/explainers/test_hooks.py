@@ -12,6 +12,7 @@ from seewhy.explainers.hooks.selection import as_module
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.tasks.classification import logits_of
 from tests import nets
+from tests.grids import few
 
 
 class Recorder(nn.Module):
@@ -292,7 +293,7 @@ def test_hooks_on_every_module_see_it_around_its_run(images, untouched):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # older torch, of itself
-@pytest.mark.parametrize("kind", [nn.DataParallel, torch.compile])
+@pytest.mark.parametrize("kind", few([nn.DataParallel, torch.compile], short=[nn.DataParallel]))
 def test_wrappers_whose_submodules_never_run_are_refused(kind):
     with pytest.raises(UnsupportedModuleError, match="pass"):
         HookSession(kind(nets.seeded(nets.Net)))

@@ -122,14 +122,6 @@ def test_a_model_without_a_default_layer_says_why(net, reason):
         raise LayerError(layers.reason)
 
 
-def test_declared_layers_are_taken_or_refused():
-    net = nets.seeded(nets.Net)
-    assert survey(net, SHAPE, ("stem", "conv")).default_layers == ("stem", "conv")
-    for path in ("head", "unused", "nowhere"):
-        with pytest.raises(LayerError, match=path):
-            survey(net, SHAPE, (path,))
-
-
 def test_a_survey_on_the_meta_device_equals_the_real_one(resnet18):
     with torch.device("meta"):
         meta = torchvision.models.resnet18()

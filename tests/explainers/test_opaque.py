@@ -123,7 +123,7 @@ def explained_around(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", few(sorted(OPAQUE), short=["compiled", "scripted"]))
-@pytest.mark.parametrize("name", ["deeplift", "fullgrad", "gradcam"])
+@pytest.mark.parametrize("name", few(["deeplift", "fullgrad", "gradcam"], short=["gradcam"]))
 def test_methods_explain_a_model_with_an_opaque_part_as_without(name, kind):
     explained_around(name, kind)
 

@@ -129,7 +129,7 @@ def pairs(count: int) -> tuple[Drawings, Drawings]:
 
 def of_pairs(method: str, network: nn.Module) -> float:
     """Return the share of boxes whose map points at the marker inside, where each picture has two."""
-    model, scene = wrap_model(network, LABELS), pairs(24)
+    model, scene = wrap_model(network, LABELS), pairs(12)
     flags = [are_hits(maps_of_boxes(method, model, scene[0].pictures, drawings), drawings) for drawings in scene]
     return share(torch.cat(flags))
 

@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,10 +14,10 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 
-from tests.app.serving import free_port, start
 from tools.hostile import contract, trial
 from tools.hostile.corpus import inputs
 from tools.hostile.targets import TARGETS
+from tools.service import service
 from tools.tables import print_tables, write_tables
 
 Findings = list[str]
@@ -42,22 +41,17 @@ def pictures(findings: Findings) -> Iterator[str]:
 
 def requests(findings: Findings, examples: int) -> Iterator[str]:
     """Yield the table of Schemathesis' runs."""
-    port = free_port()
-    process = start(port, SEEWHY_LOG_LEVEL="error")
     yield "| Schemathesis | routes | requests | found |"
     yield "| --- | --- | ---: | ---: |"
-    try:
+    with service() as running:
         for label, phases, count in [
             ("each option at and beyond its bounds", ["coverage"], 1),
             ("examples, made up at random, in sequences", ["examples", "fuzzing", "stateful"], examples),
         ]:
-            run = contract.check(f"http://127.0.0.1:{port}", phases, count)
+            run = contract.check(running.url, phases, count)
             if run.is_faulty:
                 findings.append(run.report)
             yield f"| {label} | all | {run.cases:,} | {'something' if run.is_faulty else 'nothing'} |"
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
 
 
 def fuzzes(findings: Findings, seconds: int) -> Iterator[str]:

@@ -21,11 +21,13 @@ from PIL import Image
 from seewhy import GridPG, LoadedModel, evaluate, load_model
 from seewhy.explainers.errors import ExplainerError
 from seewhy.explainers.evaluate import CONTROLS
-from seewhy.explainers.methods.catalogue import METHODS, Method
+from seewhy.explainers.methods.catalogue import METHODS, get_method, passes_of
+from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.evaluation import CONFIDENCE, RESAMPLES
 from seewhy.explainers.sanity import networks_of, sanity_of
 from seewhy.explainers.tasks.pose import predict
 from seewhy.explainers.view import prepare
+from tools.tables import write_tables
 from tools.trust.photographs import photographs
 
 PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
@@ -65,14 +67,21 @@ PAIR = ("votes-detail", "gradcam")
 """The methods that are compared picture by picture."""
 
 
-def methods_of(model: LoadedModel, most: float = inf) -> dict[str, Method]:
+def methods_of(model: LoadedModel, most: float = inf) -> dict[str, Explainer]:
     """Return the methods that suit a classifier, with at most this number of passes."""
     suiting = {}
     for name, method in METHODS.items():
-        passes = method.passes(method.build({}), model, model.spec.image_shape)
+        explainer = method.build({})
+        passes = passes_of(explainer, model, model.spec.image_shape)
         if not UNFIT & {*method.needs} and passes is not None and passes.total <= most:
-            suiting[name] = method
+            suiting[name] = explainer
     return suiting
+
+
+def explainer_of(text: str) -> Explainer:
+    """Return a method with options, written as in ``sscam:samples=4``."""
+    name, _, options = text.partition(":")
+    return get_method(name).build(dict(option.partition("=")[::2] for option in options.split(",") if option))
 
 
 def surest(model: LoadedModel, pictures: Sequence[Image.Image], count: int | None) -> list[Image.Image]:
@@ -88,7 +97,7 @@ def file_of(name: str, count: int | None) -> Path:
     return NUMBERS / (f"{name}.json" if count is None else f"{name}-{count}.json")
 
 
-def measure(model: LoadedModel, pictures: Sequence[Image.Image], methods: Mapping[str, Method], file: Path) -> None:
+def measure(model: LoadedModel, pictures: Sequence[Image.Image], methods: Mapping[str, Explainer], file: Path) -> None:
     """Measure methods on a network, and add the numbers of each to the file as soon as they are known."""
     name = model.name
     head = {"model": name, "sha256": model.sha256, "pictures": len(pictures), "sure": SURE}
@@ -96,17 +105,16 @@ def measure(model: LoadedModel, pictures: Sequence[Image.Image], methods: Mappin
     numbers = {**head, "methods": old["methods"] if {**old, "methods": {}} == {**head, "methods": {}} else {}}
     models = networks_of(model)
     sane = [prepare(model, picture).image for picture in pictures[: round(SANE_SHARE * len(pictures))]]
-    for method, entry in methods.items():
-        start, explainer = time.perf_counter(), entry.build({})
+    for method, explainer in methods.items():
+        start = time.perf_counter()
         try:
-            evaluation = evaluate(
-                model, pictures, [method], ["insertion", "deletion", "road", GridPG(sure=SURE)], controls=False
-            )
+            metrics = ["insertion", "deletion", "road", GridPG(sure=SURE)]
+            evaluation = evaluate(model, pictures, {method: explainer}, metrics, controls=False)
             sanity = asdict(sanity_of(explainer, models, torch.stack(sane)))
         except ExplainerError as error:  # the method does not suit the network
             print(f"{name} {method}: {type(error).__name__}: {error}", flush=True)
             continue
-        passes = entry.passes(explainer, model, model.spec.image_shape)
+        passes = passes_of(explainer, model, model.spec.image_shape)
         numbers["methods"][method] = {
             "values": {column: _rounded(evaluation.values[method, column]) for column in COLUMNS},
             "sanity": sanity,
@@ -179,7 +187,7 @@ def tables(numbers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def left_out(numbers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the methods that are in no table, with the reason."""
-    rows = {method for network in numbers for method in network["methods"]}
+    rows = {method.partition(":")[0] for network in numbers for method in network["methods"]}
     missing = [method for method in sorted(METHODS) if method not in rows]
     unfit = [method for method in missing if UNFIT & {*METHODS[method].needs}]
     if unfit:
@@ -192,20 +200,14 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def write(numbers: Sequence[Mapping[str, Any]]) -> None:
-    """Write the tables between the marks of the page."""
-    begin, end = "<!-- tables: begin -->", "<!-- tables: end -->"
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
-    page = [before + begin, "", *tables(numbers), "", end + rest.partition(end)[2]]
-    PAGE.write_text("\n".join(page), encoding="utf-8")
-
-
 def main() -> None:
     """Measure networks, store the numbers and, with --write, update the tables."""
     parser = argparse.ArgumentParser(prog="python -m tools.trust.table", description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", help="Photographs; without a folder, nothing is measured.")
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
-    parser.add_argument("--methods", nargs="+", choices=sorted(METHODS), metavar="METHOD", help="By default all.")
+    parser.add_argument(
+        "--methods", nargs="+", metavar="METHOD", help="Also with options: sscam:samples=4. By default all."
+    )
     parser.add_argument(
         "--passes", type=int, default=MOST_PASSES, help="Maximum per picture, unless --methods is given."
     )
@@ -218,12 +220,11 @@ def main() -> None:
         pictures = photographs(options.folder)
         NUMBERS.mkdir(exist_ok=True)
         for model in map(load_model, options.networks):
-            suiting = methods_of(model) if options.methods else methods_of(model, options.passes)
-            methods = {name: suiting[name] for name in options.methods or suiting if name in suiting}
+            methods = {text: explainer_of(text) for text in options.methods or ()} or methods_of(model, options.passes)
             some = surest(model, pictures, options.pictures)
             measure(model, some, methods, file_of(model.name, options.pictures))
     if options.write:
-        write(kept())
+        write_tables("tables", ["", *tables(kept()), ""], PAGE)
 
 
 if __name__ == "__main__":

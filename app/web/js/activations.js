@@ -3,8 +3,8 @@
 import { post } from "./api.js";
 import { layersOf } from "./layers.js";
 import { modelName } from "./question.js";
-import { readNpz } from "./npz.js";
 import { state, subject } from "./state.js";
+import { readTensors } from "./tensors.js";
 
 let kept = null; // {key, stop, answer}: the last capture
 
@@ -21,7 +21,7 @@ export async function currentLayer() {
  * about another layer ends the one before, with an AbortError.
  */
 export function activationsOf(layer) {
-  const fields = [...subject(), ["layer", layer], ["kind", "output"], ["kind", "grad_output"], ["format", "npz"]];
+  const fields = [...subject(), ["layer", layer], ["kind", "output"], ["kind", "grad_output"], ["format", "safetensors"]];
   const key = JSON.stringify([state.picture.url, fields]);
   if (kept?.key !== key) {
     kept?.stop.abort();
@@ -37,26 +37,26 @@ export function activationsOf(layer) {
 
 /** The feature maps of a layer for another picture, in the order of the channels: {maps, size}. */
 export async function channelsOf(file, layer, signal) {
-  const fields = [["model", modelName()], ["layer", layer], ["kind", "output"], ["format", "npz"]];
+  const fields = [["model", modelName()], ["layer", layer], ["kind", "output"], ["format", "safetensors"]];
   const answer = await post("/hooks/capture", file, fields, { signal });
-  const { channels, size } = unranked(readNpz(await answer.arrayBuffer())[`${layer}/output/0`]);
+  const { channels, size } = unranked(readTensors(await answer.arrayBuffer())[`${layer}/output/0`]);
   return { maps: channels.map(({ map }) => map), size };
 }
 
 async function capture(key, layer, fields, signal) {
   const answer = await post("/hooks/capture", state.picture.file, fields, { signal });
-  const arrays = readNpz(await answer.arrayBuffer());
-  return { key, layer, ...ranked(arrays[`${layer}/output/0`], arrays[`${layer}/grad_output/0`]) };
+  const tensors = readTensors(await answer.arrayBuffer());
+  return { key, layer, ...ranked(tensors[`${layer}/output/0`], tensors[`${layer}/grad_output/0`]) };
 }
 
-/** Channels of an array by their effect on the class, the largest first. */
+/** Channels of a tensor by their effect on the class, the largest first. */
 function ranked(output, gradient) {
   const { channels, size } = unranked(output, gradient);
   channels.sort((left, right) => Math.abs(right.effect) - Math.abs(left.effect));
   return { channels, size };
 }
 
-/** Channels of an array with their effect on the class: the sum of output times gradient. */
+/** Channels of a tensor with their effect on the class: the sum of output times gradient. */
 function unranked(output, gradient) {
   const [, first, second, last] = output?.shape ?? [];
   if (output?.shape.length !== 4) throw new Error("This layer has no grid of features; choose another one.");

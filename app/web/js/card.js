@@ -19,8 +19,8 @@ export class Card {
   #value = make("output", { class: "value" });
   #mark = make("span", { class: "mark", "aria-hidden": "true", hidden: true });
   #bar = make("progress");
-  #again = make("button", { type: "button", class: "link", textContent: "Run again", hidden: true });
-  #opener = make("button", { type: "button", class: "link" });
+  #again = make("button", { class: "link", textContent: "Run again", hidden: true });
+  #opener = make("button", { class: "link" });
   #fields;
   #model;
   #picture = state.picture;

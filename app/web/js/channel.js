@@ -1,10 +1,12 @@
 // One feature map, large, in a dialog: where it is strongest, and what the model says without it.
 
 import { activationsOf } from "./activations.js";
+import { openDialog } from "./dialog.js";
 import { make } from "./dom.js";
 import { Elsewhere } from "./elsewhere.js";
 import { drawWhole, strongest } from "./featuremap.js";
 import { classesWithout, intervene, sentence } from "./intervention.js";
+import { LatestRequest } from "./latest.js";
 import { change, explanation, state } from "./state.js";
 import { number, signed } from "./words.js";
 
@@ -25,39 +27,33 @@ class Viewer {
   #entries;
   #order;
   #channel = null;
-  #asking = null;
-  #title = make("h2", { id: "channel-title" });
+  #title = make("h2");
   #canvas = make("canvas", { role: "img" });
   #sentence = make("p", { role: "status" });
+  #request = new LatestRequest(this.#sentence);
   #places = make("ol", { class: "strongest", "aria-label": "Strongest places" });
   #effect = make("p", { class: "help" });
-  #switch = make("button", { type: "button", class: "quiet", on: { click: () => this.#toggle() } });
-  #dialog = null;
-  #elsewhere;
+  #switch = make("button", { class: "quiet", on: { click: () => this.#toggle() } });
+  #elsewhere = null;
 
   constructor(layer, size, entries, order) {
     [this.#layer, this.#size, this.#entries, this.#order] = [layer, size, entries, order];
-    this.#elsewhere = new Elsewhere(layer, () => this.#dialog.close());
     const { shape: [height, width] } = explanation().heatmap;
     const scale = SIDE / Math.max(height, width);
     Object.assign(this.#canvas, { width: Math.round(width * scale), height: Math.round(height * scale) });
   }
 
   open(channel) {
-    const close = make("button", { type: "button", class: "plain", "aria-label": "Close", textContent: "✕", on: { click: () => this.#dialog.close() } });
-    const step = (by, text, name) => make("button", { type: "button", class: "quiet", "aria-label": name, textContent: text, on: { click: () => this.#step(by) } });
+    const step = (by, text, name) => make("button", { class: "quiet", "aria-label": name, textContent: text, on: { click: () => this.#step(by) } });
+    this.#elsewhere = new Elsewhere(this.#layer, () => dialog.close());
     const body = make("div", { class: "body channel" }, this.#canvas, this.#sentence, this.#places, this.#effect, this.#elsewhere.element);
     const steps = this.#order.length > 1 ? [step(-1, "←", "Previous channel"), step(1, "→", "Next channel")] : [];
-    this.#dialog = make("dialog", { "aria-labelledby": "channel-title" }, make("header", {}, this.#title, close), body, make("footer", {}, ...steps, this.#switch));
-    this.#dialog.addEventListener("click", (event) => event.target === this.#dialog && this.#dialog.close());
-    this.#dialog.addEventListener("keydown", (event) => STEPS[event.key] && this.#step(STEPS[event.key]));
-    this.#dialog.addEventListener("close", () => {
-      this.#asking?.abort();
+    const dialog = openDialog(this.#title, body, make("footer", {}, ...steps, this.#switch));
+    dialog.addEventListener("keydown", (event) => STEPS[event.key] && this.#step(STEPS[event.key]));
+    dialog.addEventListener("close", () => {
+      this.#request.stop();
       this.#elsewhere.stop();
-      this.#dialog.remove();
     });
-    document.body.append(this.#dialog);
-    this.#dialog.showModal();
     this.#show(channel);
   }
 
@@ -81,21 +77,13 @@ class Viewer {
     this.#ask();
   }
 
-  async #ask() {
-    this.#asking?.abort();
-    this.#asking = new AbortController();
-    const { signal } = this.#asking;
+  #ask() {
     const channels = [this.#channel];
     this.#sentence.textContent = "Asking the model…";
-    this.#sentence.setAttribute("aria-busy", "true");
-    try {
-      const document = await intervene(classesWithout(this.#layer, channels), signal);
-      if (!signal.aborted) this.#sentence.textContent = sentence(this.#layer, channels, document);
-    } catch (error) {
-      if (!signal.aborted) this.#sentence.textContent = error.message;
-    } finally {
-      if (!signal.aborted) this.#sentence.removeAttribute("aria-busy");
-    }
+    const ask = async (signal) => {
+      this.#sentence.textContent = sentence(this.#layer, channels, await intervene(classesWithout(this.#layer, channels), signal));
+    };
+    this.#request.run(ask, ({ message }) => (this.#sentence.textContent = message));
   }
 
   get #isOff() {

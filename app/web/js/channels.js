@@ -6,6 +6,7 @@ import { copy, curl } from "./copy.js";
 import { byId, make } from "./dom.js";
 import { drawSeen } from "./featuremap.js";
 import { intervene, named, sentence, without } from "./intervention.js";
+import { LatestRequest } from "./latest.js";
 import { chooseLayers } from "./layers.js";
 import { modelName } from "./question.js";
 import { movedBy, movedTrack } from "./moved.js";
@@ -19,9 +20,10 @@ const WAIT = 250; // milliseconds without a click before the model is asked
 
 let captured = null; // what is shown, see activations.js, and the part of the picture that it is drawn over
 let count = STEP;
-let capturing = null; // the layer that is waited for
-let intervening = null;
 let answered = null; // the question behind the displayed effect
+
+const capturing = new LatestRequest(byId("maps"));
+const intervening = new LatestRequest(byId("effect"));
 
 export function prepareChannels() {
   byId("inside-layer").addEventListener("click", () => choose().catch(showProblem));
@@ -43,34 +45,29 @@ async function choose() {
   if (chosen?.length && chosen[0] !== captured?.layer) change({ inside: chosen[0], off: [] });
 }
 
-export async function showChannels() {
-  try {
-    const layer = await currentLayer();
-    capturing = layer;
-    byId("inside-layer-name").textContent = layer;
-    byId("maps").setAttribute("aria-busy", "true");
-    const activations = await activationsOf(layer);
-    if (capturing !== layer) return;
-    byId("maps").removeAttribute("aria-busy");
-    if (captured?.key !== activations.key) {
-      captured = activations;
-      count = STEP;
-      fill();
-    } else if (captured.box !== box()) fill();
-    else mark();
-    effect();
-  } catch (error) {
-    if (error.name !== "AbortError") refuse(error);
-  }
+export const showChannels = () => capturing.run(show, refuse);
+
+async function show(signal) {
+  const layer = await currentLayer();
+  if (signal.aborted) return;
+  byId("inside-layer-name").textContent = layer;
+  const activations = await activationsOf(layer);
+  if (signal.aborted) return;
+  if (captured?.key !== activations.key) {
+    captured = activations;
+    count = STEP;
+    fill();
+  } else if (captured.box !== box()) fill();
+  else mark();
+  effect();
 }
 
 /** Shows why there are no maps, and disables their controls. */
 function refuse(error) {
   captured = null;
-  intervening?.abort();
+  intervening.stop();
   answered = null;
   byId("effect").hidden = true;
-  byId("maps").removeAttribute("aria-busy");
   byId("maps").replaceChildren(problemBox(error));
   byId("maps-count").textContent = "";
   byId("more-maps").hidden = true;
@@ -101,7 +98,7 @@ function tile({ channel, effect, map }) {
   const canvas = make("canvas", { width: SIDE, height: SIDE, "aria-hidden": "true" });
   drawSeen(canvas, map, captured.size).catch(() => {}); // the picture has changed meanwhile
   const text = make("span", {}, make("span", { textContent: `ch ${channel}` }), make("span", { class: "effect", textContent: signed(effect) }));
-  const open = make("button", { type: "button", "aria-label": `Enlarge channel ${channel}` }, canvas, text);
+  const open = make("button", { "aria-label": `Enlarge channel ${channel}` }, canvas, text);
   const { layer } = captured;
   open.addEventListener("click", () => openChannel(layer, channel).catch(showProblem));
   return make("li", { class: "tile" }, open, control);
@@ -129,35 +126,27 @@ function effect() {
   const key = JSON.stringify([state.picture.url, off.length ? without(layer, off) : state.answer?.predictions]);
   if (key === answered) return;
   answered = key;
-  intervening?.abort();
-  intervening = new AbortController();
-  const { signal } = intervening;
   if (!off.length) {
-    byId("effect").removeAttribute("aria-busy");
+    intervening.stop();
     byId("effect-panel").hidden = true;
     showEffect("", state.answer?.predictions ?? []);
     return;
   }
-  byId("effect").setAttribute("aria-busy", "true");
-  setTimeout(() => signal.aborted || ask(layer, off, signal), WAIT);
+  intervening.run((signal) => ask(layer, off, signal), (error) => {
+    answered = null;
+    byId("effect-list").replaceChildren(make("li", {}, problemBox(error)));
+  });
 }
 
 async function ask(layer, off, signal) {
-  try {
-    const document = await intervene(without(layer, off), signal);
-    if (signal.aborted) return;
-    const { target, before, after, difference, panel, method } = document;
-    const moved = `${target.logit === undefined ? "Value" : "Logit"} ${signed(difference.score)}.`;
-    showEffect(`${sentence(layer, off, document)} ${moved}`, before.predictions, after.predictions);
-    byId("effect-panel").hidden = false;
-    Object.assign(byId("effect-image"), { src: panel, alt: `Heatmaps of ${method.name} before and after, and their difference` });
-  } catch (error) {
-    if (error.name === "AbortError") return;
-    answered = null;
-    byId("effect-list").replaceChildren(make("li", {}, problemBox(error)));
-  } finally {
-    if (!signal.aborted) byId("effect").removeAttribute("aria-busy");
-  }
+  await new Promise((done) => setTimeout(done, WAIT));
+  if (signal.aborted) return;
+  const document = await intervene(without(layer, off), signal);
+  const { target, before, after, difference, panel, method } = document;
+  const moved = `${target.logit === undefined ? "Value" : "Logit"} ${signed(difference.score)}.`;
+  showEffect(`${sentence(layer, off, document)} ${moved}`, before.predictions, after.predictions);
+  byId("effect-panel").hidden = false;
+  Object.assign(byId("effect-image"), { src: panel, alt: `Heatmaps of ${method.name} before and after, and their difference` });
 }
 
 function showEffect(summary, before, after = before) {

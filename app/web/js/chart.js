@@ -24,9 +24,9 @@ export class Chart {
   #cursor = make("div", { class: "cursor", hidden: true });
   #reader = make("div", { class: "reader", role: "slider", tabIndex: 0, "aria-label": "Module; arrow keys move, Enter shows its feature maps", "aria-valuemin": 0, "aria-valuenow": 0 });
   #reading = make("output", { class: "reading", textContent: "Point at a module, or use the arrow keys, to read its values." });
-  #in = make("button", { type: "button", class: "quiet", "aria-label": "Enlarge the trace", textContent: "+", on: { click: () => this.#enlarge(this.#zoom + 1) } });
-  #out = make("button", { type: "button", class: "quiet", "aria-label": "Reduce the trace", textContent: "−", disabled: true, on: { click: () => this.#enlarge(this.#zoom - 1) } });
-  #part = make("button", { type: "button", class: "quiet", hidden: true, on: { click: () => this.#showPart() } });
+  #in = make("button", { class: "quiet", "aria-label": "Enlarge the trace", textContent: "+", on: { click: () => this.#enlarge(this.#zoom + 1) } });
+  #out = make("button", { class: "quiet", "aria-label": "Reduce the trace", textContent: "−", disabled: true, on: { click: () => this.#enlarge(this.#zoom - 1) } });
+  #part = make("button", { class: "quiet", hidden: true, on: { click: () => this.#showPart() } });
 
   /** `choose(path)` is called with the module that is chosen. */
   constructor(choose) {

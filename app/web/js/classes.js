@@ -94,7 +94,6 @@ function row(prediction, target, against) {
   const explain = make(
     "button",
     {
-      type: "button",
       class: "class",
       "aria-pressed": String(chosen),
       title: isValue(prediction) ? `Explain what makes it ${next === "down" ? "smaller" : "larger"}` : "",
@@ -108,7 +107,6 @@ function row(prediction, target, against) {
   );
   explain.dataset.focus = `class-${identity(prediction)}`;
   const rather = make("button", {
-    type: "button",
     class: "rather",
     textContent: "vs",
     title: `Why ${target.label} rather than ${prediction.label}?`,

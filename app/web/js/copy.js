@@ -86,22 +86,24 @@ export async function copy(text, button) {
     area.remove();
     button.focus();
   }
-  const said = button.dataset.said ?? button.textContent;
-  button.dataset.said = said;
+  tell(button);
+}
+
+/** The button says for a moment that it has copied. */
+function tell(button) {
+  const usual = (button.dataset.said ??= button.textContent);
   button.textContent = "Copied";
   announce("Copied.");
-  setTimeout(() => (button.textContent = said), 1500);
+  setTimeout(() => (button.textContent = usual), 1500);
 }
 
 /** Copies the picture that is shown; where the browser cannot, the button says what to do instead. */
 async function copyPicture(button) {
-  const usual = (button.dataset.said ??= button.textContent);
+  button.dataset.said ??= button.textContent;
   try {
     // Some browsers accept only a promise here, because the picture is drawn after the click.
     await navigator.clipboard.write([new ClipboardItem({ "image/png": overlay.blob() })]);
-    button.textContent = "Copied";
-    announce("Copied.");
-    setTimeout(() => (button.textContent = usual), 1500);
+    tell(button);
   } catch {
     button.textContent = "Not possible here: download the PNG";
     announce("This browser does not let the page copy pictures. Download the PNG instead.");

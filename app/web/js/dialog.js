@@ -2,41 +2,37 @@
 
 import { isTouched, make } from "./dom.js";
 
+/** Opens a dialog under a heading. A button or a click beside it closes it; then it is removed. */
+export function openDialog(heading, ...parts) {
+  heading.id = "dialog-title";
+  const close = make("button", { class: "plain", "aria-label": "Close", textContent: "✕", on: { click: () => dialog.close() } });
+  const on = { click: (event) => event.target === dialog && dialog.close(), close: () => dialog.remove() };
+  const dialog = make("dialog", { "aria-labelledby": heading.id, on }, make("header", {}, heading, close), ...parts);
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
 /**
- * Shows a dialog. It returns `result()` if `accept` was pressed, null if it was closed.
+ * Asks in a dialog. It returns `result()` if `accept` was pressed, null if it was closed.
  * `extra` lists further buttons: [text, value to return].
  */
 export function ask(title, content, { accept, result, extra = [] }) {
   return new Promise((answer) => {
-    const heading = make("h2", { id: "dialog-title", textContent: title });
-    const close = make("button", { type: "button", class: "plain", "aria-label": "Close", textContent: "✕" });
-    const optional = ([text, value]) =>
-      make("button", { type: "button", class: "quiet", textContent: text, on: { click: () => finish(value) } });
-    const form = make(
-      "form",
-      {},
-      make("header", {}, heading, close),
-      content,
-      make("footer", {}, ...extra.map(optional), make("button", { class: "main", textContent: accept })),
-    );
-    const dialog = make("dialog", { "aria-labelledby": "dialog-title" }, form);
     let given = null;
     const finish = (value) => {
       given = value;
       dialog.close();
     };
-    form.addEventListener("submit", (event) => { // by the button, or by Enter in any of its fields
+    const submit = (event) => { // by the button, or by Enter in any of the fields
       event.preventDefault();
       finish(result());
-    });
-    close.addEventListener("click", () => dialog.close());
-    dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
-    dialog.addEventListener("close", () => {
-      dialog.remove();
-      answer(given);
-    });
-    document.body.append(dialog);
-    dialog.showModal();
+    };
+    const optional = ([text, value]) =>
+      make("button", { class: "quiet", textContent: text, on: { click: () => finish(value) } });
+    const footer = make("footer", {}, ...extra.map(optional), make("button", { type: "submit", class: "main", textContent: accept }));
+    const dialog = openDialog(make("h2", { textContent: title }), make("form", { on: { submit } }, content, footer));
+    dialog.addEventListener("close", () => answer(given));
   });
 }
 

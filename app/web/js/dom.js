@@ -5,6 +5,7 @@ export const byId = (id) => document.getElementById(id);
 /** Creates an element. `on` has listeners, `class` is a class name, other names are properties or attributes. */
 export function make(tag, given = {}, ...children) {
   const element = document.createElement(tag);
+  if (tag === "button") element.type = "button"; // which submits no form
   const { on = {}, class: name, ...rest } = given;
   if (name) element.className = name;
   for (const [key, value] of Object.entries(rest)) {
@@ -45,6 +46,11 @@ export function field(name, label, control, help = []) {
   box.dataset.field = name;
   return box;
 }
+
+const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+/** Where an arrow key leads, right and down; undefined for other keys. */
+export const arrow = ({ key }) => ARROWS[key];
 
 /** Whether the device has a touch screen or a narrow one. The style sheet uses the same query. */
 export const isTouched = () => matchMedia("(hover: none), (max-width: 40rem)").matches;

@@ -18,7 +18,7 @@ export class Elsewhere {
   #pictures = alike().slice(-MOST); // the newest
   #answers = new Map(); // of pictures, {maps, size}
   #asking = new AbortController();
-  #seek = make("button", { type: "button", class: "quiet", on: { click: () => this.#start() } });
+  #seek = make("button", { class: "quiet", on: { click: () => this.#start() } });
   #note = make("p", { class: "help", role: "status" });
   #list = make("ul", { class: "elsewhere", "aria-label": "Strongest places in other pictures" });
   element = make("div", {}, this.#seek, this.#note, this.#list);
@@ -94,6 +94,6 @@ export class Elsewhere {
       this.#close();
       openPicture(picture);
     };
-    return make("button", { type: "button", title: `Open ${picture.path}`, on: { click: open } }, canvas, text);
+    return make("button", { title: `Open ${picture.path}`, on: { click: open } }, canvas, text);
   }
 }

@@ -4,6 +4,7 @@ import { activationsOf, currentLayer } from "./activations.js";
 import { openChannel } from "./channel.js";
 import { announce, byId, make } from "./dom.js";
 import { boxOf, drawSeen } from "./featuremap.js";
+import { LatestRequest } from "./latest.js";
 import { chooseLayers } from "./layers.js";
 import { marked } from "./marking.js";
 import { modelName } from "./question.js";
@@ -18,7 +19,8 @@ const LISTED = 6;
 const SIDE = 72; // pixels of a tile
 
 let spot = null; // the pixel that was clicked
-let turn = 0;
+
+const request = new LatestRequest(byId("fires-list"));
 
 export function prepareFires() {
   overlay.element.addEventListener("click", (event) => isOurs(event) && look(overlay.pixel(event)));
@@ -51,25 +53,22 @@ function place() {
   return marked();
 }
 
-async function show() {
-  turn += 1;
-  const mine = turn;
+function show() {
   const box = place();
   byId("fires").hidden = !box;
   byId("fires-close").hidden = !spot;
   ring();
-  if (!box) return;
-  byId("fires-list").setAttribute("aria-busy", "true");
-  try {
-    const layer = await currentLayer();
-    if (mine !== turn) return;
-    byId("fires-layer").textContent = layer;
-    byId("fires-where").textContent = spot ? `at x ${spot[0]}, y ${spot[1]}` : "in the marked part";
-    const { channels, size } = await activationsOf(layer);
-    if (mine === turn) list(layer, size, firing(channels, size, box));
-  } catch (error) {
-    if (mine === turn && error.name !== "AbortError") tell(error.message);
-  }
+  if (box) request.run((signal) => find(box, signal), tell);
+  else request.stop();
+}
+
+async function find(box, signal) {
+  const layer = await currentLayer();
+  if (signal.aborted) return;
+  byId("fires-layer").textContent = layer;
+  byId("fires-where").textContent = spot ? `at x ${spot[0]}, y ${spot[1]}` : "in the marked part";
+  const { channels, size } = await activationsOf(layer);
+  if (!signal.aborted) list(layer, size, firing(channels, size, box));
 }
 
 function ring() {
@@ -99,25 +98,23 @@ function firing(channels, size, [left, top, right, bottom]) {
 
 function list(layer, size, rows) {
   if (!rows?.length) {
-    tell(rows ? "No channel fires there." : "The model does not see this place.");
+    tell({ message: rows ? "No channel fires there." : "The model does not see this place." });
     return;
   }
   const order = rows.map(({ channel }) => channel);
-  byId("fires-list").removeAttribute("aria-busy");
   byId("fires-list").replaceChildren(
     ...rows.map(({ channel, map, value }) => {
       const canvas = make("canvas", { width: SIDE, height: SIDE, "aria-hidden": "true" });
       drawSeen(canvas, map, size).catch(() => {}); // the picture has changed meanwhile
       const average = map.reduce((total, cell) => total + cell, 0) / map.length;
       const text = make("span", {}, make("strong", { textContent: `ch ${channel}` }), ` ${number(value)}`, make("small", { textContent: `mean ${number(average)}` }));
-      const button = make("button", { type: "button", on: { click: () => openChannel(layer, channel, order).catch(showProblem) } }, canvas, text);
+      const button = make("button", { on: { click: () => openChannel(layer, channel, order).catch(showProblem) } }, canvas, text);
       return make("li", {}, button);
     }),
   );
   if (spot) announce(`Fires most: channels ${order.join(", ")} of ${layer}.`); // of a mark, the page tells what changes without it
 }
 
-function tell(text) {
-  byId("fires-list").removeAttribute("aria-busy");
-  byId("fires-list").replaceChildren(make("li", { class: "help", textContent: text }));
+function tell({ message }) {
+  byId("fires-list").replaceChildren(make("li", { class: "help", textContent: message }));
 }

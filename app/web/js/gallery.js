@@ -1,6 +1,6 @@
 // The pictures of this visit: those opened one after another, and those added together, which are explained a few at a time.
 
-import { AT_ONCE, Problem, post } from "./api.js";
+import { AT_ONCE, post } from "./api.js";
 import { announce } from "./dom.js";
 import { show } from "./picture.js";
 import { showProblem } from "./problems.js";
@@ -60,17 +60,18 @@ export async function add(files) {
   trim();
   tell();
   for (const picture of added) {
-    if (!pictures.includes(picture) || (await opens(picture))) break;
+    if (!pictures.includes(picture) || !(await opening(picture))) break;
   }
   next();
 }
 
-/** Opens a picture of the list. */
+/** Opens a picture of the list; returns why it cannot be opened, or null. */
+const opening = (picture) => show(picture.source, picture.example).then(() => null, (error) => fail(picture, error));
+
+/** Opens a picture of the list, or shows why it cannot be opened. */
 export async function openPicture(picture) {
-  await show(picture.source, picture.example).catch((error) => {
-    fail(picture, error);
-    showProblem(error);
-  });
+  const error = await opening(picture);
+  if (error) showProblem(error);
 }
 
 /** Explains pictures again. */
@@ -121,17 +122,6 @@ function trim() {
 function leave(picture) {
   stop(picture);
   for (const url of [picture.plain, picture.thumbnail]) if (url) URL.revokeObjectURL(url);
-}
-
-/** Whether a picture can be opened; if not, it says why. */
-async function opens(picture) {
-  try {
-    await show(picture.source, picture.example);
-    return true;
-  } catch (error) {
-    fail(picture, error);
-    return false;
-  }
 }
 
 /** A picture is shown: the page explains it, so that it need not be explained here. */
@@ -204,9 +194,10 @@ async function ask(picture) {
   }
 }
 
-function fail(picture, { message }) {
-  picture.failure = message;
+function fail(picture, error) {
+  picture.failure = error.message;
   tell(picture);
+  return error;
 }
 
 /** Keeps what an answer says about a picture, without its maps. */

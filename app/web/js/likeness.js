@@ -4,6 +4,7 @@ import { post } from "./api.js";
 import { coloured, coloursOf } from "./colours.js";
 import { copy, curlOfTwo } from "./copy.js";
 import { announce, byId, make } from "./dom.js";
+import { LatestRequest } from "./latest.js";
 import { Patches } from "./patches.js";
 import { exampleFile, listExamples, readPicture, turnUpright } from "./picture.js";
 import { clearProblems, problemBox, showProblem } from "./problems.js";
@@ -17,9 +18,9 @@ const SHOWN = 3; // patches that are outlined beside the chosen one
 
 let pairs = []; // {cells: [first, second], boxes, contribution}, the strongest first
 let shown = null; // the question that is answered
-let asking = null;
 let turn = 0;
 
+const request = new LatestRequest(byId("likeness"));
 const sides = ["The picture", "The second picture"].map((title, side) => new Patches(title, (cell) => read(side, cell)));
 
 export function prepareLikeness() {
@@ -84,30 +85,24 @@ async function open(source, reference = null) {
   }
 }
 
-async function compare() {
+function compare() {
   const { picture, second, model } = state;
   const key = JSON.stringify([picture.url, second.url, model, state.colormap]);
   if (key === shown) return;
   shown = key;
-  asking?.abort();
-  asking = new AbortController();
-  const { signal } = asking;
   sides[0].showPicture(picture);
   sides[1].showPicture(second);
   pairs = [];
   tell("…");
-  byId("likeness").setAttribute("aria-busy", "true");
-  try {
-    const fields = [...modelField(), ["top", String(MOST)], ["format", "json"], ["proof", "true"], ["reference", second.file]];
+  const fields = [...modelField(), ["top", String(MOST)], ["format", "json"], ["proof", "true"], ["reference", second.file]];
+  const ask = async (signal) => {
     const answer = await (await post("/similar", picture.file, fields, { signal })).json();
     await show(answer, [picture, second], signal);
-  } catch (error) {
-    if (error.name === "AbortError") return;
+  };
+  request.run(ask, (error) => {
     shown = null;
     tell("", [make("li", {}, problemBox(error))]);
-  } finally {
-    if (!signal.aborted) byId("likeness").removeAttribute("aria-busy");
-  }
+  });
 }
 
 async function show(answer, pictures, signal) {
@@ -148,7 +143,7 @@ function pairButton(pair) {
   };
   const clear = () => read(0, null);
   const on = { pointerenter: mark, pointerleave: clear, focus: mark, blur: clear, click: mark };
-  return make("li", {}, make("button", { type: "button", class: "quiet", textContent: number(pair.contribution), on }));
+  return make("li", {}, make("button", { class: "quiet", textContent: number(pair.contribution), on }));
 }
 
 /** Outlines a cell of one side and those that pair most with it on the other; returns what there is to say. */

@@ -1,5 +1,6 @@
 // How a map is drawn over its picture, besides the overlay of the service: with low values clear, or its strongest part.
 
+import { cells } from "./colours.js";
 import { make } from "./dom.js";
 import { resized } from "./maps.js";
 import { state } from "./state.js";
@@ -18,18 +19,6 @@ function grid(heatmap) {
   const fine = { values: resized(map, ...size), size };
   grids.set(heatmap, fine);
   return fine;
-}
-
-/** A canvas of cells, of which `colour(cell)` gives red, green, blue and opacity, or nothing for a clear one. */
-function cells([height, width], colour) {
-  const canvas = make("canvas", { width, height });
-  const pixels = new ImageData(width, height);
-  for (let cell = 0; cell < width * height; cell += 1) {
-    const pixel = colour(cell);
-    if (pixel) pixels.data.set(pixel, cell * 4);
-  }
-  canvas.getContext("2d").putImageData(pixels, 0, 0);
-  return canvas;
 }
 
 /** The least of the strongest values, as many as are chosen. */

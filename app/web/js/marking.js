@@ -3,8 +3,9 @@
 import { amend } from "./address.js";
 import { post } from "./api.js";
 import { cover } from "./cover.js";
-import { announce, byId, isTouched, make } from "./dom.js";
+import { announce, arrow, byId, isTouched } from "./dom.js";
 import { onDrag, spanned } from "./drag.js";
+import { LatestRequest } from "./latest.js";
 import { seen } from "./maps.js";
 import { clearProblems, showProblem } from "./problems.js";
 import { identity, kind, sceneOf } from "./scene.js";
@@ -19,8 +20,9 @@ const PARTS = { hide: "Without the marked part", blur: "With the marked part blu
 
 let shown = null; // the mark that is drawn
 let asked = null; // the picture, the model and the mark that are asked about
-let asking = null;
 let uncovered = { subject: null, predictions: null }; // of the whole picture
+
+const request = new LatestRequest(byId("marking-said"));
 
 /** A mark's kind and box. */
 function parsed(text) {
@@ -91,7 +93,7 @@ function middle() {
 }
 
 function steer(event) {
-  const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+  const steps = arrow(event);
   if (["Delete", "Backspace"].includes(event.key)) leave();
   if (!steps || !explanation()) return;
   event.preventDefault();
@@ -150,43 +152,37 @@ function follow() {
   say();
   if (!current) return;
   asked = key;
-  ask(current, subject);
+  request.run((signal) => ask(current, subject, signal), refuse);
 }
 
 function stop() {
-  asking?.abort();
+  request.stop();
   asked = null;
-  byId("marking-said").removeAttribute("aria-busy");
 }
 
-async function ask(current, subject) {
+async function ask(current, subject, signal) {
   const { picture } = state;
   const { shape } = explanation().heatmap;
-  asking = new AbortController();
-  const { signal } = asking;
-  byId("marking-said").setAttribute("aria-busy", "true");
-  try {
-    const { layer, whole } = await cover(picture, shape, current);
-    if (signal.aborted) return;
-    byId("covered").replaceChildren(layer);
-    await new Promise((done) => setTimeout(done, WAIT));
-    if (signal.aborted) return;
-    const file = new File([await new Promise((done) => whole.toBlob(done))], "marked.png", { type: "image/png" });
-    const altered = await (kind() ? placesIn(file, whole, shape, signal) : classesIn(file, picture, subject, signal));
-    if (signal.aborted) return;
-    byId("marking-said").removeAttribute("aria-busy");
-    change({ altered: { subject, ...altered } });
-    say();
-    announce(byId("marking-said").textContent);
-  } catch (error) {
-    if (signal.aborted) return;
-    stop();
-    change({ altered: null });
-    showProblem(error, () => {
-      clearProblems();
-      follow();
-    });
-  }
+  const { layer, whole } = await cover(picture, shape, current);
+  if (signal.aborted) return;
+  byId("covered").replaceChildren(layer);
+  await new Promise((done) => setTimeout(done, WAIT));
+  if (signal.aborted) return;
+  const file = new File([await new Promise((done) => whole.toBlob(done))], "marked.png", { type: "image/png" });
+  const altered = await (kind() ? placesIn(file, whole, shape, signal) : classesIn(file, picture, subject, signal));
+  if (signal.aborted) return;
+  change({ altered: { subject, ...altered } });
+  say();
+  announce(byId("marking-said").textContent);
+}
+
+function refuse(error) {
+  stop();
+  change({ altered: null });
+  showProblem(error, () => {
+    clearProblems();
+    follow();
+  });
 }
 
 /** The classes of the whole picture and of the covered one. */

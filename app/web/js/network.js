@@ -34,7 +34,7 @@ function line(layer, name, current) {
   if (layer.default) about.push(make("small", { class: "tag", textContent: "default" }));
   const kind = `layer${layer.default ? " default" : ""}`;
   if (!layer.cam) return make("span", { class: kind, title: layer.type }, ...about);
-  const button = make("button", { type: "button", class: kind, value: layer.path, title: layer.type, "aria-current": layer.path === current && "true" }, ...about);
+  const button = make("button", { class: kind, value: layer.path, title: layer.type, "aria-current": layer.path === current && "true" }, ...about);
   button.addEventListener("click", () => visit(layer.path));
   return button;
 }

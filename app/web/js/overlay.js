@@ -1,6 +1,6 @@
 // A heatmap over its picture: the picture is below, and the map is drawn on a canvas with the chosen opacity.
 
-import { make } from "./dom.js";
+import { arrow, make } from "./dom.js";
 import { drawLook } from "./looks.js";
 import { seen } from "./maps.js";
 import { state } from "./state.js";
@@ -123,11 +123,9 @@ export class Overlay {
   }
 }
 
-const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-
 /** The pixel that an arrow key leads to, with Shift the next one; null for other keys. `shape` is that of the upload. */
 export function pixelBeside([x, y], event, [height, width]) {
-  const direction = STEPS[event.key];
+  const direction = arrow(event);
   if (!direction) return null;
   event.preventDefault();
   const step = event.shiftKey ? 1 : Math.max(1, Math.round(width / 40));

@@ -1,10 +1,8 @@
 // One of two compared pictures: its map, and its patches, which a pointer or the arrow keys choose.
 
-import { make, makeShape } from "./dom.js";
+import { arrow, make, makeShape } from "./dom.js";
 import { Overlay } from "./overlay.js";
 import { showProof } from "./proof.js";
-
-const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 export class Patches {
   overlay = new Overlay();
@@ -30,7 +28,7 @@ export class Patches {
     this.#reader.addEventListener("focus", () => this.#heatmap && read());
     this.#reader.addEventListener("blur", () => choose(null));
     this.#reader.addEventListener("keydown", (event) => {
-      const step = KEYS[event.key];
+      const step = arrow(event);
       if (!step || !this.#heatmap) return;
       event.preventDefault();
       this.#move(step);

@@ -106,7 +106,7 @@ export function listExamples(list, open) {
   list.replaceChildren(
     ...EXAMPLES.map(([name, alt]) => {
       const image = make("img", { src: examplePath(name), alt, width: 120, height: 80 });
-      return make("li", {}, make("button", { type: "button", title: alt, on: { click: () => open(name) } }, image));
+      return make("li", {}, make("button", { title: alt, on: { click: () => open(name) } }, image));
     }),
   );
 }

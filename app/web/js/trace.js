@@ -5,6 +5,7 @@ import { post } from "./api.js";
 import { Chart } from "./chart.js";
 import { copy, curl } from "./copy.js";
 import { byId, make } from "./dom.js";
+import { LatestRequest } from "./latest.js";
 import { layersOf } from "./layers.js";
 import { modelName } from "./question.js";
 import { visit } from "./network.js";
@@ -21,8 +22,9 @@ const SAID = {
 };
 
 let shown = null;
-let asking = null;
 let usable = []; // paths of the layers with feature maps
+
+const request = new LatestRequest(byId("trace"));
 
 const chart = new Chart((path) => {
   const layer = usable.filter((candidate) => candidate === path || path.startsWith(`${candidate}.`)).at(-1);
@@ -43,25 +45,17 @@ export async function showTrace() {
   const key = JSON.stringify([state.picture.url, fields]);
   if (key === shown) return;
   shown = key;
-  asking?.abort();
-  asking = new AbortController();
-  const { signal } = asking;
-  const place = byId("trace");
-  place.setAttribute("aria-busy", "true");
-  try {
+  const show = async (signal) => {
     const trace = await (await post("/hooks/trace", state.picture.file, fields, { signal })).json();
-    if (signal.aborted) return;
     chart.show(trace);
-    place.replaceChildren(chart.element);
+    byId("trace").replaceChildren(chart.element);
     byId("trace-summary").replaceChildren(...sentences(trace.summary).map((text) => make("li", {}, ...text)));
     markLayer();
-  } catch (error) {
-    if (error.name === "AbortError") return;
+  };
+  await request.run(show, (error) => {
     shown = null;
-    place.replaceChildren(problemBox(error));
-  } finally {
-    if (!signal.aborted) place.removeAttribute("aria-busy");
-  }
+    byId("trace").replaceChildren(problemBox(error));
+  });
 }
 
 /** Marks the part of the current layer. */

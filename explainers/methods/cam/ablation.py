@@ -69,15 +69,9 @@ def outputs_with(
     return edited, torch.cat([rows[:1].expand_as(rows[1:]) for rows in parts])
 
 
-@method(
-    "ablationcam",
-    family="cam",
-    summary="Feature maps of a layer, weighted by the decrease of the score without each of them.",
-    forwards="1 + channels",
-    backwards="0",
-)
+@method("ablationcam", family="cam", forwards="1 + channels", backwards="0")
 class AblationCAM(ForwardCAM):
-    r"""Ablation-CAM: feature maps weighted by the fall of the score when each of them is set to zero.
+    r"""Ablation-CAM: feature maps of a layer, weighted by the decrease of the score without each of them.
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k w_k^c A^k\Big), \qquad w_k^c = \frac{y^c - y_k^c}{y^c}
 
@@ -117,15 +111,9 @@ class AblationCAM(ForwardCAM):
         return self.project(activations * weights[:, :, None, None]), change
 
 
-@method(
-    "recipro-cam",
-    family="cam",
-    summary="Probability of the class when a layer's output keeps one position at a time.",
-    forwards="1 + positions",
-    backwards="0",
-)
+@method("recipro-cam", family="cam", forwards="1 + positions", backwards="0")
 class ReciproCAM(ForwardCAM):
-    r"""Recipro-CAM: the probability of the class when the feature maps keep one position at a time.
+    r"""Recipro-CAM: probability of the class when a layer's output keeps one position at a time.
 
     .. math:: L^c_{ij} = p^c\big(F^{ij}\big) - \min_{uv} p^c\big(F^{uv}\big), \qquad
               F^{ij}_{kuv} = A^k_{ij} \, G_{u-i,\,v-j}, \qquad

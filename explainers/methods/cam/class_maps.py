@@ -6,7 +6,6 @@ are multiplied by gradients, for the target and its strongest rivals.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -50,45 +49,28 @@ class Contest(NamedTuple):
         return self.shares * (keep_sign(self.evidence, sign) != 0)
 
 
-@dataclass(frozen=True, eq=False)
-class ClassMaps:
-    """The maps of classes that compete for pictures.
+def _contest(values: Tensor, constants: Tensor, targets: Tensor, rivals: Tensor) -> Contest:
+    """Return what comes of the competition for each target; one without rivals competes with its absence.
 
-    Attributes:
-        values: (N, J, h, w) float32: the class's logit where all positions are like this one, less `constants`.
+    Args:
+        values: (N, J, h, w) float32: the class's logit where all positions are like this one, less the constant.
         constants: (N, J) float32: its logit without any features.
         targets: (N,) int64: which of the J is explained.
         rivals: (N, J) bool: which of the J compete with it.
     """
-
-    values: Tensor
-    constants: Tensor
-    targets: Tensor
-    rivals: Tensor
-
-    def contest(self) -> "Contest":
-        """Return what comes of the competition for each target."""
-        values, constants, competing = self._centred()
-        rows = torch.arange(len(values), device=values.device)
-        logits = values + constants[:, :, None, None]
-        units = _standardised(logits)
-        correlations = (units * units[rows, self.targets, None]).sum(dim=(2, 3))  # Pearson's; 0 for constant maps
-        elsewhere = (1 - correlations).clamp_max(1).square()
-        elsewhere[rows, self.targets] = 1
-        total = ((elsewhere * competing).log()[:, :, None, None] + logits).logsumexp(dim=1)
-        return Contest(values[rows, self.targets], (logits[rows, self.targets] - total).exp())
-
-    def _centred(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return values and constants less their means over all that compete, and which do.
-
-        A target without rivals competes with its absence, one more class whose logit is 0 everywhere.
-        """
-        competing = self.rivals.scatter(1, self.targets[:, None], True)
-        competing = torch.cat([competing, ~self.rivals.any(dim=1, keepdim=True)], dim=1)
-        values, constants = functional.pad(self.values, (0, 0, 0, 0, 0, 1)), functional.pad(self.constants, (0, 1))
-        shares = competing / competing.sum(dim=1, keepdim=True)
-        values = values - torch.einsum("nj,njhw->nhw", shares, values)[:, None]
-        return values, constants - (shares * constants).sum(dim=1, keepdim=True), competing
+    competing = rivals.scatter(1, targets[:, None], True)
+    competing = torch.cat([competing, ~rivals.any(dim=1, keepdim=True)], dim=1)
+    # The absence is one more class, whose logit is 0 everywhere.
+    values, constants = functional.pad(values, (0, 0, 0, 0, 0, 1)), functional.pad(constants, (0, 1))
+    shares = competing / competing.sum(dim=1, keepdim=True)
+    values = values - torch.einsum("nj,njhw->nhw", shares, values)[:, None]
+    logits = values + (constants - (shares * constants).sum(dim=1, keepdim=True))[:, :, None, None]
+    units, rows = _standardised(logits), torch.arange(len(values), device=values.device)
+    correlations = (units * units[rows, targets, None]).sum(dim=(2, 3))  # Pearson's; 0 for constant maps
+    elsewhere = (1 - correlations).clamp_max(1).square()
+    elsewhere[rows, targets] = 1
+    total = ((elsewhere * competing).log()[:, :, None, None] + logits).logsumexp(dim=1)
+    return Contest(values[rows, targets], (logits[rows, targets] - total).exp())
 
 
 def _standardised(maps: Tensor) -> Tensor:
@@ -103,8 +85,8 @@ Head = Callable[[Tensor], Tensor]
 """From feature maps (R, C, h, w) float32 to outputs (R, K) float32; raises where it takes no maps of their size."""
 
 
-def class_maps(question: Question, path: str, tensors: LayerTensors, rivals: Tensor) -> ClassMaps | None:
-    """Return the class maps of a layer.
+def contest_at(question: Question, path: str, tensors: LayerTensors, rivals: Tensor) -> Contest | None:
+    """Return what the class maps of a layer say of the targets.
 
     Args:
         question: about the model.
@@ -113,13 +95,13 @@ def class_maps(question: Question, path: str, tensors: LayerTensors, rivals: Ten
         rivals: (N, K), see `Objective.rivals`.
 
     Returns:
-        The maps; None where the head is of no kind that has any.
+        The contest; None where the head is of no kind that has class maps.
     """
     features, outputs, targets = tensors.activations[path], tensors.outputs, tensors.objective.targets
     linear = linear_head(question, features, outputs)
     if linear is not None and linear.exact:
         values = torch.einsum("kc,nchw->nkhw", linear.weight, features)
-        return ClassMaps(values, linear.bias.expand(len(values), -1), targets, rivals)
+        return _contest(values, linear.bias.expand(len(values), -1), targets, rivals)
     head = _head_behind(question, path, tensors.views[path])
     if head is None:
         return None
@@ -127,7 +109,7 @@ def class_maps(question: Question, path: str, tensors: LayerTensors, rivals: Ten
     with torch.no_grad():
         maps = _of_positions(head, features, outputs, agrees)
         if maps is not None:
-            return ClassMaps(*maps, targets, rivals)
+            return _contest(*maps, targets, rivals)
         if _is_spread_behind(question, path) or not agrees(_outputs(head, features), outputs):
             return None
     return _of_gradients(head, features, outputs, targets, rivals)
@@ -172,7 +154,7 @@ def _agree(limit: float, values: Tensor | None, outputs: Tensor) -> bool:
 def _of_positions(
     head: Head, features: Tensor, outputs: Tensor, agrees: Callable[[Tensor | None, Tensor], bool]
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the values and constants of `ClassMaps`, by running the head on each position as a map of its own.
+    """Return the values and constants of `_contest`, by running the head on each position as a map of its own.
 
     Returns:
         None unless the outputs are those of the mean position, or the mean of those of all positions.
@@ -213,8 +195,8 @@ def _is_spread_behind(question: Question, path: str) -> bool:
     return any(layer.parameters and layer.cells > 1 and not layer.path.startswith(f"{path}.") for layer in behind)
 
 
-def _of_gradients(head: Head, features: Tensor, outputs: Tensor, targets: Tensor, rivals: Tensor) -> ClassMaps:
-    """Return the class maps of the targets and of their strongest rivals, by features times gradients.
+def _of_gradients(head: Head, features: Tensor, outputs: Tensor, targets: Tensor, rivals: Tensor) -> Contest:
+    """Return the contest of the targets and their strongest rivals, by features times gradients.
 
     The product is multiplied by the number of positions, which makes it that of the weights of a linear head.
     """
@@ -231,4 +213,4 @@ def _of_gradients(head: Head, features: Tensor, outputs: Tensor, targets: Tensor
         maps.append((leaves.detach() * gradients).sum(dim=1) * (height * width))
     values = torch.cat(maps).reshape(count, -1, height, width)
     constants = outputs.gather(1, classes) - values.mean(dim=(2, 3))
-    return ClassMaps(values, constants, torch.zeros_like(targets), rivals.gather(1, classes))
+    return _contest(values, constants, torch.zeros_like(targets), rivals.gather(1, classes))

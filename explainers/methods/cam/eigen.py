@@ -102,15 +102,9 @@ class ComponentCAM(CAM):
         return tuple(diagnostics)
 
 
-@method(
-    "eigencam",
-    family="cam",
-    summary="First principal component of a layer's features; the same for every class.",
-    backwards="0",
-    discriminates=False,
-)
+@method("eigencam", family="cam", backwards="0", discriminates=False)
 class EigenCAM(ComponentCAM):
-    r"""Eigen-CAM: the features of each position, projected onto their first principal component.
+    r"""Eigen-CAM: first principal component of a layer's features; the same for every class.
 
     .. math:: L = A V_1, \qquad A = U \Sigma V^\top, \quad A \in \mathbb{R}^{hw \times C}
 
@@ -128,19 +122,16 @@ class EigenCAM(ComponentCAM):
         return oriented(projections, projections * projections.abs(), gaps)
 
 
-@method(
-    "eigengradcam",
-    family="cam",
-    summary="First principal component of feature times gradient.",
-)
+@method("eigengradcam", family="cam")
 class EigenGradCAM(ComponentCAM):
-    r"""Eigen-Grad-CAM: Eigen-CAM of the features times their gradients, which makes it depend on the class.
+    r"""Eigen-Grad-CAM: first principal component of feature times gradient.
 
     .. math:: L^c = B V_1, \qquad B = \frac{\partial y^c}{\partial A} \odot A = U \Sigma V^\top,
               \quad B \in \mathbb{R}^{hw \times C}
 
-    The method is pytorch-grad-cam's, not the paper's. There B is centred; here it is not, as in Eigen-CAM. The map
-    equals that of HiResCAM with ``smooth="eigen"``, with the sign that agrees with HiResCAM's own map.
+    Unlike Eigen-CAM, it depends on the class. It is pytorch-grad-cam's, not the paper's. There B is centred; here it is
+    not, as in Eigen-CAM. The map equals that of HiResCAM with ``smooth="eigen"``, with the sign that agrees with
+    HiResCAM's own map.
     """
 
     def components(self, activations: Tensor, gradients: Tensor) -> Components:
@@ -150,15 +141,9 @@ class EigenGradCAM(ComponentCAM):
         return oriented(projections, projections * values.double().sum(dim=1), gaps)
 
 
-@method(
-    "kpcacam",
-    family="cam",
-    summary="First kernel principal component of a layer's features; the same for every class.",
-    backwards="0",
-    discriminates=False,
-)
+@method("kpcacam", family="cam", backwards="0", discriminates=False)
 class KPCACAM(ComponentCAM):
-    r"""KPCA-CAM: Eigen-CAM with a kernel between positions, for components that are not linear.
+    r"""KPCA-CAM: first kernel principal component of a layer's features; the same for every class.
 
     .. math:: L = \sqrt{\lambda_1}\, v_1, \qquad H K H v_1 = \lambda_1 v_1, \quad K_{pq} = k(a_p, a_q)
 

@@ -8,13 +8,9 @@ from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.quotients import quotient
 
 
-@method(
-    "gradcam",
-    family="cam",
-    summary="Feature maps of a layer, weighted by their averaged gradients.",
-)
+@method("gradcam", family="cam")
 class GradCAM(WeightedCAM):
-    r"""Grad-CAM: feature maps weighted by their spatially averaged gradients.
+    r"""Grad-CAM: feature maps of a layer, weighted by their averaged gradients.
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \alpha_k^c A^k\Big), \qquad
               \alpha_k^c = \frac{1}{hw} \sum_{i,j} \frac{\partial y^c}{\partial A^k_{ij}}
@@ -28,13 +24,9 @@ class GradCAM(WeightedCAM):
         return gradients.mean(dim=(2, 3))
 
 
-@method(
-    "xgradcam",
-    family="cam",
-    summary="Feature maps weighted by their gradients, averaged in proportion to the features.",
-)
+@method("xgradcam", family="cam")
 class XGradCAM(WeightedCAM):
-    r"""XGrad-CAM: gradients averaged with the features as weights.
+    r"""XGrad-CAM: feature maps weighted by their gradients, averaged in proportion to the features.
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \alpha_k^c A^k\Big), \qquad
               \alpha_k^c = \sum_{i,j} \frac{A^k_{ij}}{\sum_{a,b} A^k_{ab}} \frac{\partial y^c}{\partial A^k_{ij}}
@@ -51,18 +43,14 @@ class XGradCAM(WeightedCAM):
         return quotient(products, totals, activations.abs().sum(dim=(2, 3)))
 
 
-@method(
-    "hirescam",
-    family="cam",
-    summary="Feature times gradient at each position, summed over the channels.",
-)
+@method("hirescam", family="cam")
 class HiResCAM(WeightedCAM):
-    r"""HiResCAM: Grad-CAM without averaging the gradients.
+    r"""HiResCAM: feature times gradient at each position, summed over the channels.
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \frac{\partial y^c}{\partial A^k} \odot A^k\Big)
 
-    If only linear layers follow, the signed map sums to the logit without its bias. The paper applies the ReLU when
-    drawing; ``sign="signed"`` omits it.
+    This is Grad-CAM without averaging the gradients. If only linear layers follow, the signed map sums to the logit
+    without its bias. The paper applies the ReLU when drawing; ``sign="signed"`` omits it.
     """
 
     def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
@@ -70,13 +58,9 @@ class HiResCAM(WeightedCAM):
         return gradients
 
 
-@method(
-    "gradcam-elementwise",
-    family="cam",
-    summary="Positive part of feature times gradient at each position, summed over the channels.",
-)
+@method("gradcam-elementwise", family="cam")
 class GradCAMElementWise(CAM):
-    r"""Element-wise Grad-CAM: HiResCAM with the ReLU before the sum.
+    r"""Element-wise Grad-CAM: positive part of feature times gradient at each position, summed over the channels.
 
     .. math:: L^c = \sum_k \mathrm{ReLU}\Big(\frac{\partial y^c}{\partial A^k} \odot A^k\Big)
 
@@ -89,13 +73,9 @@ class GradCAMElementWise(CAM):
         return (activations * gradients).clamp_min(0)
 
 
-@method(
-    "layercam",
-    family="cam",
-    summary="Feature maps weighted at each position by their positive gradients; also works in early layers.",
-)
+@method("layercam", family="cam")
 class LayerCAM(WeightedCAM):
-    r"""LayerCAM: each position weighted by its own positive gradient.
+    r"""LayerCAM: feature maps weighted at each position by their positive gradients; also works in early layers.
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \mathrm{ReLU}\Big(\frac{\partial y^c}{\partial A^k}\Big) \odot A^k\Big)
 
@@ -107,13 +87,9 @@ class LayerCAM(WeightedCAM):
         return gradients.clamp_min(0)
 
 
-@method(
-    "odam",
-    family="cam",
-    summary="Feature times gradient at each position, summed over a detector's pyramid; distinguishes boxes.",
-)
+@method("odam", family="cam")
 class ODAM(HiResCAM):
-    r"""ODAM: the map of a single box, with gradients at each position instead of their average.
+    r"""ODAM: feature times gradient at each position, summed over a detector's pyramid; distinguishes boxes.
 
     .. math:: H^p = \sum_l U\Big( \mathrm{ReLU}\Big(
               \sum_k \frac{\partial Y^p}{\partial A^{l,k}} \odot A^{l,k}\Big) \Big)

@@ -16,13 +16,9 @@ from seewhy.explainers.methods.explainer import Noise, Seed
 from seewhy.explainers.methods.quotients import quotient
 
 
-@method(
-    "gradcam++",
-    family="cam",
-    summary="Feature maps weighted by their positive gradients, with equal weight for each instance of the class.",
-)
+@method("gradcam++", family="cam")
 class GradCAMPlusPlus(WeightedCAM):
-    r"""Grad-CAM++: a weighted average of the positive gradients.
+    r"""Grad-CAM++: feature maps weighted by their positive gradients, with equal weight for each instance of the class.
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k w_k^c A^k\Big), \quad
               w_k^c = \sum_{i,j} \alpha^{kc}_{ij}\, \mathrm{ReLU}(g^{kc}_{ij}), \quad
@@ -46,15 +42,9 @@ class GradCAMPlusPlus(WeightedCAM):
         return quotient(positive, 2 + sums * positive, 2 + magnitudes * positive).sum(dim=(2, 3))
 
 
-@method(
-    "smoothgradcam++",
-    family="cam",
-    summary="Grad-CAM++ with derivatives averaged over noisy copies of the picture.",
-    forwards="1 + samples",
-    backwards="samples",
-)
+@method("smoothgradcam++", family="cam", forwards="1 + samples", backwards="samples")
 class SmoothGradCAMPlusPlus(WeightedCAM):
-    r"""Smooth Grad-CAM++: the weights of Grad-CAM++ with derivatives averaged over noisy pictures.
+    r"""Smooth Grad-CAM++: Grad-CAM++ with derivatives averaged over noisy copies of the picture.
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k w_k^c A^k\Big), \quad
               w_k^c = \sum_{i,j} \frac{D_2}{2 D_2 + \sum_{a,b} A^k_{ab} D_3} \mathrm{ReLU}(D_1), \quad
@@ -126,14 +116,9 @@ STAGES = 4
 """Most layers that are multiplied if none are named."""
 
 
-@method(
-    "refinecam",
-    family="cam",
-    summary="Product of Grad-CAM++ maps of several stages: as fine as the first, as selective as the last.",
-    forwards="2",
-)
+@method("refinecam", family="cam", forwards="2")
 class RefineCAM(GradCAMPlusPlus):
-    r"""RefineCAM: the product of the maps of several layers.
+    r"""RefineCAM: product of Grad-CAM++ maps of several stages: as fine as the first, as selective as the last.
 
     .. math:: L^c = \prod_l \mathrm{upsample}\Big(\frac{L^c_l}{\max_{i,j} L^c_{l,ij}}\Big)
 

@@ -91,15 +91,15 @@ def collect(
     count, images = len(question.images), question.distinct_images
     is_shared = len(images) < count
     gates = _Gates()
-    # The host may be the second part of an accelerated model: then `run` runs the first part on the accelerator.
-    host = question.host(paths)
-    with torch.set_grad_enabled(scores is not None), HookSession(host.module) as hooks:
+    # The module may be the second part of an accelerated model: then `run` runs the first part on the accelerator.
+    module, run = question.host(paths)
+    with torch.set_grad_enabled(scores is not None), HookSession(module) as hooks:
         if scores is not None:
             hooks.cut(*paths)
         for path in paths if gate is not None else ():
             hooks.output_gradient(partial(gates.multiplied, path), path)
         hooks.record(*paths, kinds=kinds)
-        distinct = question.outputs(host.run(images))
+        distinct = question.outputs(run(images))
         outputs = distinct.expand(count, *distinct.shape[1:]) if is_shared else distinct
         objective = question.objective(outputs)
         layer_outputs, gradients = hooks.outputs, list[dict[str, list[Any]]]()

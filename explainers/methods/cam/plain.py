@@ -17,14 +17,10 @@ from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Seed
 
 
-@method(
-    "cam",
-    family="cam",
-    summary="Feature maps weighted by the linear head; for models with global average pooling before the head.",
-    backwards="0",
-)
+@method("cam", family="cam", backwards="0")
 class ClassActivationMap(WeightedCAM):
-    r"""Class activation mapping: feature maps weighted by the weights of the linear layer after global pooling.
+    r"""Class activation mapping: feature maps weighted by the linear head; for models with global average pooling
+    before the head.
 
     .. math:: M^c_{ij} = \sum_k w^c_k A^k_{ij}, \qquad y^c = \frac{1}{hw} \sum_{i,j} M^c_{ij} + b^c
 
@@ -73,19 +69,18 @@ def head_weights(question: Question, path: str, tensors: LayerTensors) -> Tensor
 @method(
     "fem",
     family="cam",
-    summary="Positions where the features of each map stand out; the same for every class.",
     backwards="0",
     discriminates=False,
     rounding="whether a value close to the threshold stands out",
 )
 class FEM(CAM):
-    r"""Feature explanation method: positions where a feature stands out (the k-sigma rule), weighted by its mean.
+    r"""Feature explanation method: positions where the features of each map stand out; the same for every class.
 
     .. math:: L = \sum_k \mu_k\, [A^k \geq \mu_k + \kappa \sigma_k]
 
     where :math:`\mu_k` and :math:`\sigma_k` are the mean and the standard deviation of the feature map over its
-    positions, κ is the option ``deviations``, and the bracket is 1 if the condition holds, else 0. A constant feature
-    map stands out nowhere.
+    positions, κ is the option ``deviations``, and the bracket is 1 if the condition holds (the k-sigma rule), else 0.
+    A constant feature map stands out nowhere.
     """
 
     deviations: Annotated[
@@ -111,15 +106,9 @@ class FEM(CAM):
         return means * outstanding
 
 
-@method(
-    "random",
-    family="control",
-    summary="Feature maps with random weights: a control that any method should beat.",
-    backwards="0",
-    discriminates=False,
-)
+@method("random", family="control", backwards="0", discriminates=False)
 class RandomCAM(WeightedCAM):
-    r"""Random weights: what the feature maps alone look like, without any explanation.
+    r"""Random weights: feature maps with random weights: a control that any method should beat.
 
     .. math:: L = \mathrm{ReLU}\Big(\sum_k w_k A^k\Big), \qquad w_k \sim \mathcal{U}(-1, 1)
 

@@ -19,13 +19,9 @@ from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect
 from seewhy.explainers.methods.catalogue import method
 
 
-@method(
-    "finercam",
-    family="cam",
-    summary="Grad-CAM of the lead over the nearest classes: the details that distinguish a class.",
-)
+@method("finercam", family="cam")
 class FinerCAM(GradCAM):
-    r"""Finer-CAM: Grad-CAM of the difference between the target's logit and those of similar classes.
+    r"""Finer-CAM: Grad-CAM of the lead over the nearest classes: the details that distinguish a class.
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \alpha_k A^k\Big), \qquad
               \alpha_k = \frac{1}{hw} \sum_{i,j} \frac{\partial}{\partial A^k_{ij}}
@@ -55,15 +51,9 @@ class FinerCAM(GradCAM):
         return "finercam", self.references, self.strength
 
 
-@method(
-    "shapleycam",
-    family="cam",
-    summary="Grad-CAM with a second-order correction that approximates Shapley values of the features.",
-    forwards="2",
-    backwards="3",
-)
+@method("shapleycam", family="cam", forwards="2", backwards="3")
 class ShapleyCAM(GradCAM):
-    r"""ShapleyCAM: feature maps weighted by gradients less half a Hessian-vector product.
+    r"""ShapleyCAM: Grad-CAM with a second-order correction that approximates Shapley values of the features.
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \alpha_k A^k\Big), \qquad
               \alpha_k = \frac{1}{hw} \sum_{i,j} \Big(\frac{\partial U}{\partial A}
@@ -99,9 +89,9 @@ class ShapleyCAM(GradCAM):
     def _corrected(self, question: Question, tensors: LayerTensors) -> dict[str, Tensor]:
         """Return, per path, the gradients (N, C, h, w) less half the Hessian of the layer times its features."""
         features: dict[str, Tensor] = {}
-        host = question.host(tensors.paths)
+        module, run = question.host(tensors.paths)
         # Fused attention has no second derivatives.
-        with torch.enable_grad(), HookSession(host.module) as hooks, DefinedAttention():
+        with torch.enable_grad(), HookSession(module) as hooks, DefinedAttention():
 
             def keep(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
                 features[hooks.current.path if hooks.current else ""] = output
@@ -109,7 +99,7 @@ class ShapleyCAM(GradCAM):
 
             hooks.cut(*tensors.paths)
             hooks.after_forward(keep, *tensors.paths)
-            outputs = question.outputs(host.run(question.images))
+            outputs = question.outputs(run(question.images))
             score = self.scores(tensors.objective, outputs).sum()
             # Class and register tokens are no features of the picture: they do not move.
             directions = [

@@ -19,15 +19,9 @@ Variant = Callable[[Tensor], Tensor]
 """Changes masks (R, 1, H, W) for one round of passes."""
 
 
-@method(
-    "scorecam",
-    family="cam",
-    summary="Feature maps of a layer, weighted by the score of the picture masked with each of them.",
-    forwards="1 + channels",
-    backwards="0",
-)
+@method("scorecam", family="cam", forwards="1 + channels", backwards="0")
 class ScoreCAM(ForwardCAM):
-    r"""Score-CAM: feature maps weighted by the score of the picture masked with each of them.
+    r"""Score-CAM: feature maps of a layer, weighted by the score of the picture masked with each of them.
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \alpha_k^c A^k\Big), \qquad
               \alpha_k^c = \frac{\exp C^c(A^k)}{\sum_m \exp C^c(A^m)}, \qquad
@@ -83,15 +77,9 @@ class ScoreCAM(ForwardCAM):
         return maps(), None
 
 
-@method(
-    "sscam",
-    family="cam",
-    summary="Score-CAM with the score averaged over noise on the masks.",
-    forwards="1 + channels * samples",
-    backwards="0",
-)
+@method("sscam", family="cam", forwards="1 + channels * samples", backwards="0")
 class SSCAM(ScoreCAM):
-    r"""SS-CAM: Score-CAM with each channel's score averaged over Gaussian noise on its mask.
+    r"""SS-CAM: Score-CAM with the score averaged over noise on the masks.
 
     .. math:: \alpha_k^c = \operatorname{softmax}_k \frac{1}{N} \sum_{n=1}^{N}
               \Big( f^c\big(X \circ (H^k + \varepsilon_n)\big) - f^c(X_b) \Big), \qquad
@@ -120,15 +108,9 @@ class SSCAM(ScoreCAM):
             yield partial(torch.add, (self.std * torch.randn(size, generator=generator)).to(device))
 
 
-@method(
-    "iscam",
-    family="cam",
-    summary="Score-CAM with the score averaged over brightening of the masked picture.",
-    forwards="1 + channels * (samples - 1)",
-    backwards="0",
-)
+@method("iscam", family="cam", forwards="1 + channels * (samples - 1)", backwards="0")
 class ISCAM(ScoreCAM):
-    r"""IS-CAM: Score-CAM with each channel's score summed over a growing multiple of the masked picture.
+    r"""IS-CAM: Score-CAM with the score averaged over brightening of the masked picture.
 
     .. math:: \alpha_k^c = \operatorname{softmax}_k \frac{1}{N} \sum_{i=0}^{N} \big( f^c(M_i^k) - f^c(X_b) \big), \qquad
               M_i^k = \sum_{j=0}^{i-1} \frac{j}{N} \, X \circ H^k = \frac{i (i - 1)}{2N} \, X \circ H^k

@@ -15,7 +15,7 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.hooks.selection import is_within, module_paths
 from seewhy.explainers.layers.survey import Layer, Survey
 from seewhy.explainers.methods.cam.base import LayerExplainer, aligned, fuse, stage_ends
-from seewhy.explainers.methods.cam.class_maps import Contest, class_maps
+from seewhy.explainers.methods.cam.class_maps import Contest, contest_at
 from seewhy.explainers.methods.cam.gradcam import GradCAM
 from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect, survey_for
 from seewhy.explainers.methods.catalogue import method
@@ -33,14 +33,9 @@ _UNAVAILABLE = Diagnostic(
 )
 
 
-@method(
-    "votes",
-    family="cam",
-    summary="Class maps by the head's weights, with positions weighted by their votes among all classes.",
-    backwards="0",
-)
+@method("votes", family="cam", backwards="0")
 class Votes(LayerExplainer):
-    r"""Votes: the class map of the target, with each position weighted by the target's share of its vote.
+    r"""Votes: class maps by the head's weights, with positions weighted by their votes among all classes.
 
     .. math:: V(i) = \max(z_c(i), 0)\, p(i), \qquad
               p(i) = \frac{e^{z_c(i) + b_c}}{\sum_k w_k\, e^{z_k(i) + b_k}}, \qquad
@@ -86,18 +81,14 @@ class Votes(LayerExplainer):
         rivals = tensors.objective.rivals(tensors.outputs)
         if rivals is None:
             return {}
-        maps = {path: class_maps(question, path, tensors, rivals) for path in paths}
-        contests = {path: part.contest() for path, part in maps.items() if part is not None}
-        return contests if len(contests) == len(maps) else {}
+        contests = {path: contest_at(question, path, tensors, rivals) for path in paths}
+        known = {path: contest for path, contest in contests.items() if contest is not None}
+        return known if len(known) == len(contests) else {}
 
 
-@method(
-    "votes-detail",
-    family="cam",
-    summary="Votes times the evidence on two finer grids: as selective as the last layer, finer than it.",
-)
+@method("votes-detail", family="cam")
 class VotesDetail(Votes):
-    r"""Votes × detail: the geometric mean of the votes and the evidence for them on two finer grids.
+    r"""Votes × detail: votes times the evidence on two finer grids: as selective as the last layer, finer than it.
 
     .. math:: M = \Big(\frac{V}{\max V} \cdot \frac{E_{16}}{\max E_{16}} \cdot \frac{E_8}{\max E_8}\Big)^{1/3},
               \qquad E_s(i) = \sum_k \max\Big(F_s^k(i) \sum_{j:\, z_c(j) > 0} p(j)

@@ -1,7 +1,7 @@
 """Deep feature factorisation: a layer's activations as regions times concepts, and the region that speaks most."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -9,14 +9,13 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from seewhy.explainers.core.attribution import Attribution, Regions
-from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.layers.feature_maps import FeatureMaps
 from seewhy.explainers.methods.cam.base import LayerExplainer
-from seewhy.explainers.methods.cam.layer_tensors import collect
+from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect
 from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Seed
 
@@ -26,40 +25,18 @@ MOST = 64
 TINY = 1e-12
 
 
-@dataclass(frozen=True, eq=False)
-class Factors:
-    """The activations of a layer as a sum of regions times concepts.
-
-    Attributes:
-        objective: the explained scores.
-        outputs: (N, ...) float32.
-        layer: its path.
-        view: how its output holds its activations.
-        regions: (N, k, h, w) float32, not negative: how strong each concept is at each position.
-        concepts: (N, k, C) float32, not negative, of length 1.
-    """
-
-    objective: Objective
-    outputs: Tensor
-    layer: str
-    view: FeatureMaps
-    regions: Tensor
-    concepts: Tensor
-
-    @property
-    def everywhere(self) -> Tensor:
-        """(N, k, h, w): regions that fill the layer, each with the mean strength that its concept has in its region."""
-        sums, squares = (self.regions.pow(power).sum(dim=(2, 3), keepdim=True) for power in (1, 2))
-        return (squares / sums.clamp_min(TINY)).expand_as(self.regions)
-
-
-def factorize(question: Question, layers: Sequence[str], count: int, iterations: int, seed: int) -> Factors:
+def factorize(
+    question: Question, tensors: LayerTensors, count: int, iterations: int, seed: int
+) -> tuple[Tensor, Tensor]:
     """Factorise the activations of a layer, each picture by itself; see `nonnegative_factors`.
+
+    Returns:
+        (N, k, h, w) float32, not negative: how strong each concept is at each position; and the concepts (N, k, C)
+        float32, not negative, of length 1.
 
     Raises:
         LayerError: several layers, or one that cannot carry a CAM, or whose activations are mostly negative.
     """
-    tensors = collect(question, tuple(layers), None)
     if len(tensors.paths) != 1:
         raise LayerError(f"{', '.join(tensors.paths)} are several layers; choose one to factorise.")
     ((path, activations),) = tensors.activations.items()
@@ -76,8 +53,7 @@ def factorize(question: Question, layers: Sequence[str], count: int, iterations:
     )
     lengths = concepts.norm(dim=2).clamp_min(TINY)
     regions = (strengths * lengths[:, None]).mT.reshape(len(activations), count, height, width)
-    concepts = (concepts / lengths[:, :, None]).float()
-    return Factors(tensors.objective, tensors.outputs, path, tensors.views[path], regions.float(), concepts)
+    return regions.float(), (concepts / lengths[:, :, None]).float()
 
 
 def nonnegative_factors(
@@ -121,19 +97,21 @@ def _least_squares(gram: Tensor, sides: Tensor, rows: Tensor) -> Tensor:
     return rows
 
 
-def regions_of(question: Question, parts: Factors) -> Regions:
-    """Return the regions of the parts, with their gains and logits, the largest gain first."""
-    count, rank = parts.regions.shape[:2]
-    empty = torch.zeros_like(parts.regions[:, :1])
-    # One run of the model for each row: an empty layer, each region alone, and each concept all over the layer.
-    regions = torch.cat([empty, parts.regions, parts.everywhere], dim=1)
-    concepts = torch.cat([parts.concepts[:, :1], parts.concepts, parts.concepts], dim=1)
-    outputs = continued(question, parts.layer, parts.view, regions, concepts)
-    scores = torch.stack([parts.objective.scores(rows) for rows in outputs.unbind(1)], dim=1)
+def regions_of(question: Question, tensors: LayerTensors, regions: Tensor, concepts: Tensor) -> Regions:
+    """Return the regions with their gains and logits, the largest gain first; arguments as `factorize` has them."""
+    count, rank = regions.shape[:2]
+    # Each concept all over the layer, with the mean strength that it has in its region.
+    sums, squares = (regions.pow(power).sum(dim=(2, 3), keepdim=True) for power in (1, 2))
+    everywhere = (squares / sums.clamp_min(TINY)).expand_as(regions)
+    # One run of the model for each row: an empty layer, each region alone, and each concept everywhere.
+    parts = torch.cat([torch.zeros_like(regions[:, :1]), regions, everywhere], dim=1)
+    ((path, view),) = tensors.views.items()
+    outputs = continued(question, path, view, parts, torch.cat([concepts[:, :1], concepts, concepts], dim=1))
+    scores = torch.stack([tensors.objective.scores(rows) for rows in outputs.unbind(1)], dim=1)
     gains = scores[:, 1 : rank + 1] - scores[:, :1]
     order = gains.argsort(dim=1, descending=True, stable=True)
     rows = torch.arange(count, device=order.device)[:, None]
-    return Regions(parts.regions[rows, order], gains[rows, order], outputs[:, rank + 1 :][rows, order])
+    return Regions(regions[rows, order], gains[rows, order], outputs[:, rank + 1 :][rows, order])
 
 
 def continued(question: Question, layer: str, view: FeatureMaps, regions: Tensor, concepts: Tensor) -> Tensor:
@@ -153,7 +131,7 @@ def continued(question: Question, layer: str, view: FeatureMaps, regions: Tensor
     count, runs = regions.shape[:2]
     regions, concepts = regions.flatten(0, 1), concepts.flatten(0, 1)
     owners = torch.arange(count, device=images.device).repeat_interleave(runs)
-    host = question.host((layer,))
+    module, run = question.host((layer,))
     outputs = []
     for part in question.chunks(len(owners)):
         copies, features = images[owners[part]], torch.einsum("rhw,rc->rchw", regions[part], concepts[part])
@@ -161,22 +139,17 @@ def continued(question: Question, layer: str, view: FeatureMaps, regions: Tensor
         def replace_output(_module: nn.Module, _args: object, output: Tensor, features: Tensor = features) -> Tensor:
             return view.put(output, features.to(output.dtype)).contiguous()
 
-        with torch.no_grad(), HookSession(host.module) as hooks:
+        with torch.no_grad(), HookSession(module) as hooks:
             hooks.after_forward(replace_output, layer)
-            outputs.append(question.outputs(host.run(copies)).float())
+            outputs.append(question.outputs(run(copies)).float())
     joined = torch.cat(outputs)
     return joined.reshape(count, runs, *joined.shape[1:])
 
 
-@method(
-    "dff",
-    family="concept",
-    summary="The region with the most evidence for the class, out of regions with similar features in a layer.",
-    forwards="2 + 2 * concepts",
-    backwards="0",
-)
+@method("dff", family="concept", forwards="2 + 2 * concepts", backwards="0")
 class DFF(LayerExplainer):
-    r"""Deep feature factorisation: a layer's activations as a sum of regions times concepts.
+    r"""Deep feature factorisation: the region with the most evidence for the class, out of regions with similar
+    features in a layer.
 
     .. math:: \min_{H \ge 0, W \ge 0} \lVert A - H W \rVert_F^2, \qquad
               k^* = \arg\max_k \; S(H_k W_k), \qquad M = H_{k^*}
@@ -200,7 +173,8 @@ class DFF(LayerExplainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One forward pass, one with nothing in the layer, and two for each region."""
-        parts = factorize(question, self.layers_of(question), self.concepts, self.iterations, self.seed)
-        regions = regions_of(question, parts)
-        answer = self.answer(self.project(regions.maps[:, :1]), parts.objective, parts.outputs, (parts.layer,))
+        tensors = collect(question, self.layers_of(question), None)
+        parts = factorize(question, tensors, self.concepts, self.iterations, self.seed)
+        regions = regions_of(question, tensors, *parts)
+        answer = self.answer(self.project(regions.maps[:, :1]), tensors.objective, tensors.outputs, tensors.paths)
         return replace(answer, regions=regions)

@@ -1,7 +1,7 @@
 """Biases: the part of a module's output that does not scale with its input, explicit or implicit."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,20 +38,7 @@ _NORMS = frozenset({nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d})
 _AFFINE = frozenset({nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d})
 
 
-class Bias(NamedTuple):
-    """The bias of one call of a module.
-
-    Attributes:
-        values: (N, ...), at each position of the output.
-        magnitude: (N, ...), the sum of the magnitudes of the two values whose difference is the bias, which bounds its
-            rounding; None if the bias is no difference, or one in double precision.
-    """
-
-    values: Tensor
-    magnitude: Tensor | None = None
-
-
-def implicit_bias(part: nn.Module, value: Tensor) -> Bias:
+def implicit_bias(part: nn.Module, value: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return f(z) - J z, the constant of the tangent of a module f at its input z, where its Jacobian is J.
 
     J z is computed by backward passes alone: forward-mode differentiation keeps its state in the process, and not in
@@ -61,15 +48,19 @@ def implicit_bias(part: nn.Module, value: Tensor) -> Bias:
         part: in evaluation mode; neither it nor its parameters change.
         value: z, (N, ...).
 
+    Returns:
+        The bias (N, ...) at each position of the output; and the sum of the magnitudes of the two values whose
+        difference it is, which bounds its rounding; None if it is no difference, or one in double precision.
+
     Raises:
         LayerError: PyTorch cannot differentiate the module twice.
     """
     if type(part) in _NORMS and isinstance(part.running_mean, Tensor):
-        return _of_norm(part, value)
+        return _of_norm(part, value), None
     if type(part) in _AFFINE:
         with torch.no_grad():
             constant = part.forward(torch.zeros_like(value[:1]))
-        return Bias(constant.expand(len(value), *constant.shape[1:]))
+        return constant.expand(len(value), *constant.shape[1:]), None
     # A module without tensors runs in any precision, and in double precision the difference is free of rounding. Only
     # PyTorch's own modules surely hold no tensors besides parameters and buffers.
     exact = (
@@ -82,18 +73,18 @@ def implicit_bias(part: nn.Module, value: Tensor) -> Bias:
         value = value.double()
     output, tangent = (_of_elementwise if type(part) in _ELEMENTWISE else _twice)(part, value.detach())
     if exact:
-        return Bias(output - tangent)
-    return Bias((output - tangent).float(), output.abs().float() + tangent.abs().float())
+        return output - tangent, None
+    return (output - tangent).float(), output.abs().float() + tangent.abs().float()
 
 
-def _of_norm(part: Any, value: Tensor) -> Bias:
+def _of_norm(part: Any, value: Tensor) -> Tensor:
     """Return the shift of a batch normalisation by its running statistics."""
-    shift = -part.running_mean.double() * (part.running_var.double() + part.eps).rsqrt()
+    shift: Tensor = -part.running_mean.double() * (part.running_var.double() + part.eps).rsqrt()
     if part.weight is not None:
         shift = shift * part.weight.detach().double()
     if part.bias is not None:
         shift = shift + part.bias.detach().double()
-    return Bias(shift.view(1, -1, *[1] * (value.ndim - 2)).expand_as(value))
+    return shift.view(1, -1, *[1] * (value.ndim - 2)).expand_as(value)
 
 
 def _of_elementwise(part: nn.Module, value: Tensor) -> tuple[Tensor, Tensor]:

@@ -21,16 +21,9 @@ from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.gradient.decomposition import FullGradients, full_gradients, units_of
 
 
-@method(
-    "fullgrad",
-    family="gradient",
-    summary="Input times gradient and bias times gradient of every layer, which add up to the score.",
-    forwards="2",
-    backwards="3",
-    fine=True,
-)
+@method("fullgrad", family="gradient", forwards="2", backwards="3", fine=True)
 class FullGrad(Explainer):
-    r"""FullGrad: the contributions of the picture and of every bias to the score, added up.
+    r"""FullGrad: input times gradient and bias times gradient of every layer, which add up to the score.
 
     .. math:: y^c = \nabla_x y^c \cdot x + \sum_l \nabla_{b_l} y^c \cdot b_l, \qquad
               M = \psi(\nabla_x y^c \odot x) + \sum_l \sum_k \psi(\nabla_{b_l} y^c \odot b_l)_k

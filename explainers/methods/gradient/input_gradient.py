@@ -15,14 +15,9 @@ from seewhy.explainers.methods.explainer import Explainer, Noise, Seed, SignedOp
 from seewhy.explainers.methods.gradient.base import KINKS, Sample, gradient_terms, input_gradients, maps_of_sums
 
 
-@method(
-    "saliency",
-    family="gradient",
-    summary="Largest gradient of the class score over the colour channels of each pixel.",
-    fine=True,
-)
+@method("saliency", family="gradient", fine=True)
 class Saliency(Explainer):
-    r"""Saliency: the largest gradient of the target's logit over a pixel's channels.
+    r"""Saliency: largest gradient of the class score over the colour channels of each pixel.
 
     .. math:: M_{ij} = \max_c \left| \frac{\partial y^t}{\partial x_{cij}} \right|
 
@@ -54,14 +49,9 @@ class Saliency(Explainer):
 MOST_SAMPLES = 10_000
 
 
-@method(
-    "input-x-gradient",
-    family="gradient",
-    summary="Gradient of the class score times the input, summed over the colour channels.",
-    fine=True,
-)
+@method("input-x-gradient", family="gradient", fine=True)
 class InputXGradient(Explainer):
-    r"""Input times gradient: the contribution of each pixel to the score if the model were linear.
+    r"""Input times gradient: gradient of the class score times the input, summed over the colour channels.
 
     .. math:: M_{ij} = \sum_c x_{cij} \frac{\partial y^t}{\partial x_{cij}}
 
@@ -87,17 +77,9 @@ def noisy_copies(question: Question, samples: int, noise: float, seed: int) -> I
             yield Sample(number, image + deviation * unit)
 
 
-@method(
-    "smoothgrad",
-    family="gradient",
-    summary="Largest gradient over the colour channels, averaged over noisy copies of the picture.",
-    forwards="1 + samples",
-    backwards="samples",
-    fine=True,
-    rounding=KINKS,
-)
+@method("smoothgrad", family="gradient", forwards="1 + samples", backwards="samples", fine=True, rounding=KINKS)
 class SmoothGrad(Saliency):
-    r"""SmoothGrad: saliency of the gradient averaged over noisy copies of the picture.
+    r"""SmoothGrad: largest gradient over the colour channels, averaged over noisy copies of the picture.
 
     .. math:: M_{ij} = \max_c \left| \frac{1}{n} \sum_{k=1}^{n}
               \frac{\partial y^t}{\partial x_{cij}}\Big|_{x + \varepsilon_k} \right|,
@@ -122,17 +104,9 @@ class SmoothGrad(Saliency):
         return self.answer(maps, objective, outputs)
 
 
-@method(
-    "vargrad",
-    family="gradient",
-    summary="Variance of the gradient over noisy copies of the picture, summed over the colour channels.",
-    forwards="1 + samples",
-    backwards="samples",
-    fine=True,
-    rounding=KINKS,
-)
+@method("vargrad", family="gradient", forwards="1 + samples", backwards="samples", fine=True, rounding=KINKS)
 class VarGrad(Explainer):
-    r"""VarGrad: the variance of the gradient over noisy copies of the picture.
+    r"""VarGrad: variance of the gradient over noisy copies of the picture, summed over the colour channels.
 
     .. math:: M_{ij} = \sum_c \frac{1}{n} \sum_{k=1}^{n} \left( g^k_{cij} - \bar g_{cij} \right)^2,
               \qquad g^k = \frac{\partial y^t}{\partial x}\Big|_{x + \varepsilon_k}, \quad

@@ -30,17 +30,9 @@ def points_of_lines(images: Tensor, baselines: Tensor, steps: int) -> Iterator[S
             yield Sample(number, baseline + (node + 1) / 2 * line, weight / 2 * line)
 
 
-@method(
-    "integrated-gradients",
-    family="gradient",
-    summary="Gradients along the line from a baseline to the picture, times the difference of the two.",
-    forwards="1 + steps",
-    backwards="steps",
-    fine=True,
-    rounding=KINKS,
-)
+@method("integrated-gradients", family="gradient", forwards="1 + steps", backwards="steps", fine=True, rounding=KINKS)
 class IntegratedGradients(Explainer):
-    r"""Integrated gradients: the contribution of each pixel to the score on the path from a baseline to the picture.
+    r"""Integrated gradients: gradients along the line from a baseline to the picture, times the difference of the two.
 
     .. math:: M_{ij} = \sum_c (x_{cij} - x'_{cij}) \int_0^1
               \frac{\partial y^t}{\partial x_{cij}}\Big|_{x' + \alpha (x - x')} d\alpha
@@ -87,17 +79,10 @@ class IntegratedGradients(Explainer):
         return maps_of_sums(question, objective, points, len(baselines) * self.steps, maps), objective, outputs
 
 
-@method(
-    "expected-gradients",
-    family="gradient",
-    summary="Gradients at random points between the picture and random baselines, times the difference of the two.",
-    forwards="1 + samples",
-    backwards="samples",
-    fine=True,
-    rounding=KINKS,
-)
+@method("expected-gradients", family="gradient", forwards="1 + samples", backwards="samples", fine=True, rounding=KINKS)
 class ExpectedGradients(Explainer):
-    r"""Expected gradients: integrated gradients, averaged over random baselines.
+    r"""Expected gradients: gradients at random points between the picture and random baselines, times the difference of
+    the two.
 
     .. math:: M_{ij} = \sum_c \mathbb{E}_{x' \sim D,\ \alpha \sim U(0, 1)} \left[ (x_{cij} - x'_{cij})
               \frac{\partial y^t}{\partial x_{cij}}\Big|_{x' + \alpha (x - x')} \right]

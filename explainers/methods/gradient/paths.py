@@ -18,17 +18,10 @@ from seewhy.explainers.methods.explainer import Explainer, SignedOption
 from seewhy.explainers.methods.gradient.base import KINKS, Sample, input_gradients, maps_of_sums
 
 
-@method(
-    "blur-ig",
-    family="gradient",
-    summary="Gradients along the path from the blurred to the sharp picture, times the change in each step.",
-    forwards="1 + steps",
-    backwards="steps",
-    fine=True,
-    rounding=KINKS,
-)
+@method("blur-ig", family="gradient", forwards="1 + steps", backwards="steps", fine=True, rounding=KINKS)
 class BlurIG(Explainer):
-    r"""Blur integrated gradients: the contribution of each pixel to the score as the picture is sharpened.
+    r"""Blur integrated gradients: gradients along the path from the blurred to the sharp picture, times the change in
+    each step.
 
     .. math:: M_{ij} = \sum_c \int_{\sigma_{\max}}^{0}
               \frac{\partial y^t}{\partial x_{cij}}\Big|_{L(x, \sigma)}
@@ -72,15 +65,14 @@ class BlurIG(Explainer):
 @method(
     "guided-ig",
     family="gradient",
-    summary="Integrated gradients along a path that first changes the pixels to which the score is least sensitive.",
     forwards="2 + steps",
     backwards="1 + steps",
     fine=True,
     rounding="which values the path changes first, and thereby the path and the map",
 )
 class GuidedIG(Explainer):
-    r"""Guided integrated gradients: the contribution of each pixel to the score along a path that avoids steep
-    gradients.
+    r"""Guided integrated gradients: integrated gradients along a path that first changes the pixels to which the score
+    is least sensitive.
 
     .. math:: M_{ij} = \sum_c \sum_k \tfrac{1}{2} \left( g^{k}_{cij} + g^{k+1}_{cij} \right)
               \left( x^{k+1}_{cij} - x^{k}_{cij} \right),

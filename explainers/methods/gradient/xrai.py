@@ -33,14 +33,13 @@ SMOOTHING, SMALLEST, DILATION, LEAST = 0.8, 150, 5, 50
 @method(
     "xrai",
     family="gradient",
-    summary="Integrated gradients averaged over the regions of a segmentation, the strongest regions first.",
     forwards="1 + 2 * steps",
     backwards="2 * steps",
     fine=True,
     rounding="which of two regions with almost equal density comes first",
 )
 class XRAI(Explainer):
-    r"""XRAI: regions of the picture, ranked by the density of their integrated gradients.
+    r"""XRAI: integrated gradients averaged over the regions of a segmentation, the strongest regions first.
 
     .. math:: s_k = \arg\max_{s \in S} \frac{1}{|s \setminus R_k|} \sum_{i \in s \setminus R_k} A_i,
               \qquad R_{k+1} = R_k \cup s_k, \qquad
@@ -87,11 +86,6 @@ class XRAI(Explainer):
                 question.progress.at(total, total)  # segments take time but no pass: others may run the model meanwhile
             maps.append(ranked(value.cpu().double(), torch.cat(segments), math.ceil(LEAST * value.numel() / SIDE**2)))
         return self.answer(keep_sign(torch.stack(maps).to(values), self.sign), objective, outputs)
-
-
-def regions(image: Tensor) -> Tensor:
-    """Return the overlapping regions (R, H, W), true or false, of a picture (C, H, W)."""
-    return torch.cat(list(regions_at_scales(image)))
 
 
 def regions_at_scales(image: Tensor) -> Iterator[Tensor]:

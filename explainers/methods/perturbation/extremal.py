@@ -42,13 +42,12 @@ BYTES = 24
 @method(
     "extremal-perturbation",
     family="perturbation",
-    summary="The smooth mask of a fixed area that keeps the score highest.",
     forwards="3 + steps",
     backwards="1 + steps",
     rounding="which of several equally good parts the optimiser finds",
 )
 class ExtremalPerturbation(Perturbation):
-    r"""Extremal perturbation: the part of the picture, of a given area, that keeps the score highest.
+    r"""Extremal perturbation: the smooth mask of a fixed area that keeps the score highest.
 
     .. math:: m_a = \arg\max_m \; S(m \otimes x) - \lambda \lVert \mathrm{vecsort}(m) - r_a \rVert^2, \qquad
               m(u) = \mathrm{smax}_v \; k(u - v)\, \bar m(v)

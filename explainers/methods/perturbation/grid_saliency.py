@@ -36,13 +36,12 @@ _NO_CONTEXT = Diagnostic(
 @method(
     "grid-saliency",
     family="perturbation",
-    summary="The smallest context that keeps a class in its region.",
     forwards="1 + steps",
     backwards="steps",
     rounding="which of several equally good parts of the context is kept",
 )
 class GridSaliency(Explainer):
-    r"""Grid saliency: the context around a region that a segmenter needs to predict the class in it.
+    r"""Grid saliency: the smallest context that keeps a class in its region.
 
     .. math:: m^* = \arg\min_{m \in [0,1]^{h \times w}} \; \lambda \lVert m \rVert_1 + \frac{1}{|R|} \sum_{u \in R}
               \max\bigl(0,\, p_u(x) - p_u(M \odot x + (1 - M) \odot a)\bigr), \qquad

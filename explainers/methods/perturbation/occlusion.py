@@ -14,16 +14,9 @@ from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.perturbation.base import Perturbation
 
 
-@method(
-    "occlusion",
-    family="perturbation",
-    summary="Decrease of the score when a patch hides a part of the picture.",
-    forwards="1 + positions",
-    backwards="0",
-    fine=True,
-)
+@method("occlusion", family="perturbation", forwards="1 + positions", backwards="0", fine=True)
 class Occlusion(Perturbation):
-    r"""Occlusion: the decrease of the score, averaged over all positions of a sliding patch that hide a pixel.
+    r"""Occlusion: decrease of the score when a patch hides a part of the picture.
 
     .. math:: M_{ij} = \frac{1}{|\{P : (i,j) \in P\}|} \sum_{P : (i,j) \in P} \big( S(x) - S(x_{\setminus P}) \big)
 

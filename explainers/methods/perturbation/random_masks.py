@@ -142,16 +142,9 @@ class RandomMasks(Masking):
         return attribution
 
 
-@method(
-    "rise",
-    family="perturbation",
-    summary="Average of random masks, weighted by the score of the masked picture minus the mean score.",
-    forwards="1 + samples",
-    backwards="0",
-    fine=True,
-)
+@method("rise", family="perturbation", forwards="1 + samples", backwards="0", fine=True)
 class RISE(RandomMasks):
-    r"""RISE: the increase of the expected score of a randomly masked picture when a pixel is shown.
+    r"""RISE: average of random masks, weighted by the score of the masked picture minus the mean score.
 
     .. math:: S(\lambda) = \mathbb{E}\big[ f(I \odot M) \mid M(\lambda) = 1 \big] - \mathbb{E}\big[ f(I \odot M) \big]
               \approx \frac{\sum_i f_i\, M_i(\lambda)}{\sum_i M_i(\lambda)} - \frac{1}{N} \sum_i f_i,
@@ -173,17 +166,10 @@ class RISE(RandomMasks):
         return scored(self.score, objective, outputs)
 
 
-@method(
-    "drise",
-    family="perturbation",
-    summary="Average of random masks, weighted by the similarity of the boxes that a detector still finds; detectors "
-    "only.",
-    forwards="1 + samples",
-    backwards="0",
-    fine=True,
-)
+@method("drise", family="perturbation", forwards="1 + samples", backwards="0", fine=True)
 class DRISE(RandomMasks):
-    r"""D-RISE: the parts of the picture that a detector needs to find a box like the explained one.
+    r"""D-RISE: average of random masks, weighted by the similarity of the boxes that a detector still finds; detectors
+    only.
 
     .. math:: S(\lambda) \approx \frac{\sum_i w_i\, M_i(\lambda)}{\sum_i M_i(\lambda)} - \frac{1}{N} \sum_i w_i,
               \qquad w_i = \max_{d \in f(I \odot M_i)} \mathrm{IoU}(b, b_d)\, \frac{P \cdot P_d}{|P|\, |P_d|}\, O_d

@@ -21,15 +21,9 @@ MOST_PASSES = 1_000_000
 """Largest number of masked copies of one picture."""
 
 
-@method(
-    "sobol",
-    family="perturbation",
-    summary="Share of the score's variance under random masks that involves each cell of the mask.",
-    forwards="1 + samples * (cells * cells + 2)",
-    backwards="0",
-)
+@method("sobol", family="perturbation", forwards="1 + samples * (cells * cells + 2)", backwards="0")
 class Sobol(Perturbation):
-    r"""Sobol: the total-order Sobol index of each cell of a mask, by the estimator of Jansen.
+    r"""Sobol: share of the score's variance under random masks that involves each cell of the mask.
 
     .. math:: \hat S_{T_i} = \frac{\frac{1}{2N} \sum_{j=1}^{N} \big( f(A_j) - f(C_j^{(i)}) \big)^2}{\hat V}, \qquad
               \hat V = \frac{1}{2N} \sum_{j=1}^{N} \Big( \big( f(A_j) - \bar f \big)^2 +
@@ -37,8 +31,9 @@ class Sobol(Perturbation):
 
     where the rows of A and B are masks whose cells are uniform between 0 and 1, and :math:`C^{(i)}` is A with the cell
     i of B. A and B are the halves of one scrambled Sobol sequence, so the masks cover their space evenly. A mask is
-    constant within each cell, and blends the picture with the baseline. An index counts the effect of its cell alone
-    and together with others; it has no sign. If the score varies only by rounding, the map is zero.
+    constant within each cell, and blends the picture with the baseline. An index, of total order and by the
+    estimator of Jansen, counts the effect of its cell alone and together with others; it has no sign. If the score
+    varies only by rounding, the map is zero.
     """
 
     sign: Annotated[Sign, Field(description="No effect: a share of the variance is never negative.")] = "positive"

@@ -75,16 +75,9 @@ class Superpixels(Perturbation):
         return self.answer_of_changes(changes, objective, outputs)
 
 
-@method(
-    "feature-ablation",
-    family="perturbation",
-    summary="Decrease of the score when a superpixel is hidden.",
-    forwards="1 + segments",
-    backwards="0",
-    fine=True,
-)
+@method("feature-ablation", family="perturbation", forwards="1 + segments", backwards="0", fine=True)
 class FeatureAblation(Superpixels):
-    r"""Feature ablation: the decrease of the score when one superpixel is hidden.
+    r"""Feature ablation: decrease of the score when a superpixel is hidden.
 
     .. math:: \phi_k = S(x) - S(x_{\setminus k})
 
@@ -103,16 +96,9 @@ class FeatureAblation(Superpixels):
         return plain - scores
 
 
-@method(
-    "lime",
-    family="perturbation",
-    summary="Weights of a linear model of the score, fitted to random sets of hidden superpixels.",
-    forwards="1 + samples",
-    backwards="0",
-    fine=True,
-)
+@method("lime", family="perturbation", forwards="1 + samples", backwards="0", fine=True)
 class LIME(Superpixels):
-    r"""LIME: the weights of a linear model of the score near the picture, by weighted ridge regression.
+    r"""LIME: weights of a linear model of the score, fitted to random sets of hidden superpixels.
 
     .. math:: w = \arg\min_w \min_b \sum_i \pi(z_i) \big( f(z_i) - b - w^\top z_i \big)^2 + \alpha \lVert w \rVert^2,
               \qquad \pi(z) = \exp\big( -D(z)^2 / \sigma^2 \big)
@@ -150,16 +136,9 @@ class LIME(Superpixels):
         return weighted_ridge(coalitions, scores, nearness, self.ridge)
 
 
-@method(
-    "kernel-shap",
-    family="perturbation",
-    summary="Shapley values of superpixels, by weighted least squares over sets of hidden superpixels.",
-    forwards="2 + samples",
-    backwards="0",
-    fine=True,
-)
+@method("kernel-shap", family="perturbation", forwards="2 + samples", backwards="0", fine=True)
 class KernelSHAP(Superpixels):
-    r"""Kernel SHAP: Shapley values of superpixels, by least squares under the Shapley kernel.
+    r"""Kernel SHAP: Shapley values of superpixels, by weighted least squares over sets of hidden superpixels.
 
     .. math:: \phi = \arg\min_\phi \sum_z \pi(z) \Big( f(z) - f(0) - \phi^\top z \Big)^2, \quad
               \sum_k \phi_k = f(x) - f(0), \qquad

@@ -121,16 +121,10 @@ _RULES = Rules(
 )
 
 
-@method(
-    "deeplift",
-    family="rule",
-    summary="The difference to a baseline's score, distributed by the difference of each activation to the baseline's.",
-    forwards="2",
-    backwards="2",
-    fine=True,
-)
+@method("deeplift", family="rule", forwards="2", backwards="2", fine=True)
 class DeepLIFT(Explainer):
-    r"""DeepLIFT with the rescale rule: a gradient with the slopes of secants between baseline and picture.
+    r"""DeepLIFT with the rescale rule: the difference to a baseline's score, distributed by the difference of each
+    activation to the baseline's.
 
     .. math:: C_i = m_i \, (x_i - x'_i), \qquad \sum_i C_i = S(x) - S(x'), \qquad
               m_i = \sum_j m_{ij} m_j, \quad m_{f(z)} = \frac{f(z) - f(z')}{z - z'}

@@ -23,23 +23,19 @@ _OWN_SIGN = partial(own_sign_rule, biased=False)
 _COMPOSITE = Composite(first=_OWN_SIGN, conv=_OWN_SIGN, dense=excitation_rule, sums=_OWN_SIGN)
 
 
-@method(
-    "excitation-backprop",
-    family="rule",
-    summary="Probability that a winner-take-all walk from the class along exciting connections visits each place.",
-    fine=True,
-)
+@method("excitation-backprop", family="rule", fine=True)
 class ExcitationBackprop(LayerExplainer):
-    r"""Excitation backpropagation: marginal winning probabilities, from the class down to a layer or the picture.
+    r"""Excitation backpropagation: probability that a winner-take-all walk from the class along exciting connections
+    visits each place.
 
     .. math:: P(a_j) = \sum_i P(a_j \mid a_i) \, P(a_i), \qquad
               P(a_j \mid a_i) = \frac{a_j w_{ij}^+}{\sum_k a_k w_{ik}^+}
 
     where the walk goes from neuron i to the neurons j that feed it, in proportion to their excitation of i; biases do
-    not count. The map is the probability of each place, summed over channels, and sums to one. Max pooling passes the
-    probability to the maximum; average poolings and additions are neurons with equal weights. The paper does not treat
-    batch normalisation: here it is folded into the convolution before it, and elsewhere it is a neuron with one input
-    and a bias.
+    not count. The map is the probability of each place (the paper's marginal winning probability), summed over
+    channels, and sums to one. Max pooling passes the probability to the maximum; average poolings and additions are
+    neurons with equal weights. The paper does not treat batch normalisation: here it is folded into the convolution
+    before it, and elsewhere it is a neuron with one input and a bias.
 
     The paper assumes positive activations. For negative ones (in the picture itself, and in layers without a ReLU), a
     contribution counts by the sign of weight times activation, and a negative neuron is excited by its negative

@@ -77,15 +77,10 @@ class RectifiedGradient(Explainer):
         return self.answer(self.project(gradients), objective, outputs)
 
 
-@method(
-    "guided-backprop",
-    family="rule",
-    summary="Gradient that passes ReLUs only where both the gradient and the ReLU's input are positive.",
-    fine=True,
-    discriminates=False,
-)
+@method("guided-backprop", family="rule", fine=True, discriminates=False)
 class GuidedBackprop(RectifiedGradient):
-    r"""Guided backpropagation: the gradient, with its negative parts dropped at each ReLU.
+    r"""Guided backpropagation: gradient that passes ReLUs only where both the gradient and the ReLU's input are
+    positive.
 
     .. math:: R^l_i = \mathbb{1}[f^l_i > 0] \; \mathbb{1}[R^{l+1}_i > 0] \; R^{l+1}_i, \qquad
               f^{l+1}_i = \mathrm{ReLU}(f^l_i)
@@ -98,15 +93,9 @@ class GuidedBackprop(RectifiedGradient):
     rules: ClassVar[Rules] = GUIDED
 
 
-@method(
-    "deconvnet",
-    family="rule",
-    summary="Gradient that passes ReLUs only where the gradient is positive, regardless of the ReLU's input.",
-    fine=True,
-    discriminates=False,
-)
+@method("deconvnet", family="rule", fine=True, discriminates=False)
 class Deconvnet(RectifiedGradient):
-    r"""Deconvnet: features are projected back through transposed filters, with rectification.
+    r"""Deconvnet: gradient that passes ReLUs only where the gradient is positive, regardless of the ReLU's input.
 
     .. math:: R^l_i = \mathbb{1}[R^{l+1}_i > 0] \; R^{l+1}_i, \qquad f^{l+1}_i = \mathrm{ReLU}(f^l_i)
 
@@ -119,16 +108,9 @@ class Deconvnet(RectifiedGradient):
     rules: ClassVar[Rules] = DECONVNET
 
 
-@method(
-    "guided-gradcam",
-    family="rule",
-    summary="Guided backpropagation, multiplied by Grad-CAM on the picture's grid.",
-    forwards="2",
-    backwards="2",
-    fine=True,
-)
+@method("guided-gradcam", family="rule", forwards="2", backwards="2", fine=True)
 class GuidedGradCAM(LayerExplainer):
-    r"""Guided Grad-CAM: guided backpropagation, weighted by Grad-CAM.
+    r"""Guided Grad-CAM: guided backpropagation, multiplied by Grad-CAM on the picture's grid.
 
     .. math:: M_{ij} = \sum_c G_{cij} \; \mathrm{up}(L^t)_{ij}
 

@@ -34,14 +34,10 @@ CompositeName = Literal[
 """The rule, or rules, by kind of layer: dense, convolution, first convolution."""
 
 
-@method(
-    "lrp",
-    family="rule",
-    summary="The logit, distributed layer by layer in proportion to contributions, down to the pixels.",
-    fine=True,
-)
+@method("lrp", family="rule", fine=True)
 class LRP(Explainer):
-    r"""Layer-wise relevance propagation: the relevance of each output is distributed over its inputs by contribution.
+    r"""Layer-wise relevance propagation: the logit, distributed layer by layer in proportion to contributions, down to
+    the pixels.
 
     .. math:: R_i = \sum_j \frac{z_{ij}}{z_j + \epsilon \, \mathrm{sign}(z_j)} R_j, \qquad
               z_{ij} = x_i w_{ij}, \quad z_j = \sum_i z_{ij} + b_j

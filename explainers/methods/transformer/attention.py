@@ -39,21 +39,6 @@ class Blocks:
     grid: TokenGrid
 
 
-@plain(frozen=True, eq=False)
-class BlockTensors:
-    """What a forward pass shows of the blocks, in its graph, which begins at the first block.
-
-    Attributes:
-        outputs: (N, ...), as the model's task reads them.
-        probabilities: (N, heads, T, T), for each block.
-        tokens: (N, T, C), what each block returned.
-    """
-
-    outputs: Tensor
-    probabilities: list[Tensor]
-    tokens: list[Tensor]
-
-
 @dataclass(frozen=True, kw_only=True)
 class AttentionExplainer(Explainer):
     """Base of methods that read the attention of a transformer whose tokens all attend to each other."""
@@ -113,7 +98,7 @@ def _unsuitable(reason: str) -> UnsuitableModelError:
 
 def run_blocks(
     question: Question, blocks: Blocks, apart: bool = False, last: Callable[[list[Tensor]], Tensor] | None = None
-) -> BlockTensors:
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """Run the model with a graph that begins at the first block; no parameter gets a gradient.
 
     Args:
@@ -121,6 +106,10 @@ def run_blocks(
         blocks: of its model.
         apart: whether each block has a graph of its own, which begins at its input.
         last: returns what takes the place of the last block's tokens, given those of all blocks.
+
+    Returns:
+        The outputs (N, ...), as the model's task reads them; for each block the probabilities (N, heads, T, T), and the
+        tokens (N, T, C) that it returned; all in the graph of the pass.
 
     Raises:
         ModelOutputError: no gradient flows from the outputs to the blocks; or as `Question.outputs`.
@@ -142,7 +131,7 @@ def run_blocks(
         raise ModelOutputError("No gradient flows from the logits to the attention: the model switches it off.")
     size = blocks.grid.size
     probabilities = [call.probabilities for call in attention.calls if call.probabilities.shape[-2:] == (size, size)]
-    return BlockTensors(outputs, probabilities, tokens)
+    return outputs, probabilities, tokens
 
 
 def _leaf(value: Tensor) -> Tensor:
@@ -183,15 +172,10 @@ def identity_of(probabilities: Tensor) -> Tensor:
     return torch.eye(size, device=probabilities.device).expand(count, size, size)
 
 
-@method(
-    "attention-rollout",
-    family="transformer",
-    summary="Product of the attention of all blocks: which patches reach the head; the same for every class.",
-    forwards="2",
-    discriminates=False,
-)
+@method("attention-rollout", family="transformer", forwards="2", discriminates=False)
 class AttentionRollout(AttentionExplainer):
-    r"""Attention rollout: the product of the attention of all blocks, averaged with the identity for the shortcuts.
+    r"""Attention rollout: product of the attention of all blocks: which patches reach the head; the same for every
+    class.
 
     .. math:: \tilde A_l = \tfrac{1}{2} \big(\mathbb{E}_h[A_l^h] + I\big), \qquad R = \tilde A_L \cdots \tilde A_1
 
@@ -207,14 +191,14 @@ class AttentionRollout(AttentionExplainer):
 
     def relevance(self, question: Question, blocks: Blocks) -> tuple[Tensor, Objective, Tensor]:
         """Return the rows of the product that the head reads."""
-        tensors = run_blocks(question, blocks)
-        objective = question.objective(tensors.outputs)
-        (slopes,) = gradients_of(objective.scores(tensors.outputs), tensors.tokens[-1:])
-        matrix = identity_of(tensors.probabilities[0])
-        for probabilities in tensors.probabilities:
+        outputs, attention, tokens = run_blocks(question, blocks)
+        objective = question.objective(outputs)
+        (slopes,) = gradients_of(objective.scores(outputs), tokens[-1:])
+        matrix = identity_of(attention[0])
+        for probabilities in attention:
             mixing = self._fused(probabilities.detach().float())
             matrix = ((mixing + identity_of(probabilities)) / 2) @ matrix
-        return read_rows(matrix, slopes), objective, tensors.outputs
+        return read_rows(matrix, slopes), objective, outputs
 
     def _fused(self, probabilities: Tensor) -> Tensor:
         """Return one matrix (N, T, T), whose rows sum to one, of those of the heads (N, heads, T, T)."""
@@ -224,14 +208,10 @@ class AttentionRollout(AttentionExplainer):
         return fused / fused.sum(dim=2, keepdim=True).clamp_min(1e-30)
 
 
-@method(
-    "chefer",
-    family="transformer",
-    summary="Attention times its gradient, accumulated over blocks: which patches reach the head, for a class.",
-    forwards="2",
-)
+@method("chefer", family="transformer", forwards="2")
 class Chefer(AttentionExplainer):
-    r"""Chefer's relevance: attention weighted by its gradient, accumulated over the blocks.
+    r"""Chefer's relevance: attention times its gradient, accumulated over blocks: which patches reach the head, for a
+    class.
 
     .. math:: \bar A_l = \mathbb{E}_h\big[(\nabla A_l^h \odot A_l^h)^+\big], \qquad
               R \leftarrow R + \bar A_l R, \quad R_0 = I
@@ -244,25 +224,19 @@ class Chefer(AttentionExplainer):
 
     def relevance(self, question: Question, blocks: Blocks) -> tuple[Tensor, Objective, Tensor]:
         """Return the rows of the relevance matrix that the head reads."""
-        tensors = run_blocks(question, blocks)
-        objective = question.objective(tensors.outputs)
-        scores = objective.scores(tensors.outputs)
-        *gradients, slopes = gradients_of(scores, [*tensors.probabilities, tensors.tokens[-1]])
-        matrix = identity_of(tensors.probabilities[0])
-        for probabilities, gradient in zip(tensors.probabilities, gradients, strict=True):
+        outputs, attention, tokens = run_blocks(question, blocks)
+        objective = question.objective(outputs)
+        *gradients, slopes = gradients_of(objective.scores(outputs), [*attention, tokens[-1]])
+        matrix = identity_of(attention[0])
+        for probabilities, gradient in zip(attention, gradients, strict=True):
             mixing = (gradient * probabilities.detach().float()).clamp_min(0).mean(dim=1)
             matrix = matrix + mixing @ matrix
-        return read_rows(matrix, slopes), objective, tensors.outputs
+        return read_rows(matrix, slopes), objective, outputs
 
 
-@method(
-    "legrad",
-    family="transformer",
-    summary="Increase of a class's score in each block with attention to a patch, averaged over blocks.",
-    forwards="2",
-)
+@method("legrad", family="transformer", forwards="2")
 class LeGrad(AttentionExplainer):
-    r"""LeGrad: gradients of the score of each block's tokens with respect to the block's attention.
+    r"""LeGrad: increase of a class's score in each block with attention to a patch, averaged over blocks.
 
     .. math:: E_k = \frac{1}{L} \sum_l \frac{1}{h T} \sum_{h, q}
               \Big(\frac{\partial s_l}{\partial A^h_{l, q k}}\Big)^+, \qquad
@@ -280,14 +254,12 @@ class LeGrad(AttentionExplainer):
     def relevance(self, question: Question, blocks: Blocks) -> tuple[Tensor, Objective, Tensor]:
         """One pass, in which the head sees the tokens of the last block and then the means of all blocks."""
         count = len(question.images)
-        tensors = run_blocks(question, blocks, apart=True, last=_with_means)
-        outputs = tensors.outputs[:count]
-        objective = question.objective(outputs)
+        outputs, attention, _ = run_blocks(question, blocks, apart=True, last=_with_means)
+        objective = question.objective(outputs[:count])
         rows = torch.arange(count, device=outputs.device).repeat(len(blocks.paths))
-        scores = objective.rows(rows).scores(tensors.outputs[count:])
-        gradients = gradients_of(scores, tensors.probabilities)
+        gradients = gradients_of(objective.rows(rows).scores(outputs[count:]), attention)
         maps = [gradient.clamp_min(0).mean(dim=(1, 2)) for gradient in gradients]
-        return torch.stack(maps).mean(dim=0), objective, outputs
+        return torch.stack(maps).mean(dim=0), objective, outputs[:count]
 
 
 def _with_means(tokens: list[Tensor]) -> Tensor:

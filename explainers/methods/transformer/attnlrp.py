@@ -19,12 +19,12 @@ from seewhy.explainers.methods.rules.relevance import Composite
 @method(
     "attnlrp",
     family="transformer",
-    summary="The logit, distributed layer by layer through attention, normalisation and any activation, to the pixels.",
     fine=True,
     rounding="how relevance is divided among contributions that almost cancel, as in untrained networks",
 )
 class AttnLRP(Explainer):
-    r"""AttnLRP: relevance through attention, with special rules for its softmax and products.
+    r"""AttnLRP: the logit, distributed layer by layer through attention, normalisation and any activation, to the
+    pixels.
 
     .. math:: R_{x_i} = x_i \Big(R_{s_i} - s_i \sum_j R_{s_j}\Big) \quad (s = \mathrm{softmax}(x)), \qquad
               R_{A_{jk}} = \sum_p \frac{A_{jk} V_{kp}}{2 O_{jp} + \epsilon} R_{O_{jp}}, \quad

@@ -8,7 +8,7 @@ with all of these held constant is the map that the network applies to this very
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -97,33 +97,16 @@ _RULES = Rules(
 )
 
 
-class View(NamedTuple):
-    """How a sample looks at a picture.
-
-    Attributes:
-        picture: index of the question's picture.
-        grid: (H, W, 2), where each of its pixels lies in the picture, as `grid_sample` reads it.
-        level: of the noise: the pixels times 1 - level, and noise for what that takes from their variance.
-        noise: (C, H, W), of standard normal deviates.
-    """
-
-    picture: int
-    grid: Tensor
-    level: float
-    noise: Tensor
-
-
 @method(
     "dave",
     family="transformer",
-    summary="The linear map that a transformer applies to the picture, averaged over shifted and noisy views of it.",
     forwards="1 + samples",
     backwards="samples",
     fine=True,
     rounding="which samples are too far from the median and are omitted",
 )
 class DAVE(Explainer):
-    r"""DAVE: the effective transformation of a transformer, averaged over views of the picture, times the picture.
+    r"""DAVE: the linear map that a transformer applies to the picture, averaged over shifted and noisy views of it.
 
     .. math:: M_{ij} = \sum_c x_{cij} \, \operatorname*{mean}_k
               \big(G_k^\top (1 - t_k) L(v_k)\big)_{cij}, \qquad
@@ -189,18 +172,21 @@ class DAVE(Explainer):
         """Yield the picture and the contributions (C, H, W) of each sample, picture by picture."""
         views = self._views(images)
         for part in question.chunks(len(images) * self.samples, backward=True):
-            batch = list(islice(views, part.stop - part.start))
-            rows = torch.tensor([view.picture for view in batch], device=images.device)
-            grids = torch.stack([view.grid for view in batch])
-            shares = images.new_tensor([1 - view.level for view in batch]).view(-1, 1, 1, 1)
-            noise = torch.stack([view.noise for view in batch])
-            noisy = shares * seen(images[rows], grids) + (1 - shares**2).sqrt() * noise
+            pictures, places, parts, noises = zip(*islice(views, part.stop - part.start), strict=True)
+            rows, grids = torch.tensor(pictures, device=images.device), torch.stack(places)
+            shares = images.new_tensor(parts).view(-1, 1, 1, 1)
+            # The noise restores the variance of 1.
+            noisy = shares * seen(images[rows], grids) + (1 - shares**2).sqrt() * torch.stack(noises)
             slopes, _, _ = propagate(question, noisy.to(question.images), _RULES, objective=objective.rows(rows))
             terms = images[rows] * laid_back(shares * slopes, grids)
-            yield from zip((view.picture for view in batch), terms, strict=True)
+            yield from zip(pictures, terms, strict=True)
 
-    def _views(self, images: Tensor) -> Iterator[View]:
-        """Yield the views of each picture, (N, C, H, W), which are random, and the same whatever the others are."""
+    def _views(self, images: Tensor) -> Iterator[tuple[int, Tensor, float, Tensor]]:
+        """Yield the views of each picture, (N, C, H, W), which are random, and the same whatever the others are.
+
+        Each is the picture's index; where the view's pixels lie in it, (H, W, 2); by what they are multiplied; and
+        normal noise (C, H, W).
+        """
         levels = torch.linspace(0, self.noise_level, self.samples).tolist()
         for picture, image in enumerate(images):
             generator = torch.Generator().manual_seed(self.seed)
@@ -214,7 +200,7 @@ class DAVE(Explainer):
                     1 + self.scaling * growth,
                 )
                 noise = torch.randn(image.shape, generator=generator)
-                yield View(picture, grid.to(image), level, noise.to(image))
+                yield picture, grid.to(image), 1 - level, noise.to(image)
 
     def _maps(self, values: Tensor) -> Tensor:
         return self.project((values + blurred(values, self.blur)) / 2)

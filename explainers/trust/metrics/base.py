@@ -175,5 +175,4 @@ def shares(maps: Tensor) -> Tensor:
     """Return maps (N, ...) without negative values, divided by their sums; a blank map becomes uniform."""
     values = maps.flatten(1).double().clamp_min(0)
     totals = values.sum(dim=1, keepdim=True)
-    even = torch.full_like(values, 1 / values.shape[1])
-    return torch.where(totals > 0, values / totals.where(totals > 0, 1), even).view(maps.shape)
+    return torch.where(totals > 0, values / totals.where(totals > 0, 1), 1 / values.shape[1]).view(maps.shape)

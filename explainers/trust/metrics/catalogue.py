@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from seewhy.explainers.core.costs import evaluate
 from seewhy.explainers.errors import OptionError, near_matches, plain_fault
-from seewhy.explainers.methods.catalogue import equation_of, parameters
+from seewhy.explainers.methods.catalogue import equation_of, parameters, summary_of
 from seewhy.explainers.papers import PAPERS, Paper
 from seewhy.explainers.trust.metrics.base import Metric
 from seewhy.explainers.unknown_names import unknown_metric
@@ -101,7 +101,6 @@ def metric(
     name: str,
     *,
     aspect: Aspect,
-    summary: str,
     better: Better,
     columns: tuple[str, ...] = (),
     forwards: str = "0",
@@ -109,7 +108,8 @@ def metric(
 ) -> Callable[[Class], Class]:
     """Return a decorator that makes a class the frozen dataclass of its options, and enters it into the catalogue.
 
-    The arguments are the attributes of `MetricEntry`, but for the paper, which stands in `papers.csv`.
+    The arguments are the attributes of `MetricEntry`, but for the paper, which stands in `papers.csv`, and the summary,
+    which is the first sentence of the docstring, after the name and a colon.
 
     Raises:
         ValueError: the name is taken.
@@ -120,7 +120,7 @@ def metric(
             raise ValueError(f"Two metrics are named {name!r}.")
         kind = parameters(kind)
         _metrics[name] = MetricEntry(
-            name, aspect, kind, summary, PAPERS[name], better, columns or (name,), forwards, explanations
+            name, aspect, kind, summary_of(kind), PAPERS[name], better, columns or (name,), forwards, explanations
         )
         return kind
 

@@ -63,15 +63,9 @@ class Curve(Metric):
         return torch.where(whole > 0, mean / whole, torch.nan) if self.relative else mean
 
 
-@metric(
-    "insertion",
-    aspect="faithfulness",
-    summary="Mean probability while the most important pixels are revealed in a blurred picture.",
-    better="higher",
-    forwards="levels",
-)
+@metric("insertion", aspect="faithfulness", better="higher", forwards="levels")
 class Insertion(Curve):
-    r"""Insertion: the mean probability while pixels are revealed, the most important first.
+    r"""Insertion: mean probability while the most important pixels are revealed in a blurred picture.
 
     .. math:: \frac{1}{p(x)\,(t_n - t_1)} \int_{t_1}^{t_n} p\big(m_t \odot x + (1 - m_t) \odot \tilde{x}\big)\, dt
 
@@ -82,15 +76,9 @@ class Insertion(Curve):
     inserts: ClassVar[bool] = True
 
 
-@metric(
-    "deletion",
-    aspect="faithfulness",
-    summary="Mean probability while the most important pixels are blurred away.",
-    better="lower",
-    forwards="levels",
-)
+@metric("deletion", aspect="faithfulness", better="lower", forwards="levels")
 class Deletion(Curve):
-    r"""Deletion: the mean probability while pixels are hidden, the most important first.
+    r"""Deletion: mean probability while the most important pixels are blurred away.
 
     .. math:: \frac{1}{p(x)\,(t_n - t_1)} \int_{t_1}^{t_n} p\big((1 - m_t) \odot x + m_t \odot \tilde{x}\big)\, dt
 

@@ -125,16 +125,9 @@ class Grid(Metric):
         return torch.cat(rows)
 
 
-@metric(
-    "gridpg",
-    aspect="localisation",
-    summary="Share of the map in the cell of a mosaic that shows the class.",
-    better="higher",
-    columns=("gridpg", "gridpg-top"),
-    explanations="mosaics",
-)
+@metric("gridpg", aspect="localisation", better="higher", columns=("gridpg", "gridpg-top"), explanations="mosaics")
 class GridPG(Grid):
-    r"""Grid pointing game: the share of a mosaic's map in the cell that shows the class.
+    r"""Grid pointing game: share of the map in the cell of a mosaic that shows the class.
 
     .. math:: \frac{\sum_{i \in C} \max(M_i, 0)}{\sum_i \max(M_i, 0)}, \qquad \frac{|T \cap C|}{|T|},\; |T| = |C|
 
@@ -164,16 +157,9 @@ class GridPG(Grid):
         return subject.explained(images, Ask(mosaics.targets))
 
 
-@metric(
-    "difull",
-    aspect="localisation",
-    summary="Share of the map in the only cell of a mosaic that the class's score depends on.",
-    better="higher",
-    columns=("difull", "difull-top"),
-    explanations="mosaics",
-)
+@metric("difull", aspect="localisation", better="higher", columns=("difull", "difull-top"), explanations="mosaics")
 class DiFull(Grid):
-    r"""DiFull: the grid pointing game with a network that processes the cells separately.
+    r"""DiFull: share of the map in the only cell of a mosaic that the class's score depends on.
 
     .. math:: y^k(x_1, \dots, x_{n^2}) = f^k(x_{c(k)})
 

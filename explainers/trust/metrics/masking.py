@@ -23,15 +23,9 @@ class Masking(Metric):
         return subject.probe(1, lambda pictures, _: seen[pictures], probability)[:, 0]
 
 
-@metric(
-    "average-drop",
-    aspect="faithfulness",
-    summary="Share of the probability that is lost when the picture is masked by its map.",
-    better="lower",
-    forwards="1",
-)
+@metric("average-drop", aspect="faithfulness", better="lower", forwards="1")
 class AverageDrop(Masking):
-    r"""Average drop: the share of the probability that the map, as a mask, hides.
+    r"""Average drop: share of the probability that is lost when the picture is masked by its map.
 
     .. math:: \frac{\max\big(0,\; p(x) - p(m \odot x)\big)}{p(x)}, \qquad m = \frac{\max(M, 0)}{\max M}
 
@@ -45,15 +39,9 @@ class AverageDrop(Masking):
         return torch.where(whole > 0, drops / whole, torch.nan)
 
 
-@metric(
-    "average-increase",
-    aspect="faithfulness",
-    summary="How often the probability rises when the picture is masked by its map.",
-    better="higher",
-    forwards="1",
-)
+@metric("average-increase", aspect="faithfulness", better="higher", forwards="1")
 class AverageIncrease(Masking):
-    r"""Average increase: whether the map, as a mask, raises the probability.
+    r"""Average increase: how often the probability rises when the picture is masked by its map.
 
     .. math:: \mathbb{1}\big[p(m \odot x) > p(x)\big], \qquad m = \frac{\max(M, 0)}{\max M}
 
@@ -65,16 +53,9 @@ class AverageIncrease(Masking):
         return (self.seen(subject) > subject.probabilities).float()
 
 
-@metric(
-    "arcc",
-    aspect="faithfulness",
-    summary="Harmonic mean of ROAD, coherency and conciseness of a map.",
-    better="higher",
-    forwards="8",
-    explanations="1",
-)
+@metric("arcc", aspect="faithfulness", better="higher", forwards="8", explanations="1")
 class ARCC(Metric):
-    r"""ARCC: the harmonic mean of ROAD, coherency and complexity.
+    r"""ARCC: harmonic mean of ROAD, coherency and conciseness of a map.
 
     .. math:: 3 \left(\frac{1}{\min(1, \max(0, 2 R))} + \frac{1}{(1 + \rho)/2} + \frac{1}{1 - \bar{m}}\right)^{-1}
 

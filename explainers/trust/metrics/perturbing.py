@@ -48,15 +48,9 @@ class Removals(Metric):
         return subject.logits[:, None] - subject.probe(len(hidden), copies, logit)
 
 
-@metric(
-    "sensitivity-n",
-    aspect="faithfulness",
-    summary="Correlation between the map's mass on hidden parts and the loss of the logit without them.",
-    better="higher",
-    forwards="masks",
-)
+@metric("sensitivity-n", aspect="faithfulness", better="higher", forwards="masks")
 class SensitivityN(Removals):
-    r"""Sensitivity-n: the correlation between hidden mass and loss of the logit, over random sets of n cells.
+    r"""Sensitivity-n: correlation between the map's mass on hidden parts and the loss of the logit without them.
 
     .. math:: \mathrm{corr}_{S}\Big(\sum_{i \in S} M_i,\; y(x) - y\big(x_{S \to \tilde{x}}\big)\Big), \qquad |S| = n
 
@@ -81,15 +75,9 @@ class SensitivityN(Removals):
         return correlations(*self.measured(subject))
 
 
-@metric(
-    "infidelity",
-    aspect="faithfulness",
-    summary="Squared difference between the map's mass on hidden squares and the loss of the logit without them.",
-    better="lower",
-    forwards="masks",
-)
+@metric("infidelity", aspect="faithfulness", better="lower", forwards="masks")
 class Infidelity(Removals):
-    r"""Infidelity: the expected squared error of a map as a linear model of the score.
+    r"""Infidelity: squared difference between the map's mass on hidden squares and the loss of the logit without them.
 
     .. math:: \mathbb{E}_S \Big[\Big(\alpha \sum_{i \in S} M_i - \big(y(x) - y(x_{S \to \tilde{x}})\big)\Big)^2\Big]
 

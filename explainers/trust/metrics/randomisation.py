@@ -1,8 +1,7 @@
 """Model randomisation: whether a map changes when the network's weights are randomised."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass as plain
 from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any
@@ -13,11 +12,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from seewhy.explainers.core.model import AnyModel, Preprocess
-from seewhy.explainers.core.task import Task
+from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.correlations import rank_correlations
 from seewhy.explainers.errors import UnsupportedModuleError
-from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.trust.metrics.base import Metric, Seed, Subject
 from seewhy.explainers.trust.metrics.catalogue import metric
 
@@ -25,19 +22,13 @@ BINS = 100
 """Number of bins of the histogram of a map's values."""
 
 
-@plain(frozen=True, eq=False)
 class RandomModel:
     """A model with another module of the same structure, without an accelerator; see `Model`."""
 
-    module: nn.Module
-    task: Task
-    preprocess: Preprocess
-    labels: Sequence[str]
-    default_layers: tuple[str, ...]
-    no_default_layer: str | None
-    survey: Survey
-    device: torch.device
-    accelerated: None = None
+    def __init__(self, model: Any, module: nn.Module) -> None:
+        names = ("task", "preprocess", "labels", "default_layers", "no_default_layer", "survey", "device")
+        alike = {name: getattr(model, name) for name in names if hasattr(model, name)}
+        vars(self).update(alike, module=module, accelerated=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,15 +69,10 @@ class Randomisation(Metric):
         return subject.explainer.explain(model, images, subject.question.ask, progress=subject.question.progress).maps
 
 
-@metric(
-    "mprt",
-    aspect="randomisation",
-    summary="Rank correlation of the map with the maps of the network, randomised step by step from its end.",
-    better="lower",
-    explanations="stages",
-)
+@metric("mprt", aspect="randomisation", better="lower", explanations="stages")
 class MPRT(Randomisation):
-    r"""MPRT, the model parameter randomisation test: the similarity of the map to the maps of randomised networks.
+    r"""MPRT, the model parameter randomisation test: rank correlation of the map with the maps of the network,
+    randomised step by step from its end.
 
     .. math:: \frac{1}{L} \sum_{l=1}^{L} \big|\rho\big(|M|,\, |M_l|\big)\big|
 
@@ -118,21 +104,15 @@ class MPRT(Randomisation):
         return self.similarities(subject).abs().mean(dim=1)
 
 
-@metric(
-    "smooth-mprt",
-    aspect="randomisation",
-    summary="MPRT with maps averaged over noisy copies of the picture.",
-    better="lower",
-    explanations="samples * stages + samples",
-)
+@metric("smooth-mprt", aspect="randomisation", better="lower", explanations="samples * stages + samples")
 class SmoothMPRT(MPRT):
-    r"""Smooth MPRT: MPRT with maps averaged over noisy pictures, because gradients are noisy.
+    r"""Smooth MPRT: MPRT with maps averaged over noisy copies of the picture.
 
     .. math:: \frac{1}{L} \sum_{l=1}^{L} \Big|\rho\Big(\Big|\sum_k M(x + \epsilon_k)\Big|,\,
               \Big|\sum_k M_l(x + \epsilon_k)\Big|\Big)\Big|,
               \qquad \epsilon_k \sim \mathcal{N}\big(0, \sigma^2\big)
 
-    The last copy has no noise.
+    The average removes noise of the gradients. The last copy has no noise.
     """
 
     samples: Annotated[int, Field(ge=1, le=1000, description="Number of copies to average.")] = 10
@@ -156,15 +136,9 @@ class SmoothMPRT(MPRT):
         return total / self.samples
 
 
-@metric(
-    "efficient-mprt",
-    aspect="randomisation",
-    summary="Relative increase of the map's complexity when the whole network is randomised.",
-    better="higher",
-    explanations="1",
-)
+@metric("efficient-mprt", aspect="randomisation", better="higher", explanations="1")
 class EfficientMPRT(Randomisation):
-    r"""Efficient MPRT: the relative increase in complexity of the map when the network is randomised.
+    r"""Efficient MPRT: relative increase of the map's complexity when the whole network is randomised.
 
     .. math:: \frac{H(\hat{M}) - H(M)}{H(M)}
 
@@ -206,5 +180,4 @@ def copy_of(module: nn.Module) -> nn.Module:
 
 def stand_in(model: Any, module: nn.Module) -> Any:
     """Return a model with another module, without an accelerator."""
-    alike = {name: getattr(model, name) for name in RandomModel.__dataclass_fields__ if hasattr(model, name)}
-    return RandomModel(**{**alike, "module": module, "accelerated": None})
+    return RandomModel(model, module)

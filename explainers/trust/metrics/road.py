@@ -41,15 +41,10 @@ _NEIGHBOURS = {
 """Weight of each neighbour of a pixel."""
 
 
-@metric(
-    "road",
-    aspect="faithfulness",
-    summary="Difference between removing the least important and the most important pixels, in probability.",
-    better="higher",
-    forwards="8",
-)
+@metric("road", aspect="faithfulness", better="higher", forwards="8")
 class ROAD(Metric):
-    r"""ROAD, remove and debias: half of the difference between removing the least and the most important pixels.
+    r"""ROAD, remove and debias: difference between removing the least important and the most important pixels, in
+    probability.
 
     .. math:: \frac{1}{2\,|S|} \sum_{s \in S} p\big(x \setminus L_s\big) - p\big(x \setminus M_s\big),
               \qquad S = \{0.2, 0.4, 0.6, 0.8\}
@@ -111,19 +106,22 @@ def _smoothed(images: Tensor, known: Tensor) -> Tensor:
     coarse_known = halves[1] > 0
     coarse = _smoothed(halves[0] / halves[1].where(coarse_known, 1), coarse_known)
     filled = torch.where(known, images, functional.interpolate(coarse, size=(height, width), mode="bilinear"))
-    kernel = images.new_zeros(3, 3)
-    for (down, across), weight in _NEIGHBOURS.items():
-        kernel[1 + down, 1 + across] = weight
-    inside = _neighbours(torch.ones_like(images[:1, :1]), kernel)
+    inside = _neighbours(torch.ones_like(images[:1, :1]))
     for _ in range(SWEEPS):
-        filled = torch.where(known, images, _neighbours(filled, kernel) / inside)
+        filled = torch.where(known, images, _neighbours(filled) / inside)
     return filled
 
 
-def _neighbours(images: Tensor, kernel: Tensor) -> Tensor:
-    """Return the weighted sum of each pixel's neighbours inside the picture."""
-    planes = images.flatten(0, 1)[:, None]
-    return functional.conv2d(planes, kernel[None, None], padding=1).view(images.shape)
+def _neighbours(images: Tensor) -> Tensor:
+    """Return the weighted sum of each pixel's neighbours inside the picture, with the weights of `_NEIGHBOURS`."""
+    # The weights are the product of (1, 2, 1) down and across, but for the centre. Sums are faster than a convolution.
+    down = 2 * images
+    down[..., 1:, :] += images[..., :-1, :]
+    down[..., :-1, :] += images[..., 1:, :]
+    both = 2 * down
+    both[..., 1:] += down[..., :-1]
+    both[..., :-1] += down[..., 1:]
+    return both.sub_(images, alpha=4).div_(12)
 
 
 def _solved(image: NDArray[np.float64], removed: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -10,15 +10,9 @@ from seewhy.explainers.trust.metrics.base import Metric, Seed, Subject
 from seewhy.explainers.trust.metrics.catalogue import metric
 
 
-@metric(
-    "max-sensitivity",
-    aspect="stability",
-    summary="Largest change of the map under small noise on the picture, as a share of the map.",
-    better="lower",
-    explanations="samples",
-)
+@metric("max-sensitivity", aspect="stability", better="lower", explanations="samples")
 class MaxSensitivity(Metric):
-    r"""Max-sensitivity: the largest change of the map over noisy copies of the picture.
+    r"""Max-sensitivity: largest change of the map under small noise on the picture, as a share of the map.
 
     .. math:: \max_{\|\epsilon\|_\infty \le r} \frac{\|M(x + \epsilon) - M(x)\|_2}{\|M(x)\|_2}
 

@@ -30,14 +30,9 @@ class Localisation(Metric):
         return torch.where(is_known, self.share(subject.maps, subject.truth), torch.nan)
 
 
-@metric(
-    "pointing-game",
-    aspect="localisation",
-    summary="Whether the largest value of the map lies in the target's box or mask.",
-    better="higher",
-)
+@metric("pointing-game", aspect="localisation", better="higher")
 class PointingGame(Localisation):
-    r"""Pointing game: whether the largest value of the map lies in the target.
+    r"""Pointing game: whether the largest value of the map lies in the target's box or mask.
 
     .. math:: \frac{|\{i \in T : M_i = \max M\}|}{|\{i : M_i = \max M\}|}
 
@@ -51,14 +46,9 @@ class PointingGame(Localisation):
         return (largest & place).sum(dim=(1, 2)).float() / largest.sum(dim=(1, 2))
 
 
-@metric(
-    "energy-in-box",
-    aspect="localisation",
-    summary="Share of the map's positive mass in the target's box or mask.",
-    better="higher",
-)
+@metric("energy-in-box", aspect="localisation", better="higher")
 class EnergyInBox(Localisation):
-    r"""Energy-based pointing game: the share of the positive mass in the target.
+    r"""Energy-based pointing game: share of the map's positive mass in the target's box or mask.
 
     .. math:: \frac{\sum_{i \in T} \max(M_i, 0)}{\sum_i \max(M_i, 0)}
 

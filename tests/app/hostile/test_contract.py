@@ -9,9 +9,9 @@ LARGE = ("/explain", "/hooks/intervene")
 
 
 def test_requests_made_up_from_the_document_find_nothing(url):
-    run = check(url, ["examples", "fuzzing", "stateful"], examples=2)
+    run = check(url, ["examples", "fuzzing", "stateful"], examples=1)
     assert not run.is_faulty, run.report
-    assert run.cases > 80, run.report
+    assert run.cases > 50, run.report
 
 
 def test_each_option_at_its_bounds_finds_nothing(url):

@@ -12,6 +12,7 @@ def test_kept_inputs_find_nothing(name):
         run(name, content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_seeds_find_nothing(name):
     for content in seeds(name):

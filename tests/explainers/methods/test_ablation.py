@@ -1,6 +1,5 @@
 import pytest
 import torch
-import torchvision
 from torch import Tensor, nn
 
 from seewhy.explainers import HookSession
@@ -12,9 +11,7 @@ from seewhy.explainers.methods.cam.ablation import AblationCAM, ReciproCAM
 from tests import nets
 from tests.explainers.test_cam import ByHand
 from tests.explainers.test_sweeping import MasksLater, Remembers, ReturnsItsInput, ViewsLater
-from tests.grids import few
 
-TARGETS = torch.tensor([0, 2, 1, 1])
 KERNEL = torch.tensor([[1.0, 2.0, 1.0], [2.0, 4.0, 2.0], [1.0, 2.0, 1.0]]) / 16
 
 
@@ -295,39 +292,3 @@ class Reciprocates(nets.Net):
 def test_infinite_logits_without_a_part_name_the_layer(cam, pictures):
     with pytest.raises(ModelOutputError, match="'conv'"):
         cam(layers=("conv",)).explain(nets.seeded(Reciprocates), pictures)
-
-
-# Peers
-
-
-PEERED = {"net": "relu", "resnet18": "layer3", "mobilenet_v2": "features.0"}
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", few(PEERED, short=["net"]))
-def test_ablation_equals_pytorch_grad_cam(name, images):
-    """After a ReLU, for where a layer has negative values it ablates with a huge negative one instead of zero.
-
-    It divides by the logit with its sign, so of a class with a negative logit its map is ours negated.
-    """
-    from copy import deepcopy
-
-    from pytorch_grad_cam import AblationCAM as Peer
-    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
-
-    if name == "net":
-        model, targets = nets.seeded(nets.InPlaceModule), torch.tensor([2, 0])
-    else:
-        model, targets = nets.seeded(torchvision.models.get_model, name), torch.tensor([7, 999])
-    images, layer, copy = images[:2, :, :32, :32], PEERED[name], deepcopy(model)
-    target_layer = copy.get_submodule(layer)
-    with Peer(copy, [target_layer]) as peer:
-        logits = peer.activations_and_grads(images)
-        activations = peer.activations_and_grads.activations[0].detach().numpy()
-        goals = [ClassifierOutputTarget(int(target)) for target in targets]
-        expected = torch.as_tensor(peer.get_cam_image(images, target_layer, goals, activations, None))
-    signs = logits[range(2), targets].sign()
-    assert activations.min() == 0
-    maps = AblationCAM(layers=(layer,), sign="signed").explain(model, images, targets).maps
-    for heatmap, reference in zip(maps, expected * signs[:, None, None], strict=True):
-        assert nets.relative_error(heatmap, reference) < 2e-4

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from seewhy.explainers.errors import UnsuitableModelError
 from seewhy.explainers.layers.survey import survey_module
-from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.transformer.attention import AttentionRollout, Chefer, LeGrad
 from tests import nets
 from tests.explainers.test_attention import SIZES, build, pictures
@@ -231,10 +230,3 @@ class Bare(nn.Module):
 def test_blocks_that_are_no_modules_are_refused():
     with pytest.raises(UnsuitableModelError, match="the attention of 'attend'"):
         Chefer().explain(nets.seeded(Bare).eval(), pictures(64))
-
-
-def test_the_catalogue_says_what_they_need():
-    for method in METHODS_OF_ATTENTION:
-        (entry,) = (entry for entry in METHODS.values() if entry.explainer is type(method))
-        assert entry.needs == ("gradient", "attention")
-        assert entry.family == "transformer"

@@ -181,14 +181,6 @@ def test_without_biases_all_rules_but_that_of_the_softmax_conserve_relevance(gam
     torch.testing.assert_close(attribution.maps.sum(dim=(1, 2)) + constant_share, scores, rtol=1e-4, atol=1e-4)
 
 
-def test_a_contrast_is_the_relevance_of_one_logit_less_that_of_the_other(generator):
-    net, images = random_transformer(generator), torch.randn(2, 3, 16, 24, generator=generator)
-    first, second = torch.tensor([0, 1]), torch.tensor([3, 2])
-    maps = [AttnLRP().explain(net, images, target).maps for target in (first, second)]
-    contrast = AttnLRP().explain(net, images, first, second).maps
-    assert nets.relative_error(contrast, maps[0] - maps[1]) < 1e-4
-
-
 @pytest.mark.parametrize("name", few(SIZES, {"vit", "vit_small_patch16_dinov3"}))
 def test_stock_transformers_are_explained(name, untouched):
     net, images = untouched(build(name)), pictures(SIZES[name][0], count=8)

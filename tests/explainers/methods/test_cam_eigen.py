@@ -7,7 +7,7 @@ from seewhy.explainers import get_method
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.hooks.session import HookSession
 from tests import nets
-from tests.explainers.methods.peers import caught
+from tests.explainers.methods.autograd import caught
 
 LAYERS = {"resnet18": "layer3", "squeezenet1_1": "features.7"}
 TARGETS = torch.tensor([7, 999, 0, 7])
@@ -49,20 +49,6 @@ def test_eigen_smoothing_changes_nothing(name, stock, images):
         built(name, layers=[layer], smooth=smooth).explain(model, images).maps for smooth in ("none", "eigen")
     )
     assert torch.equal(plain, smooth)
-
-
-@pytest.mark.parametrize("kernel", ["sigmoid", "rbf", "linear"])
-def test_kernel_components_equal_those_of_pytorch_grad_cam_but_for_the_sign(kernel, stock, images):
-    from pytorch_grad_cam.utils.svd_on_activations import get_2d_projection_kernel
-
-    model, layer = stock
-    features, _ = caught(model, layer, images, TARGETS)
-    maps = built("kpcacam", layers=[layer], kernel=kernel, gamma=3.0).explain(model, images, TARGETS).maps
-    peer = torch.as_tensor(get_2d_projection_kernel(features.double().numpy(), kernel, gamma=3.0 / features.shape[1]))
-    for heatmap, component, feature in zip(maps, peer, features, strict=True):
-        assert nets.relative_error(heatmap, component * torch.sign((heatmap * component).sum())) < 1e-4
-        summed = feature.sum(dim=0)
-        assert float((heatmap * (summed - summed.mean())).sum()) > 0
 
 
 def test_the_linear_kernel_gives_the_principal_component_of_centred_features(stock, images):

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from seewhy.explainers import get_method
 from tests import nets
-from tests.explainers.methods.peers import caught
+from tests.explainers.methods.autograd import caught
 
 LAYERS = {"resnet18": "layer4", "squeezenet1_1": "features", "mobilenet_v2": "features"}
 TARGETS = torch.tensor([7, 999, 0, 7])

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from seewhy.explainers import GradCAM, get_method
 from seewhy.explainers.errors import LayerError
 from tests import nets
-from tests.explainers.methods.peers import caught, grad_cam_peer
+from tests.explainers.methods.autograd import caught
 
 TARGETS = torch.tensor([7, 999, 0, 7])
 
@@ -86,20 +86,6 @@ def test_fem_computed_by_hand(untouched):
     with pytest.raises(LayerError, match=r"Among 4 positions none can exceed the mean by more than 1.73"):
         built("fem", layers=["layer"]).explain(net, images)
     assert built("fem", layers=["layer"], deviations=0).explain(net, images).maps.tolist() == [[[0.0, 1.0], [0.0, 2.0]]]
-
-
-def test_fem_is_not_that_of_pytorch_grad_cam(resnet18, images):
-    from pytorch_grad_cam import FEM
-
-    peer = grad_cam_peer(FEM, resnet18, "layer3", images, TARGETS)
-    maps = built("fem", layers=["layer3"]).explain(resnet18, images).maps
-    features, _ = caught(resnet18, "layer3", images, TARGETS)
-    means, deviations = features.mean(dim=(2, 3), keepdim=True), features.std(dim=(2, 3), keepdim=True, correction=0)
-    outstanding = (features >= means + 2 * deviations) & (deviations > 0)
-    assert nets.relative_error(maps, (means * outstanding).sum(dim=1)) < 1e-5
-    shares = (features > means + 2 * deviations).float().mean(dim=(2, 3), keepdim=True)
-    assert nets.relative_error(peer, (shares * features).sum(dim=1)) < 1e-5
-    assert nets.relative_error(maps, peer) > 0.1
 
 
 def test_random_weights_repeat_and_are_the_same_for_each_picture(resnet18, images):

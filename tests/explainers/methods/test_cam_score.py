@@ -92,30 +92,6 @@ def test_shapleycam_of_a_logit_that_is_piecewise_linear_is_gradcam(name, images)
     assert nets.relative_error(maps, GradCAM(sign="signed").explain(model, images, TARGETS).maps) < 1e-5
 
 
-def _rest(logits: Tensor, target: int) -> Tensor:
-    return logits[target] + torch.softmax(logits, dim=-1)[target].log()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("utility", ["rest", "logit"])
-def test_shapleycam_equals_that_of_pytorch_grad_cam(utility, images):
-    from pytorch_grad_cam import ShapleyCAM as Peer
-
-    model = nets.seeded(torchvision.models.get_model, "mobilenet_v3_small")
-    layer = "features.11"
-    maps = ShapleyCAM(layers=(layer,), sign="signed", utility=utility).explain(model, images, TARGETS).maps
-    with Peer(model, [model.get_submodule(layer)]) as peer:
-        leaf = images.clone().requires_grad_()
-        logits = peer.activations_and_grads(leaf)
-        score = _rest if utility == "rest" else lambda row, target: row[target]
-        total = sum(score(row, int(target)) for row, target in zip(logits, TARGETS, strict=True))
-        torch.autograd.grad(total, leaf, retain_graph=True, create_graph=True)
-        features, gradients = peer.activations_and_grads.activations[0], peer.activations_and_grads.gradients[0]
-        weights = torch.as_tensor(peer.get_cam_weights(None, None, None, features, gradients))
-        expected = torch.einsum("nc,nchw->nhw", weights, features.detach())
-    assert nets.relative_error(maps, expected) < 1e-4
-
-
 def test_shapleycam_of_several_layers_takes_each_layers_own_hessian(images):
     net = nets.seeded(nets.InPlaceModule)
     net.middle = lambda features: net.relu(features).tanh()

@@ -1,7 +1,5 @@
 """DeepLIFT."""
 
-from copy import deepcopy
-
 import pytest
 import torch
 import torchvision
@@ -10,7 +8,6 @@ from torch.nn import functional
 
 from seewhy.explainers import Saliency
 from seewhy.explainers.errors import UnsupportedOperationError
-from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.baselines import baseline_of
 from seewhy.explainers.methods.rules.deeplift import DeepLIFT
 from tests import nets
@@ -134,32 +131,6 @@ def test_a_picture_equal_to_its_baseline_has_no_contributions():
     assert torch.equal(attribution.maps, torch.zeros(2, 8, 8))
 
 
-def test_passes_stay_within_memory_and_are_reported(monkeypatch, images):
-    net = nets.seeded(nets.Net)
-    targets = torch.tensor([0, 1, 2, 0])
-    expected = DeepLIFT().explain(net, images, targets, 1 - targets.clamp_max(1))
-    monkeypatch.setattr("seewhy.explainers.methods.rules.deeplift.chunk_size", lambda *_, **__: 3)
-    finished: list[tuple[int, int]] = []
-    progress = Progress(report=lambda *pair: finished.append(pair))
-    attribution = DeepLIFT().explain(net, images, targets, 1 - targets.clamp_max(1), progress)
-    assert finished == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
-    assert nets.relative_error(attribution.maps, expected.maps) < 1e-5
-    assert torch.equal(attribution.against, expected.against)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("baseline", ["zero", "mean", "blur"])
-def test_it_equals_captum_on_a_net_of_modules_used_once(baseline, images):
-    from captum.attr import DeepLift as Peer
-
-    conv = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(8, 6, 3, stride=2), nn.Sigmoid()]
-    net = nn.Sequential(*conv, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(24, 9), nn.Tanh(), nn.Linear(9, 1000))
-    # In double precision: captum's quotients of small differences are otherwise off by as much as is allowed here.
-    pair = images[:2].double(), baseline_of(images[:2], baseline).double()
-    expected = Peer(deepcopy(net).double()).attribute(*pair, TARGETS).sum(dim=1).detach().float()
-    assert nets.relative_error(DeepLIFT(baseline=baseline).explain(net, images[:2], TARGETS).maps, expected) < 1e-4
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("baseline", ["zero", "blur"])
 def test_max_pooling_after_a_nonlinearity_follows_the_chain_rule(baseline, images):
@@ -185,19 +156,6 @@ def test_max_pooling_after_a_nonlinearity_follows_the_chain_rule(baseline, image
     assert nets.relative_error(maps, expected) < 1e-4
     wrong = Peer(net).attribute(pictures, compared, TARGETS).sum(dim=1).detach().float()
     assert nets.relative_error(wrong, expected) > 0.01
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_it_is_complete_on_resnet_where_captum_is_not(resnet18, images):
-    """captum cannot hook a ReLU that runs twice, or in place: it fails, or its contributions do not add up."""
-    from captum.attr import DeepLift as Peer
-
-    maps = DeepLIFT().explain(resnet18, images[:2], TARGETS).maps.sum(dim=(1, 2))
-    with torch.no_grad():
-        expected = (resnet18(images[:2]) - resnet18(torch.zeros_like(images[:2])))[[0, 1], TARGETS]
-    torch.testing.assert_close(maps, expected, rtol=1e-3, atol=1e-5)
-    with pytest.raises((RuntimeError, AssertionError)):
-        Peer(resnet18).attribute(images[:2], torch.zeros_like(images[:2]), TARGETS)
 
 
 def test_near_the_baseline_it_is_the_gradient_times_the_difference():

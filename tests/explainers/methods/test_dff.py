@@ -9,6 +9,7 @@ from seewhy.explainers import explain, get_method
 from seewhy.explainers.errors import LayerError, OptionError
 from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.hooks.session import HookSession
+from seewhy.explainers.methods.cam.layer_tensors import collect
 from seewhy.explainers.methods.concept.dff import DFF, factorize, nonnegative_factors, regions_of
 from seewhy.explainers.tasks.pose import pose
 from tests import nets
@@ -157,16 +158,17 @@ def test_gains_of_a_linear_head_are_what_the_regions_add_to_the_logit(lite0):
     with Image.open(EXAMPLES / "coffee.png") as picture:
         images = lite0.preprocess(picture.convert("RGB"))[None]
     with pose(lite0, images) as question:
-        parts = factorize(question, ("bn2",), 8, 300, 0)
-        result = regions_of(question, parts)
+        tensors = collect(question, ("bn2",), None)
+        regions, concepts = factorize(question, tensors, 8, 300, 0)
+        result = regions_of(question, tensors, regions, concepts)
     weight, bias = (value.detach() for value in lite0.module.classifier.parameters())
-    target = int(parts.objective.targets[0])
-    concepts = torch.einsum("khw,kc->kc", parts.regions[0], parts.concepts[0]) / 49
-    expected = (concepts @ weight[target]).sort(descending=True).values
+    target = int(tensors.objective.targets[0])
+    features = torch.einsum("khw,kc->kc", regions[0], concepts[0]) / 49
+    expected = (features @ weight[target]).sort(descending=True).values
     torch.testing.assert_close(result.gains[0], expected, rtol=1e-3, atol=1e-3)
     # What the factorisation leaves, and the bias, make up the rest of the logit.
-    assert abs(float(result.gains.sum() + bias[target] - parts.outputs[0, target])) < 2
-    torch.testing.assert_close(parts.concepts.norm(dim=2), torch.ones(1, 8))
+    assert abs(float(result.gains.sum() + bias[target] - tensors.outputs[0, target])) < 2
+    torch.testing.assert_close(concepts.norm(dim=2), torch.ones(1, 8))
 
 
 @pytest.mark.parametrize("options", [{"concepts": 0}, {"iterations": 0}, {"iterations": 1001}])

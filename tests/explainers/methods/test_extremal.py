@@ -85,15 +85,6 @@ def test_a_model_that_stops_gradients_is_refused(net: nn.Module, images, untouch
         ExtremalPerturbation(steps=2).explain(untouched(net), images)
 
 
-def test_every_step_is_reported(images, monkeypatch):
-    monkeypatch.setattr("seewhy.explainers.execution.chunks.MOST", 3)
-    reports = []
-    ExtremalPerturbation(steps=3, cells=4).explain(
-        nets.seeded(nets.Net), images, progress=Progress(report=lambda *pair: reports.append(pair))
-    )
-    assert reports == [(step, 8) for step in range(9)]
-
-
 def test_a_gaussian_that_takes_too_much_memory_is_refused(images, untouched):
     with pytest.raises(OptionError, match="64 by 64 cells takes 106172416 values") as caught:
         ExtremalPerturbation(steps=1, cells=64, width=0.5).explain(untouched(nets.seeded(nets.Net)), images)

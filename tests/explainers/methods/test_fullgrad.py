@@ -335,16 +335,6 @@ def test_a_picture_of_one_pixel(sign, generator):
         assert (attribution.maps > 0).all()
 
 
-def test_autocast_does_not_matter(images):
-    model, images = biased("convnext"), images[:1]
-    expected = FullGrad().explain(model, images, TARGETS[:1])
-    with torch.autocast("cpu"):
-        attribution = FullGrad().explain(model, images, TARGETS[:1])
-        assert torch.is_autocast_enabled("cpu")
-    assert nets.relative_error(attribution.maps, expected.maps) < 1e-4
-    assert torch.equal(attribution.logits, expected.logits)
-
-
 def test_several_models_at_once(images):
     """Forward derivatives have levels that belong to the process: threads took them from each other."""
     models = [biased("convnext"), nets.seeded(nets.Stochastic)]

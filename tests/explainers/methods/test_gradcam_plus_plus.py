@@ -4,8 +4,6 @@ import torch
 from torch import nn
 
 from seewhy.explainers import get_method
-from seewhy.explainers.execution import chunks
-from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.cam.gradcam_plus_plus import GradCAMPlusPlus, SmoothGradCAMPlusPlus
 from tests import nets
 from tests.explainers.methods.test_cam_gradient import FEATURES, ByHand
@@ -106,17 +104,3 @@ def _behind_relu(net, picture, target):
     logits = net.head(features.mean(dim=(2, 3)))
     (gradients,) = torch.autograd.grad(logits[0, int(target)] + 0 * features.sum(), features)
     return gradients
-
-
-def test_seeds_repeat_and_passes_do_not_matter(net, images, monkeypatch):
-    net.middle = lambda features: features.tanh()  # gradients that depend on the noise
-    explainer = SmoothGradCAMPlusPlus(layers=("conv",), sign="signed", samples=5)
-    targets = torch.tensor([0, 1, 2, 0])
-    reports: list[tuple[int, int]] = []
-    maps = explainer.explain(net, images, targets, progress=Progress(report=lambda *pair: reports.append(pair))).maps
-    assert reports == [(0, 20), (8, 20), (16, 20), (20, 20)]
-    assert torch.equal(explainer.explain(net, images, targets).maps, maps)
-    rerun = SmoothGradCAMPlusPlus(layers=("conv",), sign="signed", samples=5, seed=1).explain(net, images, targets).maps
-    assert nets.relative_error(rerun, maps) > 1e-4
-    monkeypatch.setattr(chunks, "MOST", 3)
-    assert nets.relative_error(explainer.explain(net, images, targets).maps, maps) < 1e-5

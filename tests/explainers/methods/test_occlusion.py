@@ -75,16 +75,3 @@ def test_a_stride_that_leaves_pixels_out_is_refused(options, field):
 def test_a_patch_larger_than_the_picture_is_refused(linear, pictures):
     with pytest.raises(OptionError, match="4x6"):
         Occlusion(patch=5, stride=1).explain(linear, pictures)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("patch", "stride"), [(16, 16), (24, 16)])
-def test_occlusion_equals_captum(patch, stride, images):
-    from captum.attr import Occlusion as PeerOcclusion
-
-    net, targets = nets.seeded(nets.Skip), torch.tensor([2, 1, 0, 2])
-    expected = PeerOcclusion(net).attribute(
-        images, (3, patch, patch), (3, stride, stride), target=targets, baselines=0, perturbations_per_eval=4
-    )
-    maps = Occlusion(patch=patch, stride=stride).explain(net, images, targets).maps
-    assert nets.relative_error(maps, expected[:, 0].detach()) < 1e-4

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from seewhy.explainers.methods.gradient import xrai
 from seewhy.explainers.methods.gradient.integrated import IntegratedGradients
-from seewhy.explainers.methods.gradient.xrai import XRAI, grown, ranked, regions
+from seewhy.explainers.methods.gradient.xrai import XRAI, grown, ranked, regions_at_scales
 from tests import nets
 
 
@@ -22,6 +22,10 @@ def drawing(height: int, width: int) -> Tensor:
     draw.ellipse((width * 0.1, height * 0.1, width * 0.4, height * 0.6), fill=(220, 30, 30))
     draw.rectangle((width * 0.6, height * 0.2, width * 0.8, height * 0.9), fill=(20, 40, 230))
     return torch.as_tensor(np.array(picture)).permute(2, 0, 1) / 255
+
+
+def regions(image: Tensor) -> Tensor:
+    return torch.cat(list(regions_at_scales(image)))
 
 
 def test_regions_are_taken_by_the_density_of_what_they_add():

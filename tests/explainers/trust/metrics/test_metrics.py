@@ -221,7 +221,7 @@ def test_a_metric_is_its_parameters():
     with pytest.raises(UnknownOptionError, match=r"no option 'step'\. Near matches: steps"):
         kind(step=4)
     with pytest.raises(ValueError, match="Two metrics are named 'road'"):
-        metric("road", aspect="faithfulness", summary="", better="higher")(kind)
+        metric("road", aspect="faithfulness", better="higher")(kind)
 
 
 def test_truth_must_be_known(net, images):

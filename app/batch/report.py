@@ -1,0 +1,195 @@
+"""The report of a run: one HTML file with counts, distributions, pictures, and groups of maps that look at the same."""
+
+import base64
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.compute as compute
+from numpy.typing import NDArray
+from PIL import Image
+
+from seewhy.app.answers.templates import template
+from seewhy.app.batch import relevance
+from seewhy.app.batch.manifest import Manifest
+from seewhy.explainers.imaging.render import colour
+from seewhy.explainers.results.explanation import Explanation
+
+_SHOWN, _GALLERY, _OF_GROUP = 12, 24, 4
+"""Pictures in a list, in the gallery, and of a group."""
+
+_SIDE = 240
+"""Longest side of a picture, in pixels."""
+
+_BINS = 20
+
+_CLASSES, _MAPS, _FEWEST = 8, 400, 20
+"""Classes whose maps are grouped, maps of each at most, and at least."""
+
+_REASONS = 10
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a report is about.
+
+    Attributes:
+        manifest: of the run.
+        table: all columns but the maps.
+        explanation: returns that of a row, by its index.
+        maps: returns the maps of rows, by their indices, as arrays (h, w) float32.
+    """
+
+    manifest: Manifest
+    table: pyarrow.Table
+    explanation: Callable[[int], Explanation]
+    maps: Callable[[Sequence[int]], list[NDArray[np.float32]]]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Pictures of a class for which the network looks at the same places.
+
+    Attributes:
+        label: the explained class.
+        rows: their indices.
+        share: of the class's maps that were compared.
+        mean: mean of the maps, each divided by its largest value.
+    """
+
+    label: str
+    rows: list[int]
+    share: float
+    mean: NDArray[np.float32]
+
+
+def report(results: Results) -> str:
+    """Return the report as HTML."""
+    table, generator = results.table, np.random.default_rng(0)
+    explained = np.flatnonzero(compute.is_null(table["error"]).to_numpy())
+    gallery = np.sort(generator.permutation(explained)[:_GALLERY])
+    wrong = _indices(table, "probability", table["correct"].to_pylist(), False)[::-1][:_SHOWN]
+    weakest = _indices(table, "proof_score")[:_SHOWN]
+    of_classes = groups(results)
+    tiles = _Tiles(results)
+    page: str = template("batch.html").render(
+        manifest=results.manifest,
+        options={name: value for name, value in results.manifest.options.items() if value not in (None, [], False)},
+        reasons=_reasons(table),
+        accuracy=compute.mean(table["correct"].cast("float32")).as_py(),
+        known=table.num_rows - table["correct"].null_count,
+        histograms=list(_histograms(table)),
+        grades=_counts(table["proof"])[:_REASONS],
+        labels=_counts(table["label"])[:_REASONS],
+        lists=[
+            ("The surest wrong answers", "Explained is the class in the caption; the true one is in brackets.", wrong),
+            ("The least trustworthy", "The lowest scores of the proof.", weakest),
+            ("Gallery", "Pictures chosen at random.", gallery),
+        ],
+        groups=[
+            (group, _data_url(colour(group.mean / (group.mean.max() or 1), False).resize((96, 96))))
+            for group in of_classes
+        ],
+        tile=tiles,
+        of_group=_OF_GROUP,
+    )
+    return page
+
+
+def groups(results: Results) -> list[Group]:
+    """Return the groups of the most frequent classes, for classes that have several; maps are drawn by lot."""
+    generator = np.random.default_rng(0)
+    labels = np.array(results.table["label"].to_pylist(), dtype=object)
+    result = []
+    for label, count in _counts(results.table["label"])[:_CLASSES]:
+        if count < _FEWEST:
+            break
+        rows = np.sort(generator.permutation(np.flatnonzero(labels == label))[:_MAPS])
+        maps = [relevance.downsized(values) for values in results.maps(rows.tolist())]
+        if len({values.shape for values in maps}) > 1:  # of a model that takes pictures of any size
+            continue
+        stacked = np.abs(np.stack(maps))
+        stacked /= np.maximum(stacked.max(axis=(1, 2), keepdims=True), np.finfo(np.float32).tiny)
+        found = relevance.clusters(stacked)
+        for number in range(found.max() + 1 if found.any() else 0):
+            members = found == number
+            mean = stacked[members].mean(axis=0)
+            result.append(Group(str(label), rows[members].tolist(), float(members.mean()), mean))
+    return result
+
+
+class _Tiles:
+    """Draws each picture once."""
+
+    def __init__(self, results: Results) -> None:
+        self._results = results
+        self._drawn: dict[int, dict[str, str]] = {}
+
+    def __call__(self, row: int) -> dict[str, str]:
+        """Return address, caption and path of a picture's overlay."""
+        if row not in self._drawn:
+            explanation = self._results.explanation(int(row))
+            values = self._results.table.slice(int(row), 1).to_pylist()[0]
+            truth = "" if values["correct"] in (None, True) else f" ({values['truth']})"
+            score = "" if values["proof_score"] is None else f", proof {values['proof_score']:.2f}"
+            self._drawn[row] = {
+                "image": _data_url(explanation.overlay(max_side=_SIDE)),
+                "caption": f"{explanation.target.label} {explanation.target.text}{truth}{score}",
+                "path": values["path"],
+            }
+        return self._drawn[row]
+
+
+def _data_url(picture: Image.Image) -> str:
+    with io.BytesIO() as file:
+        picture.convert("RGB").save(file, "JPEG", quality=80)
+        return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
+
+
+def _indices(table: pyarrow.Table, column: str, values: list[Any] | None = None, wanted: Any = None) -> list[int]:
+    """Return the rows with a value in a column, by that; only those of which another value is wanted, if one is."""
+    numbers = table[column].to_numpy()
+    rows = np.flatnonzero(~np.isnan(numbers.astype(float)))
+    rows = rows[np.argsort(numbers[rows], kind="stable")]
+    return [int(row) for row in rows if values is None or values[row] is wanted]
+
+
+def _counts(column: pyarrow.ChunkedArray) -> list[tuple[str, int]]:
+    """Return the values of a column and how often they occur, the most frequent first."""
+    counts = compute.value_counts(column.drop_null()).to_pylist()
+    return sorted(((str(each["values"]), int(each["counts"])) for each in counts), key=lambda each: (-each[1], each[0]))
+
+
+def _reasons(table: pyarrow.Table) -> list[tuple[str, int, str]]:
+    """Return the most frequent errors, how often each occurs, and the path of a picture with it.
+
+    Names and numbers in a message, which differ from picture to picture, are left out.
+    """
+    failed = table.filter(compute.is_valid(table["error"]))
+    reasons: dict[str, list[str]] = {}
+    for path, error in zip(failed["path"].to_pylist(), failed["error"].to_pylist(), strict=True):
+        reasons.setdefault(re.sub(r"'[^']*'|\"[^\"]*\"|\d+", "…", error), []).append(path)
+    ordered = sorted(reasons.items(), key=lambda each: -len(each[1]))
+    return [(reason, len(paths), paths[0]) for reason, paths in ordered[:_REASONS]]
+
+
+def _histograms(table: pyarrow.Table) -> Iterator[dict[str, Any]]:
+    """Yield the distributions of probabilities and of proofs' scores, if there are any."""
+    for title, column in (("Probability of the explained class", "probability"), ("Score of the proof", "proof_score")):
+        values = table[column].drop_null().to_numpy().astype(float)
+        values = values[np.isfinite(values)]
+        if not len(values):
+            continue
+        low, high = min(0.0, float(values.min())), max(1.0, float(values.max()))
+        counts, _ = np.histogram(values, _BINS, (low, high))
+        yield {
+            "title": title,
+            "low": f"{low:.3g}",
+            "high": f"{high:.3g}",
+            "median": f"{np.median(values):.2f}",
+            "bars": [(count, count / counts.max()) for count in counts.tolist()],
+        }

@@ -1,0 +1,149 @@
+"""The engine ray: the same rows as in one process, also if processes are killed. Needs the extra `ray`."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from seewhy import batch, open_batch, wrap_model
+from seewhy.app.batch import shards
+from seewhy.app.batch.work import TooManyErrorsError, WorkerError
+from seewhy.explainers.errors import OptionError
+from tests import nets
+from tests.waiting import GUARD, until
+
+CODE = """
+import sys
+from seewhy.app.batch import cluster, run
+cluster._FEWEST = 4
+run.batch(sys.argv[1], sys.argv[2], engine="ray", progress=False)
+"""
+
+
+class Noise:
+    """A data set whose first picture is broken."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        if index == 0:
+            raise RuntimeError("the disk is gone")
+        values = np.random.default_rng(index).integers(0, 256, (36, 40, 3), dtype=np.uint8)
+        return Image.fromarray(values), index % 3
+
+
+@pytest.fixture
+def model():
+    return wrap_model(nets.seeded(nets.Net), ("ant", "bee", "cat"), input_size=32)
+
+
+def test_an_address_is_for_ray_alone(model, tmp_path):
+    with pytest.raises(OptionError, match="use the engine ray"):
+        batch(Noise(), tmp_path / "out", model, address="auto", progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
+def test_an_engine_that_is_not_installed_names_its_extra(model, tmp_path):
+    with pytest.raises(OptionError, match=r"pip install 'seewhy\[ray\]'"):
+        batch(Noise(), tmp_path / "out", model, engine="ray", progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra ray")
+
+
+@pytest.mark.slow
+@needs_ray
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_ray_writes_the_rows_that_one_process_writes(model, tmp_path):
+    with pytest.raises(TooManyErrorsError, match="0: RuntimeError: the disk is gone"):
+        batch(Noise(), tmp_path / "ray", model, engine="ray", max_errors=0, pictures=True, progress=False)
+    kept = len(open_batch(tmp_path / "ray"))
+    assert kept >= 1
+    results = batch(Noise(), tmp_path / "ray", model, engine="ray", pictures=True, progress=False)
+    alone = batch(Noise(), tmp_path / "alone", model, pictures=True, progress=False)
+    assert (results.manifest.pictures, results.manifest.errors) == (39, 1)
+    assert results.manifest.run == alone.manifest.run
+    rows, expected = (table.table.sort_by("path").to_pylist() for table in (results, alone))
+    for row, other in zip(rows, expected, strict=True):
+        assert {name: row[name] for name in ("path", "error", "truth", "predicted")} == {
+            name: other[name] for name in ("path", "error", "truth", "predicted")
+        }
+    maps = {path: each.map for path, each in zip(rows_of(results), results, strict=True)}
+    for path, each in zip(rows_of(alone), alone, strict=True):
+        assert np.abs(maps[path] - each.map).max() <= 1e-3 * np.abs(each.map).max()
+    assert len(list((tmp_path / "ray").glob("pictures-*.tar"))) == len(shards.files(tmp_path / "ray"))
+
+
+def rows_of(results) -> list[str]:
+    """Return the paths of the rows without an error."""
+    return [row["path"] for row in results.table.to_pylist() if row["error"] is None]
+
+
+def descendants(root: int) -> dict[int, str]:
+    """Return the command lines of the processes below one, by their numbers."""
+    parents, names = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                names[int(entry.name)] = (entry / "cmdline").read_bytes().decode(errors="replace")
+            except OSError:  # it has ended
+                continue
+            parents[int(entry.name)] = int(fields[1])
+
+    def below(number: int) -> bool:
+        return number == root or (number in parents and below(parents[number]))
+
+    return {number: name for number, name in names.items() if number != root and below(number)}
+
+
+@pytest.mark.slow
+@needs_ray
+@pytest.mark.parametrize("victim", ["worker", "driver"])
+def test_who_is_killed_loses_no_picture_and_repeats_none(victim, tmp_path):
+    place, out = tmp_path / "pictures", tmp_path / "out"
+    place.mkdir()
+    for number in range(120):
+        Image.effect_noise((64, 48), 80).convert("RGB").save(place / f"{number}.png")
+    (place / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    command = [sys.executable, "-c", CODE, str(place), str(out)]
+    with subprocess.Popen(command) as process:
+        until(lambda: len(shards.files(out)) >= 2)
+        workers = [pid for pid, name in descendants(process.pid).items() if name.startswith("ray::MapWorker")]
+        os.kill(workers[0] if victim == "worker" else process.pid, signal.SIGKILL)
+        process.wait(GUARD)
+    finished = open_batch(out).manifest.finished
+    assert (finished is not None) == (victim == "worker")
+    assert len(open_batch(out)) < 121 or victim == "worker"
+    subprocess.run(command, check=True, timeout=GUARD)
+    expected = Counter([*(f"{number}.png" for number in range(120)), "broken.png"])
+    assert Counter(open_batch(out).table["path"].to_pylist()) == expected
+    assert {file.name for file in out.iterdir() if file.name.startswith(".")} == {".lock", ".attempts"}
+    assert not list((out / ".attempts").iterdir())
+
+
+class Deadly(Noise):
+    """A data set with a picture that ends the process."""
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        if index == 1:
+            os._exit(1)
+        return super().__getitem__(index)
+
+
+@pytest.mark.slow
+@needs_ray
+@pytest.mark.filterwarnings("ignore")
+def test_a_picture_that_ends_every_worker_ends_the_run(model, tmp_path):
+    with pytest.raises(WorkerError, match="5 workers died on pictures from 0 to "):
+        batch(Deadly(), tmp_path / "out", model, engine="ray", progress=False)
