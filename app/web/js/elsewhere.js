@@ -21,13 +21,13 @@ export class Elsewhere {
   #seek = make("button", { class: "quiet", on: { click: () => this.#start() } });
   #note = make("p", { class: "help", role: "status" });
   #list = make("ul", { class: "elsewhere", "aria-label": "Strongest places in other pictures" });
-  element = make("div", {}, this.#seek, this.#note, this.#list);
+  element = make("div");
 
   /** `close()` closes the dialog, before another picture is opened. */
   constructor(layer, close) {
     [this.#layer, this.#close] = [layer, close];
     this.#seek.textContent = `Find it in ${this.#pictures.length === 1 ? "the other picture" : `${this.#pictures.length} other pictures`}`;
-    this.element.hidden = !this.#pictures.length;
+    if (this.#pictures.length) this.element.append(this.#seek, this.#note, this.#list);
   }
 
   show(channel) {
