@@ -9,8 +9,8 @@ from PIL import Image
 from docs import choice, metrics
 from docs.advice import ADVICE
 from docs.method_pages import pages
-from docs.methods import FAMILIES, IMAGES, PAGE, anchor, drawing, file_of, is_drawn, page
-from seewhy.explainers.methods.catalogue import METHODS
+from docs.methods import FAMILIES, IMAGES, PAGE, ROOT, anchor, drawing, file_of, is_drawn, page
+from seewhy.explainers.methods.catalogue import METHODS, list_methods
 from seewhy.models import list_models
 from tests.grids import few
 
@@ -52,6 +52,12 @@ def test_each_method_has_a_page_of_the_site():
             assert re.search(rf"^\| `{option.removesuffix('s')}s?` \|.*\| {re.escape(default)} \|$", text, re.MULTILINE)
         for link in re.findall(r"\]\(([a-z0-9-]+\.md)\)", text):
             assert link in texts, f"{name}: {link}"
+
+
+def test_each_method_is_in_the_navigation_of_the_site():
+    entries = re.findall(r"^ +- (.+): methods/(.+)\.md$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    names = [name for family in FAMILIES for name in list_methods() if METHODS[name].family == family]
+    assert entries == [(name, anchor(name)) for name in names], "list it in mkdocs.yml"
 
 
 def test_the_costs_on_the_pages_are_those_of_the_defaults():

@@ -114,6 +114,9 @@ class MethodsAnswer(BaseModel):
     """Answer of GET /methods."""
 
     methods: list[MethodAnswer]
+    model: str = Field(
+        description="Model that the default and the costs are of: the named one, or the service's default."
+    )
     default: str = Field(description="Method for requests that do not name one.")
     recommended: str = Field(description="Method that the web page starts with.")
     deadline: float = Field(description="Seconds that a request may take.")

@@ -12,7 +12,7 @@ UNDERWAY = re.compile(r"^\d+%, .* left$")
 
 
 def card(page, name):
-    return page.locator(".card", has=page.get_by_role("heading", name=name, exact=True))
+    return page.locator(".card", has=page.get_by_role("button", name=f"Open {name}", exact=True))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import requests
 from playwright.sync_api import expect
 
 from tests.app.browsing import accessible, answered, ask, upload
-from tests.app.conftest import opened
+from tests.app.conftest import EXAMPLES, opened
 from tests.waiting import GUARD
 
 LAYER = "blocks.4"
@@ -121,6 +121,33 @@ def test_a_channel_is_switched_off_and_a_sentence_says_what_that_does(inside, ur
     expect(inside.locator(f".tile input[value='{channel}']")).not_to_be_checked()
     expect(inside.locator("#effect-summary")).to_contain_text(sentence)
     assert inside.url.endswith(f"off={channel}")
+
+
+def test_a_channel_is_sought_in_the_other_pictures(page, url):
+    page.goto(f"{url}/?show=inside&inside={LAYER}")
+    page.set_input_files("#image", [EXAMPLES / f"{name}.png" for name in ("cat", "coffee", "rocket")])
+    expect(page.locator("#thumbnails .grade")).to_have_count(3)
+    settled(page)
+    page.locator(".tile button").first.click()
+    dialog = page.get_by_role("dialog")
+    channel = int(re.search(r"\d+", dialog.locator("h2").inner_text())[0])
+    dialog.get_by_role("button", name="Find it in 2 other pictures").click()
+    rows = dialog.locator(".elsewhere button")
+    expect(rows).to_have_count(2)
+    peaks = {}
+    for name in ("coffee", "rocket"):
+        answer = ask(url, "/hooks/capture", EXAMPLES / f"{name}.png", layer=LAYER, format="npz")
+        with np.load(io.BytesIO(answer.content)) as arrays:
+            peaks[f"{name}.png"] = np.abs(arrays[f"{LAYER}/output/0"][0, channel]).max()
+    found = [text.split() for text in rows.all_inner_texts()]
+    assert [name for _, name in found] == sorted(peaks, key=peaks.get, reverse=True)
+    assert [float(value.strip("−")) for value, _ in found] == pytest.approx(
+        sorted(peaks.values(), reverse=True), rel=5e-3
+    )
+    accessible(page)
+    rows.first.click()
+    expect(dialog).to_have_count(0)
+    expect(page.locator("#thumbnails [aria-selected=true]")).to_have_attribute("title", found[0][1])
 
 
 @pytest.mark.slow

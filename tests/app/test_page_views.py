@@ -56,23 +56,6 @@ def test_methods_are_compared_side_by_side(page, url):
 
 
 @pytest.mark.slow
-def test_up_to_six_methods_are_compared_and_kept_in_the_address(page, url):
-    example(page, url, "&show=compare&compare=gradcam&compare=hirescam")
-    compared(page, 2)
-    for count, name in enumerate(["fem", "eigencam", "xgradcam", "refinecam"], start=3):
-        page.select_option("#compare-add", name)
-        compared(page, count)
-    expect(page.locator("#compare-add")).to_be_disabled()
-    page.get_by_role("button", name="Remove hirescam").click()
-    compared(page, 5)
-    assert page.url.endswith("compare=gradcam&compare=fem&compare=eigencam&compare=xgradcam&compare=refinecam")
-    page.get_by_role("button", name="Open fem").click()
-    answered(page)
-    expect(page.locator("#method")).to_have_value("fem")
-    expect(page.locator("#panel-explain")).to_be_visible()
-
-
-@pytest.mark.slow
 def test_layers_are_compared(tab, url):
     example(tab, url, "&show=compare&by=layer")
     expect(tab.locator(".card h3")).to_have_text(["blocks.1", "blocks.2", "blocks.4", "bn2"])

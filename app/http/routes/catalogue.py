@@ -69,6 +69,7 @@ def methods() -> Response:
     return json_response(
         MethodsAnswer(
             methods=[describe_method(METHODS[name], model) for name in list_methods()],
+            model=model or service().settings.default_model,
             default=service().default_method(model),
             recommended=service().recommended_method(model),
             deadline=service().settings.deadline,

@@ -2,7 +2,7 @@
 
 import { post } from "./api.js";
 import { layersOf } from "./layers.js";
-import { modelName } from "./models.js";
+import { modelName } from "./question.js";
 import { state, subject } from "./state.js";
 import { readTensors } from "./tensors.js";
 
@@ -11,7 +11,7 @@ let kept = null; // {key, stop, answer}: the last capture
 /** The layer whose feature maps are shown: the chosen one, or the model's default. */
 export async function currentLayer() {
   if (state.inside) return state.inside;
-  const layer = (await layersOf(await modelName())).find((candidate) => candidate.default);
+  const layer = (await layersOf(modelName())).find((candidate) => candidate.default);
   if (!layer) throw new Error("This model has no default layer; choose one.");
   return layer.path;
 }
@@ -35,14 +35,29 @@ export function activationsOf(layer) {
   return kept.answer;
 }
 
+/** The feature maps of a layer for another picture, in the order of the channels: {maps, size}. */
+export async function channelsOf(file, layer, signal) {
+  const fields = [["model", modelName()], ["layer", layer], ["kind", "output"], ["format", "safetensors"]];
+  const answer = await post("/hooks/capture", file, fields, { signal });
+  const { channels, size } = unranked(readTensors(await answer.arrayBuffer())[`${layer}/output/0`]);
+  return { maps: channels.map(({ map }) => map), size };
+}
+
 async function capture(key, layer, fields, signal) {
   const answer = await post("/hooks/capture", state.picture.file, fields, { signal });
   const tensors = readTensors(await answer.arrayBuffer());
   return { key, layer, ...ranked(tensors[`${layer}/output/0`], tensors[`${layer}/grad_output/0`]) };
 }
 
-/** Channels of a tensor by their effect on the class, the largest first: the sum of output times gradient. */
+/** Channels of a tensor by their effect on the class, the largest first. */
 function ranked(output, gradient) {
+  const { channels, size } = unranked(output, gradient);
+  channels.sort((left, right) => Math.abs(right.effect) - Math.abs(left.effect));
+  return { channels, size };
+}
+
+/** Channels of a tensor with their effect on the class: the sum of output times gradient. */
+function unranked(output, gradient) {
   const [, first, second, last] = output?.shape ?? [];
   if (output?.shape.length !== 4) throw new Error("This layer has no grid of features; choose another one.");
   const inside = first === second && last !== second; // channels come last, as in a Swin transformer
@@ -55,6 +70,5 @@ function ranked(output, gradient) {
     if (gradient) map.forEach((value, cell) => (effect += value * gradient.values[at(channel, cell)]));
     return { channel, effect, map };
   });
-  channels.sort((left, right) => Math.abs(right.effect) - Math.abs(left.effect));
   return { channels, size: [height, width] };
 }

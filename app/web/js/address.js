@@ -5,7 +5,7 @@ import { learn } from "./question.js";
 import { DEFAULTS, asTarget, change, onChange, state } from "./state.js";
 
 const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside", "reference", "mark", "look"];
-const LISTS = ["layer", "compare"];
+const LISTS = ["layer", "compare", "models", "classes"];
 const CLASSES = ["target", "against"];
 const OURS = ["image", "format", "view", "values", "top"]; // HTTP options that the page sets itself
 const STEPS = ["picture", "second", "show", "model", "method", "target", "against", "layer", "mark"]; // Back undoes a change of these
@@ -58,10 +58,10 @@ function addressOf(from) {
 
 /** The address of the current view, without the choices of the others. */
 export function link() {
-  const { by, compare, inside, mark, off, reference } = DEFAULTS;
+  const { by, classes, compare, inside, mark, models, off, reference } = DEFAULTS;
   const others = {
     ...(state.show !== "explain" && { mark }),
-    ...(state.show !== "compare" && { by, compare }),
+    ...(state.show !== "compare" && { by, classes, compare, models }),
     ...(state.show !== "inside" && { inside, off }),
     ...(state.show !== "likeness" && { reference }),
   };

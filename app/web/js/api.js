@@ -43,6 +43,9 @@ export function catalogue(path, { anew = false } = {}) {
 
 export const modelPath = (name) => `/models/${name.split("/").map(encodeURIComponent).join("/")}`;
 
+/** Requests of one kind that run at a time. */
+export const AT_ONCE = 2;
+
 /** Posts a picture. `fields` are pairs of names and values, also files; a repeated name is a list. */
 export function post(path, picture, fields, { signal, accept } = {}) {
   const body = new FormData();

@@ -1,7 +1,8 @@
-// One of the compared maps: it is requested, shows previews, and can be cancelled and requested again.
+// A cell of the grid: a map that waits for its turn, is requested, shows previews, and can be cancelled and requested again.
 
 import { explain } from "./api.js";
 import { make } from "./dom.js";
+import { valueAt } from "./maps.js";
 import { Overlay } from "./overlay.js";
 import { problemBox } from "./problems.js";
 import { badge } from "./proof.js";
@@ -11,56 +12,76 @@ import { duration, progress, reading } from "./words.js";
 
 export class Card {
   heatmap = null; // once it has arrived
-  isToBeAsked = false; // it failed, or was stopped when its view was left
-  value = make("output", { class: "value" });
+  phase = "waiting"; // or running, done, failed or cancelled
   overlay = new Overlay();
   #asking = null;
-  #facts = make("p", { class: "facts" });
+  #facts = make("p", { class: "facts", textContent: "Waiting…" });
+  #value = make("output", { class: "value" });
+  #mark = make("span", { class: "mark", "aria-hidden": "true", hidden: true });
   #bar = make("progress");
   #again = make("button", { class: "link", textContent: "Run again", hidden: true });
+  #opener = make("button", { class: "link" });
   #fields;
+  #model;
   #picture = state.picture;
+  #answer = null;
   #tell;
 
-  /** `fields` are those of the request, `open()` shows the map alone, and `tell()` is called after each change. */
-  constructor(name, fields, { open, tell }) {
-    this.name = name;
+  /** `fields` are those of the request; `open()` makes it the question of the page, and `tell()` is called after each change. */
+  constructor(fields, { open, tell }) {
     this.#fields = fields;
+    this.#model = new Map(fields).get("model");
     this.#tell = tell;
     this.overlay.showPicture(this.#picture);
-    this.#bar.setAttribute("aria-label", `Progress of ${name}`);
-    this.#again.setAttribute("aria-label", `Run ${name} again`);
-    const opener = make("button", { class: "quiet", textContent: "Open", "aria-label": `Open ${name}`, on: { click: open } });
+    this.#opener.addEventListener("click", open);
+    let isTouch = false; // which reads the map
+    this.overlay.element.addEventListener("pointerdown", ({ pointerType }) => (isTouch = pointerType === "touch"));
+    this.overlay.element.addEventListener("click", () => isTouch || open());
     this.#again.addEventListener("click", () => {
-      opener.focus(); // this button disappears
-      this.#run();
+      this.#opener.focus(); // this button disappears
+      this.#again.hidden = true;
+      this.#wait();
       tell();
     });
+    this.overlay.element.append(this.#mark);
     this.element = make(
       "article",
       { class: "card" },
       this.overlay.element,
-      make("header", {}, make("h3", { textContent: name }), opener),
-      make("div", { class: "line" }, this.#facts, this.#again, this.value),
+      make("h3", {}, this.#opener),
+      make("div", { class: "line" }, this.#facts, this.#again, this.#value),
     );
-    this.#run();
   }
 
-  get isRunning() {
-    return this.#asking !== null;
+  get name() {
+    return this.#opener.textContent;
   }
 
-  /** Stops the request, because the view was left. */
+  set name(name) {
+    if (name === this.name) return;
+    this.#opener.textContent = name;
+    this.#opener.setAttribute("aria-label", `Open ${name}`);
+    this.#again.setAttribute("aria-label", `Run ${name} again`);
+    this.#bar.setAttribute("aria-label", `Progress of ${name}`);
+    if (this.phase === "done") this.#describe();
+  }
+
+  get isUnderway() {
+    return this.phase === "running" || this.phase === "waiting";
+  }
+
+  /** Lets the map wait again, because its view was left. */
   stop() {
-    if (!this.isRunning) return;
+    if (this.phase !== "running") return;
     this.#end();
-    this.isToBeAsked = true;
+    this.#wait();
   }
 
-  /** Cancels the request and shows that; returns whether there was one. */
+  /** Cancels the map and shows that; returns whether it was under way. */
   cancel() {
-    if (!this.isRunning) return false;
+    if (!this.isUnderway) return false;
     this.#end();
+    this.phase = "cancelled";
     this.#facts.textContent = "Cancelled.";
     this.#again.hidden = false;
     return true;
@@ -70,17 +91,33 @@ export class Card {
     this.#again.focus();
   }
 
+  /** Marks a pixel of an upload of this shape and shows the map's value there, or neither; returns the value as text. */
+  read(pixel, [height, width] = []) {
+    this.#mark.hidden = !pixel || this.overlay.isSheet;
+    if (pixel) {
+      this.#mark.style.left = `${((pixel[0] + 0.5) / width) * 100}%`;
+      this.#mark.style.top = `${((pixel[1] + 0.5) / height) * 100}%`;
+    }
+    this.#value.textContent = pixel && this.heatmap ? valueAt(this.heatmap, ...pixel).toFixed(3) : "";
+    return this.#value.textContent;
+  }
+
+  #wait() {
+    this.phase = "waiting";
+    this.#facts.textContent = "Waiting…";
+  }
+
   #end() {
-    this.#asking.abort();
+    this.#asking?.abort();
     this.#asking = null;
     this.#bar.remove();
     this.overlay.dropPreview();
   }
 
-  async #run() {
+  async run() {
     const mine = new AbortController();
     this.#asking = mine;
-    this.#again.hidden = true;
+    this.phase = "running";
     this.#facts.textContent = "Working…";
     this.#bar.removeAttribute("value");
     this.element.append(this.#bar);
@@ -97,7 +134,7 @@ export class Card {
       if (this.#asking === mine) await this.#show(answer);
     } catch (error) {
       if (this.#asking !== mine) return;
-      this.isToBeAsked = true;
+      this.phase = "failed";
       this.overlay.dropPreview();
       this.#facts.replaceWith(problemBox(error));
     } finally {
@@ -109,13 +146,22 @@ export class Card {
     }
   }
 
-  async #show({ explanations: [first], timings_ms: timings }) {
-    await this.overlay.showMap(first);
-    this.heatmap = first.heatmap;
-    this.overlay.describe(`Heatmap of ${this.name} for ${first.target.label}`);
-    const rather = first.against ? ` rather than ${first.against.label}` : "";
-    const blank = first.diagnostics.some((diagnostic) => diagnostic.code === "blank-map") ? ", blank" : "";
-    const facts = `${first.target.label}${rather} ${reading(first.target)} · ${duration(timings.explain)}${blank} `;
-    this.#facts.replaceChildren(facts, ...(first.proof ? [badge(first.proof)] : []));
+  async #show(answer) {
+    await this.overlay.showMap(answer.explanations[0]);
+    this.phase = "done";
+    this.heatmap = answer.explanations[0].heatmap;
+    this.#answer = answer;
+    this.#describe();
+  }
+
+  /** Says what the name does not: class, model and duration, and how far the map can be relied on. */
+  #describe() {
+    const { explanations: [{ target, against, diagnostics, proof }], method, timings_ms: timings } = this.#answer;
+    this.overlay.describe(`Heatmap of ${method.name} for ${target.label}, by ${this.#model}`);
+    const rather = against ? ` rather than ${against.label}` : "";
+    const blank = diagnostics.some(({ code }) => code === "blank-map") ? ", blank" : "";
+    const model = this.name.endsWith(` ${this.#model}`) ? "" : ` · ${this.#model}`;
+    const facts = `${target.label}${rather} ${reading(target)}${model} · ${duration(timings.explain)}${blank} `;
+    this.#facts.replaceChildren(facts, ...(proof ? [badge(proof)] : []));
   }
 }

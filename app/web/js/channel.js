@@ -3,6 +3,7 @@
 import { activationsOf } from "./activations.js";
 import { openDialog } from "./dialog.js";
 import { make } from "./dom.js";
+import { Elsewhere } from "./elsewhere.js";
 import { drawWhole, strongest } from "./featuremap.js";
 import { classesWithout, intervene, sentence } from "./intervention.js";
 import { LatestRequest } from "./latest.js";
@@ -33,6 +34,7 @@ class Viewer {
   #places = make("ol", { class: "strongest", "aria-label": "Strongest places" });
   #effect = make("p", { class: "help" });
   #switch = make("button", { class: "quiet", on: { click: () => this.#toggle() } });
+  #elsewhere = null;
 
   constructor(layer, size, entries, order) {
     [this.#layer, this.#size, this.#entries, this.#order] = [layer, size, entries, order];
@@ -43,11 +45,15 @@ class Viewer {
 
   open(channel) {
     const step = (by, text, name) => make("button", { class: "quiet", "aria-label": name, textContent: text, on: { click: () => this.#step(by) } });
-    const body = make("div", { class: "body channel" }, this.#canvas, this.#sentence, this.#places, this.#effect);
+    this.#elsewhere = new Elsewhere(this.#layer, () => dialog.close());
+    const body = make("div", { class: "body channel" }, this.#canvas, this.#sentence, this.#places, this.#effect, this.#elsewhere.element);
     const steps = this.#order.length > 1 ? [step(-1, "←", "Previous channel"), step(1, "→", "Next channel")] : [];
     const dialog = openDialog(this.#title, body, make("footer", {}, ...steps, this.#switch));
     dialog.addEventListener("keydown", (event) => STEPS[event.key] && this.#step(STEPS[event.key]));
-    dialog.addEventListener("close", () => this.#request.stop());
+    dialog.addEventListener("close", () => {
+      this.#request.stop();
+      this.#elsewhere.stop();
+    });
     this.#show(channel);
   }
 
@@ -66,6 +72,7 @@ class Viewer {
     this.#places.replaceChildren(...places.map(placeItem));
     if (!places.length) this.#places.replaceChildren(make("li", { textContent: "It is zero everywhere in this picture." }));
     this.#effect.textContent = `Estimated contribution to ${explanation().target.label}: ${signed(effect)}.`;
+    this.#elsewhere.show(channel);
     this.#showSwitch();
     this.#ask();
   }

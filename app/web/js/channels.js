@@ -8,7 +8,7 @@ import { drawSeen } from "./featuremap.js";
 import { intervene, named, sentence, without } from "./intervention.js";
 import { LatestRequest } from "./latest.js";
 import { chooseLayers } from "./layers.js";
-import { modelName } from "./models.js";
+import { modelName } from "./question.js";
 import { movedBy, movedTrack } from "./moved.js";
 import { problemBox, showProblem } from "./problems.js";
 import { change, explanation, state } from "./state.js";
@@ -41,7 +41,7 @@ export function prepareChannels() {
 }
 
 async function choose() {
-  const chosen = await chooseLayers({ model: await modelName(), title: "Feature maps of", chosen: state.inside ? [state.inside] : [], most: 1 });
+  const chosen = await chooseLayers({ model: modelName(), title: "Feature maps of", chosen: state.inside ? [state.inside] : [], most: 1 });
   if (chosen?.length && chosen[0] !== captured?.layer) change({ inside: chosen[0], off: [] });
 }
 

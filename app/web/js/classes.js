@@ -149,7 +149,7 @@ const isBox = (prediction) => prediction.number !== undefined;
 const classOf = (prediction) => (isBox(prediction) ? prediction.label : prediction.index);
 
 /** How a request names a class, a box, or what makes a value larger or smaller. */
-function named(prediction, direction) {
+export function named(prediction, direction) {
   if (isValue(prediction)) return `output:${prediction.index}:${direction}`;
   return prediction.number === null ? split(askedTarget()).place : identity(prediction);
 }

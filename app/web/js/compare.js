@@ -1,59 +1,56 @@
-// Methods or layers side by side: their maps, their durations, and the agreement of each pair.
+// The grid: maps of one picture by models, methods or layers, and classes, with one pointer over all of them.
 
+import { showAgreement } from "./agreement.js";
+import { AT_ONCE } from "./api.js";
 import { Card } from "./card.js";
-import { announce, byId, make } from "./dom.js";
+import { choicesOf, columnsOf, MOST, prepareChoices, showChoices } from "./choices.js";
+import { announce, byId, isTouched } from "./dom.js";
 import { PATIENCE } from "./explain.js";
-import { chooseLayers, layersOf } from "./layers.js";
-import { rankCorrelation, valueAt } from "./maps.js";
-import { modelName } from "./models.js";
-import { problemBox, showProblem } from "./problems.js";
-import { methodNamed, question } from "./question.js";
-import { methodGroups } from "./settings.js";
-import { change, methodName, onChange, redraws, state } from "./state.js";
+import { layersOf } from "./layers.js";
+import { pixelBeside } from "./overlay.js";
+import { problemBox } from "./problems.js";
+import { learn, methodNamed, modelName, question } from "./question.js";
+import { askedTarget, change, explained, methodName, onChange, redraws, state } from "./state.js";
 
-const MOST = 6;
 const USUAL = ["gradcam", "layercam", "saliency"];
 
 /** Cards by their requests; cards whose request stays the same are kept. */
 let cards = new Map();
 let filling = null; // the mode and model whose defaults are being determined
-let listed = null; // the contents of the chips
 let waiting = null;
+let point = null; // the pixel that the keyboard reads
 
 export function prepareCompare() {
-  for (const by of ["method", "layer"]) {
-    byId(`by-${by}`).addEventListener("change", () => change({ by, compare: [] }));
-  }
-  const add = byId("compare-add");
-  add.addEventListener("change", () => {
-    if (add.value) change({ compare: [...state.compare, add.value] });
-  });
-  byId("compare-layers").addEventListener("click", () => choose().catch(showProblem));
+  prepareChoices();
   byId("compare-cancel").addEventListener("click", cancel);
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && runs() && !document.querySelector("dialog")) cancel();
+    if (event.key === "Escape" && state.show === "compare" && isUnderway() && !document.querySelector("dialog")) cancel();
   });
+  const reader = byId("compare-pixel");
+  reader.addEventListener("focus", () => readAll((point ??= middle())));
+  reader.addEventListener("blur", () => readAll((point = null)));
+  reader.addEventListener("keydown", (event) => {
+    const pixel = point && pixelBeside(point, event, shape());
+    if (pixel) readAll((point = pixel));
+  });
+  readAll(null);
   onChange((patch) => {
     if (redraws(patch)) for (const card of cards.values()) card.overlay.draw();
-    // A hidden view needs no answers, and later requests would wait for them. They are requested again on return.
+    // A hidden view needs no answers, and later requests would wait for them. They are requested on return.
     if (state.show !== "compare") for (const card of cards.values()) card.stop();
-    if ("show" in patch) for (const [key, card] of cards) if (card.isToBeAsked) cards.delete(key);
+    if ("show" in patch) for (const [key, card] of cards) if (card.phase === "failed") cards.delete(key);
     if (state.show === "compare" && state.picture) show();
   });
-}
-
-async function choose() {
-  const model = await modelName();
-  const chosen = await chooseLayers({ model, title: "Layers to compare", chosen: state.compare, most: MOST });
-  if (chosen?.length) change({ compare: chosen });
 }
 
 /** The method whose layers are compared: the chosen one, if it uses layers; the recommended one may need the last. */
 const layered = () => ("layer" in (methodNamed(state.method)?.options ?? {}) ? state.method : "gradcam");
 
+const usualMethods = () => [...new Set([methodName(), ...USUAL])].slice(0, 4);
+
 async function standard() {
-  if (state.by === "method") return [...new Set([methodName(), ...USUAL])].slice(0, 4);
-  const layers = (await layersOf(await modelName())).filter((layer) => layer.cam);
+  if (state.by === "method") return usualMethods();
+  const layers = (await layersOf(modelName())).filter((layer) => layer.cam);
   // The end of each stage: the last of the least nested layers of each resolution.
   const ends = new Map();
   const depth = ({ path }) => path.split(".").length;
@@ -82,76 +79,84 @@ async function fill() {
   }
 }
 
+/** The question of a cell, as the page asks it when the cell is opened. */
+function questionOf({ model, target, name }) {
+  const isMain = model === modelName();
+  const method = state.by === "layer" ? layered() : name;
+  const usual = isMain ? { target: state.target, against: state.against } : { target: elsewhere(state.target), against: elsewhere(state.against) };
+  return {
+    model: isMain ? state.model : model,
+    method,
+    layer: state.by === "layer" ? [name] : isMain ? state.layer : [],
+    options: method === methodName() ? state.options : {},
+    ...(target === null ? usual : { target, against: null }),
+  };
+}
+
+/** A class for another model, which may number its classes otherwise: by its label. */
+const elsewhere = (target) => (typeof target === "number" && askedTarget() === target ? explained().label : target);
+
 function show() {
-  for (const by of ["method", "layer"]) byId(`by-${by}`).checked = state.by === by;
-  const names = state.compare.slice(0, MOST);
-  showControls(names);
+  const choices = choicesOf();
+  const cells = choices.models.flatMap((model) => choices.classes.flatMap((target) => choices.compare.map((name) => ({ model, target, name }))));
   const kept = new Map();
-  for (const name of names) {
-    const asked = state.by === "layer" ? { method: layered(), layer: [name] } : { method: name };
-    if (asked.method !== methodName()) asked.options = {};
-    const fields = question(asked);
+  for (const cell of cells.slice(0, MOST)) {
+    const asked = questionOf(cell);
+    const fields = question({ ...asked, model: cell.model });
     const key = JSON.stringify([state.picture.url, fields]);
-    kept.set(key, cards.get(key) ?? makeCard(name, fields, asked));
+    const card = cards.get(key) ?? makeCard(fields, asked);
+    card.name = nameOf(cell, choices);
+    kept.set(key, card);
   }
   for (const [key, card] of cards) if (!kept.has(key)) card.stop();
   cards = kept;
-  const elements = [...cards.values()].map((card) => card.element);
-  const place = byId("cards");
-  // Elements that stay in place keep the focus.
-  const same = elements.length === place.children.length && elements.every((element, at) => element === place.children[at]);
-  if (!same) place.replaceChildren(...elements);
+  arrange([...cards.values()].map((card) => card.element), columnsOf(choices));
+  showChoices(choices, usualMethods(), state.by === "layer" ? `Maps of ${layered()}.` : "");
   showState();
-  if (!names.length) fill();
+  if (!choices.compare.length) fill();
 }
 
-function showControls(names) {
-  const byMethod = state.by === "method";
-  const shown = JSON.stringify([state.by, layered(), names]);
-  if (shown === listed) return;
-  listed = shown;
-  const add = byId("compare-add");
-  add.hidden = !byMethod;
-  add.disabled = names.length >= MOST;
-  add.replaceChildren(new Option(add.disabled ? `at most ${MOST}` : "Add a method…", ""), ...methodGroups(names));
-  byId("compare-layers").hidden = byMethod;
-  byId("compare-note").textContent = byMethod ? "" : `Maps of ${layered()}.`;
-  byId("chips").replaceChildren(
-    ...names.map((name) => {
-      const remove = make("button", {
-        "aria-label": `Remove ${name}`,
-        textContent: "✕",
-        disabled: names.length === 1,
-        on: { click: () => drop(names, name) },
-      });
-      return make("li", {}, name, remove);
-    }),
-  );
+/** What tells a cell from the others: its method or layer, and its class and its model if there are several. */
+function nameOf({ model, target, name }, { models, classes }) {
+  return [name, ...(classes.length > 1 ? [target] : []), ...(models.length > 1 ? [model] : [])].join("\u00a0· "); // no line begins with a dot
 }
 
-function drop(names, name) {
-  change({ compare: names.filter((other) => other !== name) });
-  const left = [...byId("chips").querySelectorAll("button:enabled")];
-  (left[Math.min(names.indexOf(name), left.length - 1)] ?? byId(state.by === "method" ? "compare-add" : "compare-layers")).focus();
+function arrange(elements, columns) {
+  const place = byId("cards");
+  place.style.setProperty("--columns", columns);
+  place.classList.toggle("rows", elements.length > columns);
+  // Elements that stay in place keep the focus.
+  const isSame = elements.length === place.children.length && elements.every((element, at) => element === place.children[at]);
+  if (!isSame) place.replaceChildren(...elements);
 }
 
-function makeCard(name, fields, asked) {
-  const card = new Card(name, fields, { open: () => change({ ...asked, show: "explain" }), tell: showState });
-  const { overlay } = card;
-  overlay.element.addEventListener("pointermove", (event) => overlay.isReadable && readAll(overlay.pixel(event)));
-  overlay.element.addEventListener("pointerleave", () => readAll(null));
+function makeCard(fields, asked) {
+  const card = new Card(fields, { open: () => open(asked), tell: showState });
+  const { element } = card.overlay;
+  for (const event of ["pointermove", "pointerdown"]) element.addEventListener(event, (at) => shape() && readAll(card.overlay.pixel(at, shape())));
+  element.addEventListener("pointerleave", () => readAll(point));
   return card;
 }
 
-const runs = () => [...cards.values()].some((card) => card.isRunning);
+/** Makes a cell the question of the page. */
+async function open(asked) {
+  const isOther = asked.model !== state.model;
+  if (isOther) await learn(asked.model).catch(() => null); // its own question says what is wrong with it
+  change({ ...asked, ...(isOther && { inside: null, off: [] }), show: "explain" });
+}
 
-/** Updates the agreement and the button that cancels. */
+const isUnderway = () => [...cards.values()].some((card) => card.isUnderway);
+
+/** Starts what has its turn, and updates the agreement and the button that cancels. */
 function showState() {
-  showAgreement();
+  const running = [...cards.values()].filter(({ phase }) => phase === "running").length;
+  const next = [...cards.values()].filter(({ phase }) => phase === "waiting").slice(0, AT_ONCE - running);
+  if (state.show === "compare") for (const card of next) card.run();
+  showAgreement(cards);
   clearTimeout(waiting);
   const button = byId("compare-cancel");
-  if (!runs()) button.hidden = true;
-  else if (button.hidden) waiting = setTimeout(() => (button.hidden = !runs()), PATIENCE);
+  if (!isUnderway()) button.hidden = true;
+  else if (button.hidden) waiting = setTimeout(() => (button.hidden = !isUnderway()), PATIENCE);
 }
 
 function cancel() {
@@ -161,37 +166,20 @@ function cancel() {
   showState();
 }
 
-/** Shows the value of every map at one pixel. */
+/** Height and width of the upload, which all maps cover; undefined before the first one. */
+const shape = () => [...cards.values()].find(({ heatmap }) => heatmap)?.heatmap.shape;
+
+function middle() {
+  const [height, width] = shape() ?? [];
+  return height ? [Math.floor(width / 2), Math.floor(height / 2)] : null;
+}
+
+/** Marks one pixel in all cells, and shows the value of each map there. */
 function readAll(pixel) {
-  for (const { heatmap, value } of cards.values()) {
-    value.textContent = pixel && heatmap ? valueAt(heatmap, ...pixel).toFixed(3) : "";
-  }
-  byId("compare-pixel").textContent = pixel ? `x ${pixel[0]}, y ${pixel[1]}` : "";
-}
-
-const known = new Map();
-
-function agreement(first, second) {
-  const key = `${first.key}${second.key}`;
-  if (!known.has(key)) known.set(key, rankCorrelation(first.card.heatmap.map, second.card.heatmap.map));
-  return known.get(key);
-}
-
-function showAgreement() {
-  const done = [...cards].filter(([, card]) => card.heatmap).map(([key, card]) => ({ key, card }));
-  byId("agreement").hidden = done.length < 2;
-  if (done.length < 2) return;
-  const head = make("tr", {}, make("td"), ...done.map(({ card }) => make("th", { scope: "col", textContent: card.name })));
-  const rows = done.map((first) =>
-    make("tr", {}, make("th", { scope: "row", textContent: first.card.name }), ...done.map((second) => cell(first, second))),
-  );
-  byId("agreement-table").replaceChildren(make("thead", {}, head), make("tbody", {}, ...rows));
-}
-
-function cell(first, second) {
-  if (first === second) return make("td", { class: "same", textContent: "–" });
-  const value = agreement(...[first, second].sort((left, right) => (left.key < right.key ? -1 : 1)));
-  const element = make("td", { textContent: value === null ? "n/a" : value.toFixed(2).replace(/^-(?=.*[1-9])/, "−").replace("-", "") });
-  element.style.setProperty("--strength", `${Math.round(Math.max(0, value ?? 0) * 45)}%`);
-  return element;
+  const values = [...cards.values()].map((card) => [card.name, card.read(pixel, shape())]).filter(([, value]) => value);
+  const reader = byId("compare-pixel");
+  const place = pixel && `x ${pixel[0]}, y ${pixel[1]}`;
+  reader.textContent = place ?? `${isTouched() ? "Touch" : "Point at"} a map to read all of them.`;
+  reader.setAttribute("aria-valuetext", place ? `${place}: ${values.map((pair) => pair.join(" ")).join(", ")}` : "no pixel");
+  reader.setAttribute("aria-valuenow", place ? Math.round((100 * pixel[0]) / shape()[1]) : 0);
 }

@@ -37,12 +37,12 @@ export async function drawSeen(canvas, map, size) {
   context.drawImage(small, 0, 0, width, height);
 }
 
-/** Draws the picture with a feature map over it, on a canvas of the picture's proportions, and outlines places. */
-export async function drawWhole(canvas, map, size, places) {
-  const [small, picture] = [await cellsOf(map, size), await decoded(state.picture.url)];
+/** Draws a picture with a feature map over it, on a canvas of its proportions, and outlines places. */
+export async function drawWhole(canvas, map, size, places, { url = state.picture.url, seen = seenPart() } = {}) {
+  const [small, picture] = [await cellsOf(map, size), await decoded(url)];
   const context = canvas.getContext("2d");
   const { width, height } = canvas;
-  const { shape, box } = seenPart();
+  const { shape, box } = seen;
   const scale = width / shape[1];
   const [left, top, right, bottom] = box.map((edge) => edge * scale);
   context.imageSmoothingQuality = "high";
@@ -63,6 +63,7 @@ export async function drawWhole(canvas, map, size, places) {
       Object.assign(context, { strokeStyle: colour, lineWidth: line });
       context.strokeRect(x, y, end - x, low - y);
     }
+    if (places.length === 1) return;
     const [across, down] = [Math.max(0, x - 21), Math.max(0, y - 23)]; // beside the place, which it does not hide
     context.fillStyle = "#000";
     context.fillRect(across, down, 20, 22);
@@ -72,15 +73,15 @@ export async function drawWhole(canvas, map, size, places) {
 }
 
 /** The box of a cell in pixels of the upload. */
-export function boxOf(cell, [rows, columns]) {
-  const [left, top, right, bottom] = seenPart().box;
+export function boxOf(cell, [rows, columns], { box } = seenPart()) {
+  const [left, top, right, bottom] = box;
   const [across, down] = [(right - left) / columns, (bottom - top) / rows];
   const [column, row] = [cell % columns, Math.floor(cell / columns)];
   return [left + column * across, top + row * down, left + (column + 1) * across, top + (row + 1) * down];
 }
 
 /** The strongest places of a map, which do not touch each other: {value, box}. */
-export function strongest(map, size) {
+export function strongest(map, size, seen = seenPart()) {
   const columns = size[1];
   const far = (one, other) => Math.max(Math.abs((one % columns) - (other % columns)), Math.abs(Math.floor(one / columns) - Math.floor(other / columns))) > 1;
   const order = Array.from(map.keys()).sort((left, right) => Math.abs(map[right]) - Math.abs(map[left]));
@@ -89,5 +90,5 @@ export function strongest(map, size) {
     if (chosen.length === PLACES || !map[cell]) break;
     if (chosen.every((other) => far(cell, other))) chosen.push(cell);
   }
-  return chosen.map((cell) => ({ value: map[cell], box: boxOf(cell, size) }));
+  return chosen.map((cell) => ({ value: map[cell], box: boxOf(cell, size, seen) }));
 }

@@ -7,7 +7,7 @@ import { boxOf, drawSeen } from "./featuremap.js";
 import { LatestRequest } from "./latest.js";
 import { chooseLayers } from "./layers.js";
 import { marked } from "./marking.js";
-import { modelName } from "./models.js";
+import { modelName } from "./question.js";
 import { visit } from "./network.js";
 import { showProblem } from "./problems.js";
 import { kind } from "./scene.js";
@@ -42,7 +42,7 @@ function look(pixel) {
 }
 
 async function choose() {
-  const [path] = (await chooseLayers({ model: await modelName(), title: "Layer", chosen: [await currentLayer()], most: 1 })) ?? [];
+  const [path] = (await chooseLayers({ model: modelName(), title: "Layer", chosen: [await currentLayer()], most: 1 })) ?? [];
   if (path) visit(path);
 }
 

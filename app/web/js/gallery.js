@@ -1,6 +1,6 @@
 // The pictures of this visit: those opened one after another, and those added together, which are explained a few at a time.
 
-import { post } from "./api.js";
+import { AT_ONCE, post } from "./api.js";
 import { announce } from "./dom.js";
 import { show } from "./picture.js";
 import { showProblem } from "./problems.js";
@@ -12,7 +12,6 @@ import { isSame, truthOf } from "./truth.js";
 import { isUnsure, reading } from "./words.js";
 
 const MOST = 500; // pictures
-const AT_ONCE = 2; // requests, with that of the picture that is shown
 
 let pictures = [];
 let dropped = 0; // pictures that were too many
@@ -39,6 +38,9 @@ const subject = () => JSON.stringify(question({ ...FREE, colormap: null, scale: 
 
 /** Whether a picture was explained by another model or method than the chosen one. */
 export const isOutdated = ({ result }) => Boolean(result) && result.subject !== subject();
+
+/** The other pictures that the chosen model and method explained. */
+export const alike = () => pictures.filter((picture) => picture !== current() && picture.result && !isOutdated(picture));
 
 export const isWaiting = ({ result, failure }) => !result && !failure;
 
@@ -160,6 +162,7 @@ function keepAnswer() {
 function next() {
   const shown = current();
   const isShownWaiting = shown && isWaiting(shown) && !state.answer;
+  // The request about the picture that is shown counts too.
   let busy = pictures.filter(({ asking }) => asking).length + (isShownWaiting ? 1 : 0);
   for (const picture of pictures) {
     if (busy >= AT_ONCE) return;
@@ -199,7 +202,7 @@ function fail(picture, error) {
 
 /** Keeps what an answer says about a picture, without its maps. */
 async function finish(picture, answer, about) {
-  const [{ target, proof, overlay }] = answer.explanations;
+  const [{ target, proof, overlay, heatmap: { shape, box } }] = answer.explanations;
   const truth = await truthOf(picture.path, answer.model.name);
   const { label, probability } = target;
   Object.assign(picture, {
@@ -207,6 +210,7 @@ async function finish(picture, answer, about) {
     result: {
       subject: about,
       label,
+      seen: { shape, box },
       reading: reading(target),
       proof,
       truth,

@@ -48,17 +48,19 @@ export function valueAt(heatmap, x, y) {
   return Math.min(1, Math.max(heatmap.signed ? -1 : 0, value / largest));
 }
 
-/** Resizes rows bilinearly to a finer grid. */
-export function resized(rows, height, width) {
-  if (rows.length === height && rows[0].length === width) return rows.flat();
-  const places = (size, cells) =>
+const WHOLE = [0, 0, 1, 1];
+
+/** Resizes a part of rows bilinearly to a finer grid; `part` is left, top, right, bottom as shares. */
+export function resized(rows, height, width, [left, top, right, bottom] = WHOLE) {
+  if (rows.length === height && rows[0].length === width && String([left, top, right, bottom]) === String(WHOLE)) return rows.flat();
+  const places = (size, cells, from, to) =>
     Array.from({ length: size }, (_, place) => {
-      const centre = Math.max(0, ((place + 0.5) * cells) / size - 0.5);
+      const centre = Math.max(0, (from + ((place + 0.5) * (to - from)) / size) * cells - 0.5);
       const low = Math.floor(centre);
       return [low, Math.min(low + 1, cells - 1), centre - low];
     });
-  const across = places(width, rows[0].length);
-  return places(height, rows.length).flatMap(([upper, lower, down]) =>
+  const across = places(width, rows[0].length, left, right);
+  return places(height, rows.length, top, bottom).flatMap(([upper, lower, down]) =>
     across.map(([left, right, share]) => {
       const above = rows[upper][left] * (1 - share) + rows[upper][right] * share;
       const below = rows[lower][left] * (1 - share) + rows[lower][right] * share;
@@ -78,13 +80,32 @@ function ranks(values) {
   return result;
 }
 
-/** Spearman's rank correlation of two maps, rows of numbers, over the finer grid; null if one is constant. */
+const ranked = new WeakMap(); // of heatmaps, the ranks by their grid and part: sorting takes longest
+
+/** Ranks of a heatmap's values over a part of the upload, on a grid. */
+function ranksOf(heatmap, [height, width], [left, top, right, bottom]) {
+  const [start, upper, stop, lower] = heatmap.box;
+  const shares = [(left - start) / (stop - start), (top - upper) / (lower - upper), (right - start) / (stop - start), (bottom - upper) / (lower - upper)];
+  const key = String([height, width, ...shares]);
+  if (!ranked.has(heatmap)) ranked.set(heatmap, new Map());
+  const kept = ranked.get(heatmap);
+  if (!kept.has(key)) kept.set(key, ranks(resized(heatmap.map, height, width, shares)));
+  return kept.get(key);
+}
+
+/**
+ * Spearman's rank correlation of two heatmaps, on the finer of their grids, over what both models see; null if one is
+ * constant or they see nothing in common.
+ */
 export function rankCorrelation(first, second) {
-  const constant = (rows) => rows.every((row) => row.every((value) => value === rows[0][0]));
+  const constant = ({ map }) => map.every((row) => row.every((value) => value === map[0][0]));
   if (constant(first) || constant(second)) return null; // resizing would round it to nearly constant
-  const cells = (rows) => rows.length * rows[0].length;
-  const finest = cells(first) >= cells(second) ? first : second;
-  const [one, other] = [first, second].map((rows) => ranks(resized(rows, finest.length, finest[0].length)));
+  const part = first.box.map((edge, side) => (side < 2 ? Math.max(edge, second.box[side]) : Math.min(edge, second.box[side])));
+  if (part[0] >= part[2] || part[1] >= part[3]) return null;
+  const grid = ({ map }) => [map.length, map[0].length];
+  const cells = ([height, width]) => height * width;
+  const finest = cells(grid(first)) >= cells(grid(second)) ? grid(first) : grid(second);
+  const [one, other] = [first, second].map((heatmap) => ranksOf(heatmap, finest, part));
   const mean = (one.length + 1) / 2;
   let product = 0;
   let squares = 0;

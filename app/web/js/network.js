@@ -3,7 +3,7 @@
 import { currentLayer } from "./activations.js";
 import { byId, make } from "./dom.js";
 import { layersOf, layerTree, shape } from "./layers.js";
-import { modelName } from "./models.js";
+import { modelName } from "./question.js";
 import { change, state } from "./state.js";
 
 let shown = null; // the model whose tree is shown
@@ -15,7 +15,7 @@ export function visit(path) {
 
 /** Shows the tree, and where in it the current layer is; a model without layers has none. */
 export async function showNetwork() {
-  const model = await modelName();
+  const model = modelName();
   const [layers, current] = [await layersOf(model), await currentLayer()];
   if (shown !== model) {
     shown = model;

@@ -1,6 +1,6 @@
 // A heatmap over its picture: the picture is below, and the map is drawn on a canvas with the chosen opacity.
 
-import { make } from "./dom.js";
+import { arrow, make } from "./dom.js";
 import { drawLook } from "./looks.js";
 import { seen } from "./maps.js";
 import { state } from "./state.js";
@@ -121,6 +121,16 @@ export class Overlay {
     context.drawImage(map, 0, 0);
     return new Promise((done) => canvas.toBlob(done, "image/png"));
   }
+}
+
+/** The pixel that an arrow key leads to, with Shift the next one; null for other keys. `shape` is that of the upload. */
+export function pixelBeside([x, y], event, [height, width]) {
+  const direction = arrow(event);
+  if (!direction) return null;
+  event.preventDefault();
+  const step = event.shiftKey ? 1 : Math.max(1, Math.round(width / 40));
+  const within = (value, size) => Math.min(size - 1, Math.max(0, value));
+  return [within(x + direction[0] * step, width), within(y + direction[1] * step, height)];
 }
 
 export async function decoded(source) {

@@ -33,7 +33,7 @@ export async function show(source, example = null) {
       return;
     }
     // Classes, channels and marks of a link are about the first picture.
-    const fresh = state.picture ? { target: null, against: null, off: [], mark: null } : {};
+    const fresh = state.picture ? { target: null, against: null, classes: [], off: [], mark: null } : {};
     change({ ...fresh, answer: null, example, picture });
   } catch (error) {
     if (mine === turn) throw error;

@@ -5,14 +5,19 @@ import { learnMethod, recommendedFor, state } from "./state.js";
 
 const methods = new Map();
 let deadline = Infinity;
+let standard = null; // the service's default model
 
 /** Stores the methods of the catalogue with their costs for a model, and the one that the page starts with for it. */
 export async function learn(model, { anew = false } = {}) {
   const answer = await catalogue(model ? `/methods?model=${encodeURIComponent(model)}` : "/methods", { anew });
   for (const method of answer.methods) methods.set(method.name, method);
   deadline = answer.deadline;
+  if (!model) standard = answer.model;
   learnMethod(model, answer.recommended);
 }
+
+/** The name of the model: the chosen one, or the service's default. */
+export const modelName = () => state.model ?? standard;
 
 /** Seconds that a request may take. */
 export const limit = () => deadline;

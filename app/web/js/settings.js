@@ -5,10 +5,9 @@ import { coloursOf, gradient } from "./colours.js";
 import { costInWords, costOf, nameWithCost } from "./cost.js";
 import { byId, make } from "./dom.js";
 import { chooseLayers } from "./layers.js";
-import { modelName } from "./models.js";
 import { keptOptions } from "./options.js";
 import { showProblem } from "./problems.js";
-import { allMethods, learn, limit, methodNamed, usualScale } from "./question.js";
+import { allMethods, learn, limit, methodNamed, modelName, usualScale } from "./question.js";
 import { change, explanation, methodName, onChange, state } from "./state.js";
 
 const FAMILIES = {
@@ -55,7 +54,7 @@ export async function prepareSettings() {
 }
 
 async function choose() {
-  const model = await modelName();
+  const model = modelName();
   const most = methodNamed(methodName())?.options.layer?.maxItems ?? 16;
   const layer = await chooseLayers({ model, title: "Layers", chosen: state.layer, most, standard: true });
   if (!layer) return;

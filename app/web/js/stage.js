@@ -1,10 +1,10 @@
 // The stage: the picture with its heatmap, its opacity and wipe, the value under the pointer, and the colour bar.
 
 import { coloursOf, gradient } from "./colours.js";
-import { arrow, byId, isTouched } from "./dom.js";
+import { byId, isTouched } from "./dom.js";
 import { isBlank } from "./doubt.js";
 import { seen, valueAt } from "./maps.js";
-import { Overlay } from "./overlay.js";
+import { Overlay, pixelBeside } from "./overlay.js";
 import { turnUpright } from "./picture.js";
 import { methodNamed } from "./question.js";
 import { change, explained, explanation, onChange, redraws, state } from "./state.js";
@@ -150,15 +150,9 @@ function readPointer(event) {
 }
 
 function readKeys(event) {
-  const steps = arrow(event);
-  if (!steps || !overlay.isReadable) return;
-  event.preventDefault();
-  point ??= middle();
-  const [height, width] = explanation().heatmap.shape;
-  const step = event.shiftKey ? 1 : Math.max(1, Math.round(width / 40));
-  const within = (value, size) => Math.min(size - 1, Math.max(0, value));
-  point = [within(point[0] + steps[0] * step, width), within(point[1] + steps[1] * step, height)];
-  read(point, true);
+  if (!overlay.isReadable) return;
+  const pixel = pixelBeside(point ?? middle(), event, explanation().heatmap.shape);
+  if (pixel) read((point = pixel), true);
 }
 
 /** Shows the value of a pixel; `aloud` also marks the pixel and sets the value for screen readers. */

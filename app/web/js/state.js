@@ -19,8 +19,10 @@ export const DEFAULTS = Object.freeze({
   asked: null, // the question of that answer, as fields; the current one may differ until it is answered
   failure: null, // why the last question has no answer, an error
   map: 0, // which of the explanations of that answer is shown: of a class of a detector there is one for each box
-  by: "method", // what is compared: method or layer
+  by: "method", // whether methods or layers are compared
   compare: [], // names of the compared methods or layers
+  models: [], // names of the compared models; by default the model alone
+  classes: [], // compared classes; by default the target alone
   mark: null, // the marked part of the picture, see marking.js
   altered: null, // what the model predicts before and after that part is hidden, see marking.js
   scene: null, // what the model predicts at each place of the picture, see scene.js

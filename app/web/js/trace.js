@@ -7,7 +7,7 @@ import { copy, curl } from "./copy.js";
 import { byId, make } from "./dom.js";
 import { LatestRequest } from "./latest.js";
 import { layersOf } from "./layers.js";
-import { modelName } from "./models.js";
+import { modelName } from "./question.js";
 import { visit } from "./network.js";
 import { problemBox } from "./problems.js";
 import { state, subject } from "./state.js";
@@ -61,7 +61,7 @@ export async function showTrace() {
 /** Marks the part of the current layer. */
 async function markLayer() {
   try {
-    usable = (await layersOf(await modelName())).filter((layer) => layer.cam && layer.path).map((layer) => layer.path);
+    usable = (await layersOf(modelName())).filter((layer) => layer.cam && layer.path).map((layer) => layer.path);
     chart.mark(await currentLayer());
   } catch {
     chart.mark(null); // the feature maps say why there is no layer

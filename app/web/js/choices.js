@@ -1,0 +1,155 @@
+// What a grid is made of: models, methods or layers, and classes, chosen by check boxes.
+
+import { catalogue, modelPath } from "./api.js";
+import { named } from "./classes.js";
+import { byId, make } from "./dom.js";
+import { chooseLayers } from "./layers.js";
+import { chooseModel } from "./models.js";
+import { showProblem } from "./problems.js";
+import { modelName } from "./question.js";
+import { kind } from "./scene.js";
+import { methodGroups } from "./settings.js";
+import { change, explained, state } from "./state.js";
+
+/** Maps that a grid has at most. */
+export const MOST = 24;
+
+const ACROSS = 6; // columns in which maps can still be read
+const NEAR = 5; // models that are offered without a search
+
+let near = []; // models that run here without waiting
+let labels = []; // of the classes of a classifier
+let learnt = null; // the model that both are about
+
+/** The values of each kind; a class that is null is that of the page's question. */
+export function choicesOf() {
+  const isOne = state.by === "layer" || !state.models.length; // layers belong to one model
+  return {
+    models: isOne ? [modelName()] : state.models,
+    compare: state.compare,
+    classes: state.classes.length ? state.classes : [null],
+  };
+}
+
+/** The number of columns, so that what is compared stands close together: models above each other if they fit. */
+export function columnsOf({ models, compare, classes }) {
+  const across = compare.length * classes.length;
+  if (models.length > 1 && across <= ACROSS) return across > 1 ? across : models.length;
+  return Math.max(1, compare.length > 1 ? compare.length : classes.length);
+}
+
+/** The values that are chosen, of one kind. */
+function chosen(name) {
+  return choicesOf()[name].flatMap((value) => value ?? (explained() ? [entryOf(explained())[0]] : []));
+}
+
+export function prepareChoices() {
+  for (const by of ["method", "layer"]) {
+    byId(`by-${by}`).addEventListener("change", () => change({ by, compare: [] }));
+  }
+  for (const name of ["models", "compare", "classes"]) {
+    byId(`chips-${name}`).addEventListener("change", ({ target: { value, checked } }) => {
+      const others = chosen(name).filter((other) => other !== value);
+      change({ [name]: checked ? [...others, value] : others });
+    });
+  }
+  for (const [id, name] of [["compare-add", "compare"], ["class-add", "classes"]]) {
+    byId(id).addEventListener("change", ({ target }) => {
+      add(name, target.value);
+      target.value = "";
+    });
+  }
+  byId("compare-layers").addEventListener("click", () => pickLayers().catch(showProblem));
+  byId("model-add").addEventListener("click", () => chooseModel("Add a model").then((model) => model && add("models", model), showProblem));
+}
+
+const add = (name, value) => change({ [name]: [...new Set([...chosen(name), value])] });
+
+async function pickLayers() {
+  const most = Math.floor(MOST / choicesOf().classes.length);
+  const layers = await chooseLayers({ model: modelName(), title: "Layers to compare", chosen: state.compare, most });
+  if (layers?.length) change({ compare: layers });
+}
+
+/** Shows what is chosen, and what may be; `usual` are methods that are always offered, `note` is a sentence. */
+export function showChoices(choices, usual, note) {
+  const isByLayer = state.by === "layer";
+  for (const by of ["method", "layer"]) byId(`by-${by}`).checked = state.by === by;
+  byId("pick-models").hidden = byId("compare-add").hidden = isByLayer;
+  byId("compare-layers").hidden = !isByLayer;
+  learn();
+  offer("models", "", [...choices.models, ...near].map((name) => [name, name]));
+  offer("compare", isByLayer ? modelName() : "", [...choices.compare, ...(isByLayer ? [] : usual)].map((name) => [name, name]));
+  offer("classes", `${modelName()} ${state.picture.url}`, [...predicted(), ...state.classes.map((name) => [name, name])]);
+  if (!byId("compare-add").options.length) byId("compare-add").replaceChildren(new Option("Add a method…", ""), ...methodGroups());
+  byId("class-add").hidden = !isClassifier();
+  const count = choices.models.length * choices.compare.length * choices.classes.length;
+  for (const name of ["models", "compare", "classes"]) allow(name, (count / (choices[name].length || 1)) * (choices[name].length + 1) <= MOST);
+  byId("compare-note").textContent = [note, bound(count), ownClasses(choices)].filter(Boolean).join(" ");
+}
+
+function bound(count) {
+  if (count > MOST) return `Only the first ${MOST} of ${count} maps are shown; choose fewer.`;
+  return count > 1 ? `${count} of at most ${MOST} maps.` : "";
+}
+
+const ownClasses = ({ models, classes: [first] }) => (models.length > 1 && first === null && state.target === null ? "Each model explains its own best class." : "");
+
+/** Adds check boxes for values that have none. Those about another subject go; others stay, so that the focus does. */
+function offer(name, subject, entries) {
+  const list = byId(`chips-${name}`);
+  if (list.dataset.subject !== subject) list.replaceChildren();
+  list.dataset.subject = subject;
+  const known = new Set([...list.querySelectorAll("input")].map(({ value }) => value));
+  for (const [value, text] of entries) {
+    if (known.has(value)) continue;
+    known.add(value);
+    list.append(make("li", {}, make("label", {}, make("input", { type: "checkbox", value }), text)));
+  }
+}
+
+/** Checks what is chosen; one stays chosen, and none is added where there is no room. */
+function allow(name, hasRoom) {
+  const values = chosen(name);
+  for (const box of byId(`chips-${name}`).querySelectorAll("input")) {
+    box.checked = values.includes(box.value);
+    box.disabled = box.checked ? values.length === 1 : !hasRoom;
+  }
+  for (const control of byId(`pick-${name}`).querySelectorAll("select, button")) control.disabled = !hasRoom;
+}
+
+const isClassifier = () => Boolean(state.answer) && !kind() && explained().unit === undefined;
+
+/** The classes, values, regions or boxes that the model predicts. */
+function predicted() {
+  if (!state.answer) return [];
+  return [explained(), ...(state.scene?.rows ?? state.answer.predictions)].map(entryOf);
+}
+
+/** How a request names a prediction, and its name for people. */
+function entryOf(prediction) {
+  const { label, index, number } = prediction;
+  if (isClassifier()) return [isAmbiguous(label) ? String(index) : label, label];
+  return [String(named(prediction, "up")), number === undefined ? label : `${label} ${number}`];
+}
+
+const isAmbiguous = (label) => labels.indexOf(label) !== labels.lastIndexOf(label);
+
+/** Learns which models are near, and which classes there are. */
+async function learn() {
+  const model = modelName();
+  if (learnt === model) return;
+  learnt = model;
+  try {
+    const [{ models }, about] = await Promise.all([catalogue("/models"), catalogue(modelPath(model))]);
+    if (learnt !== model) return;
+    const isNear = ({ weights, loaded, source, head }) => weights.available && (loaded || source === "embedded") && head === about.head;
+    near = models.filter(isNear).map(({ name }) => name).slice(0, NEAR);
+    labels = about.labels;
+    const options = labels.map((label, index) => (isAmbiguous(label) ? new Option(`${label} (${index})`, index) : new Option(label)));
+    byId("class-add").replaceChildren(new Option("Add a class…", ""), ...options.sort((left, right) => left.text.localeCompare(right.text)));
+    change({}); // so that they are offered
+  } catch {
+    learnt = null; // without them, there is less to choose from
+  }
+}

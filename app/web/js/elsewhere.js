@@ -1,0 +1,99 @@
+// Where a channel fires in the other pictures of the strip, the strongest first.
+
+import { channelsOf } from "./activations.js";
+import { AT_ONCE } from "./api.js";
+import { make } from "./dom.js";
+import { drawWhole, strongest } from "./featuremap.js";
+import { alike, openPicture } from "./gallery.js";
+import { number } from "./words.js";
+
+const MOST = 24; // pictures that are asked about
+const LISTED = 6;
+const SIDE = 144; // pixels of the longer side of a small copy
+
+export class Elsewhere {
+  #layer;
+  #close;
+  #channel = null;
+  #pictures = alike().slice(-MOST); // the newest
+  #answers = new Map(); // of pictures, {maps, size}
+  #asking = new AbortController();
+  #seek = make("button", { class: "quiet", on: { click: () => this.#start() } });
+  #note = make("p", { class: "help", role: "status" });
+  #list = make("ul", { class: "elsewhere", "aria-label": "Strongest places in other pictures" });
+  element = make("div");
+
+  /** `close()` closes the dialog, before another picture is opened. */
+  constructor(layer, close) {
+    [this.#layer, this.#close] = [layer, close];
+    this.#seek.textContent = `Find it in ${this.#pictures.length === 1 ? "the other picture" : `${this.#pictures.length} other pictures`}`;
+    if (this.#pictures.length) this.element.append(this.#seek, this.#note, this.#list);
+  }
+
+  show(channel) {
+    this.#channel = channel;
+    if (this.#answers.size) this.#draw();
+  }
+
+  stop() {
+    this.#asking.abort();
+  }
+
+  async #start() {
+    this.#seek.hidden = true;
+    this.#note.tabIndex = -1;
+    this.#note.focus(); // the button has disappeared
+    this.#tell();
+    const waiting = [...this.#pictures];
+    const work = async () => {
+      for (let picture = waiting.shift(); picture; picture = waiting.shift()) await this.#ask(picture);
+    };
+    await Promise.all(Array.from({ length: AT_ONCE }, work));
+  }
+
+  async #ask(picture) {
+    const { signal } = this.#asking;
+    if (signal.aborted) return;
+    try {
+      await picture.ready;
+      this.#answers.set(picture, await channelsOf(picture.file, this.#layer, signal));
+    } catch (error) {
+      if (signal.aborted) return;
+      this.#answers.set(picture, null);
+    }
+    if (!signal.aborted) this.#draw();
+  }
+
+  #tell() {
+    const failed = [...this.#answers.values()].filter((answer) => !answer).length;
+    const said = `${this.#answers.size} of ${this.#pictures.length} other pictures read, the strongest first.`;
+    this.#note.textContent = failed ? `${said} ${failed} could not be read.` : said;
+  }
+
+  #draw() {
+    const rows = [...this.#answers].filter(([, answer]) => answer).map(([picture, { maps, size }]) => {
+      const map = maps[this.#channel];
+      return { picture, map, size, places: strongest(map, size, picture.result.seen).slice(0, 1) };
+    });
+    const value = ({ places: [place] }) => Math.abs(place?.value ?? 0);
+    rows.sort((one, other) => value(other) - value(one));
+    this.#list.replaceChildren(...rows.slice(0, LISTED).map((row) => make("li", {}, this.#tile(row))));
+    this.#tell();
+  }
+
+  #tile({ picture, map, size, places }) {
+    const { seen } = picture.result;
+    const scale = SIDE / Math.max(...seen.shape);
+    const [height, width] = seen.shape.map((side) => Math.max(1, Math.round(side * scale)));
+    const canvas = make("canvas", { width, height, "aria-hidden": "true" });
+    if (picture.plain) drawWhole(canvas, map, size, places, { url: picture.plain, seen }).catch(() => {}); // it was removed
+    const name = picture.path.split("/").at(-1);
+    const value = number(places[0]?.value ?? 0).replace("-", "−");
+    const text = make("span", {}, make("strong", { textContent: value }), ` ${name}`);
+    const open = () => {
+      this.#close();
+      openPicture(picture);
+    };
+    return make("button", { title: `Open ${picture.path}`, on: { click: open } }, canvas, text);
+  }
+}
