@@ -410,7 +410,7 @@ def test_the_page_correlates_ranks_as_the_service_does(cat_page):
         for second in maps:
             values = cat_page.evaluate(
                 "async (maps) => (await import('/static/js/maps.js')).rankCorrelation(...maps)",
-                [first.tolist(), second.tolist()],
+                [{"map": values.tolist(), "box": [0, 0, 100, 60]} for values in (first, second)],
             )
             assert values == pytest.approx(rank_correlation(first, second), abs=1e-3)  # ties differ by a rounding
 
