@@ -93,6 +93,7 @@ def test_a_click_explains_the_box_there(street, boxes):
     accessible(street)
 
 
+@pytest.mark.slow
 def test_boxes_move_without_a_marked_part_and_a_sentence_says_how(street, boxes):
     place, box = next((place, box) for place, box in enumerate(boxes) if box["box"][0] > 0)  # beside the handle
     explained_anew(street, lambda: street.mouse.click(*over(street, *middle(box["box"]))))

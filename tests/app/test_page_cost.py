@@ -146,6 +146,7 @@ def test_an_error_of_a_model_returns_to_the_model_that_is_shown(page):
     assert ("model", "mobilenet_v2") in fields
 
 
+@pytest.mark.slow
 def test_what_takes_too_long_is_offered_with_less(slow):
     before = state(slow)
     detail = (

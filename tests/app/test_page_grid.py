@@ -132,6 +132,7 @@ def test_check_boxes_choose_what_is_in_the_grid(page, url):
     )
 
 
+@pytest.mark.slow
 def test_a_full_grid_takes_no_more(page, url):
     page.route("**/explain", lambda route: route.abort())
     lists = {

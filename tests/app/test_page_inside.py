@@ -107,6 +107,7 @@ def test_a_feature_map_opens_large_with_its_strongest_places(inside, activations
     accessible(inside)
 
 
+@pytest.mark.slow
 def test_a_channel_is_switched_off_and_a_sentence_says_what_that_does(inside, url):
     inside.locator(".tile button").first.click()
     dialog = inside.get_by_role("dialog")
@@ -123,6 +124,7 @@ def test_a_channel_is_switched_off_and_a_sentence_says_what_that_does(inside, ur
     assert inside.url.endswith(f"off={channel}")
 
 
+@pytest.mark.slow
 def test_a_channel_is_sought_in_the_other_pictures(page, url):
     page.goto(f"{url}/?show=inside&inside={LAYER}")
     page.set_input_files("#image", [EXAMPLES / f"{name}.png" for name in ("cat", "coffee", "rocket")])

@@ -222,6 +222,7 @@ def test_openapi_requires_both_pictures(client):
     assert "304" in route["responses"]
 
 
+@pytest.mark.slow
 def test_each_map_has_its_proof_beside_those_of_earlier_pictures(ask, lite0, cat, coffee):
     response = answered(ask(format="json", proof="true"))
     answer = response.get_json()

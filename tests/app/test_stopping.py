@@ -199,6 +199,7 @@ def test_connections_leave_files_for_the_work(monkeypatch):
     assert limits == [configuration.MOST_CONNECTIONS, configuration.MOST_CONNECTIONS, 736, 41, 41]
 
 
+@pytest.mark.slow
 @reads_proc
 @pytest.mark.fault(
     "more connections than the limit of open files (`ulimit -n`)",

@@ -759,6 +759,7 @@ def test_an_intervention_on_the_embedded_model(lite0: LoadedModel, untouched):
     assert effect.edits == parse_edits([{"op": "zero", "layer": "bn2"}])
 
 
+@pytest.mark.slow
 def test_the_channels_that_a_sweep_ranks_first_speak_for_the_class(lite0: LoadedModel, untouched):
     untouched(lite0.module)
     swept = sweep_channels(lite0, CAT, {"op": "zero", "layer": "bn2"}, target="tabby")

@@ -10,6 +10,7 @@ from seewhy.explainers.execution.segments import Segment
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.models import LoadedModel, wrap_model
 from tests import nets
+from tests.grids import few
 
 SIZE = (64, 64)
 LAYERS = ("first", "second", "third.1")
@@ -62,7 +63,7 @@ def test_a_segment_lies_between_each_two_layers(layers, count, model):
 
 
 @pytest.mark.parametrize("explainer", [LayerCAM(layers=LAYERS), ShapleyCAM(layers=LAYERS), VotesDetail()])
-@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("count", few([1, 5], short=[5]))
 def test_maps_are_those_of_the_model(explainer, count, model):
     images = pictures(count)
     expected = explainer.explain(model.module, images)
