@@ -1,6 +1,7 @@
 """All benchmarks, then docs/performance.md: `make bench`."""
 
 import argparse
+import os
 import subprocess
 import sys
 
@@ -18,7 +19,9 @@ def main() -> None:
     parser.add_argument("--page", action="store_true")
     arguments = parser.parse_args()
     for part in () if arguments.page else page.PARTS:
-        subprocess.run([sys.executable, "-m", f"benchmarks.{part}", *["--quick"] * arguments.quick], check=True)
+        command = [sys.executable, "-m", f"benchmarks.{part}", *["--quick"] * arguments.quick]
+        # As the service and the commands run; in PyTorch's default, its idle threads slow OpenVINO's.
+        subprocess.run(command, check=True, env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"})
     if not arguments.quick:
         page.write()
 
