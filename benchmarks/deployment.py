@@ -81,7 +81,7 @@ def tables(results: Sequence[tuple[Choice, list[float], Load, int]]) -> str:
         ]
         for choice, rates, total, memory in results
     ]
-    return f"{description(('seewhy', 'torch', 'onnxruntime', 'gunicorn'))}\n\n{page.table(HEAD, rows)}"
+    return f"{description(('seewhy', 'torch', 'openvino', 'gunicorn'))}\n\n{page.table(HEAD, rows)}"
 
 
 def main() -> None:

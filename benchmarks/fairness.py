@@ -118,7 +118,7 @@ def table(facts: dict) -> str:
         f"same load {ended}."
     )
     head = ("clients", "requests/s", "p50, ms", "p99, ms", "errors")
-    return f"{description(('seewhy', 'torch', 'onnxruntime'))}\n\n{page.table(head, rows)}\n{sentence}\n"
+    return f"{description(('seewhy', 'torch', 'openvino'))}\n\n{page.table(head, rows)}\n{sentence}\n"
 
 
 def main() -> None:

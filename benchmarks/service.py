@@ -45,7 +45,7 @@ SERVERS = {
 
 BOUNDARY = "seewhy-benchmark"
 HEADERS = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
-PACKAGES = ("seewhy", "torch", "onnxruntime", "grad-cam", "flask", "gunicorn", "pillow", "opencv-python-headless")
+PACKAGES = ("seewhy", "torch", "openvino", "grad-cam", "flask", "gunicorn", "pillow", "opencv-python-headless")
 
 
 @dataclass(frozen=True)
