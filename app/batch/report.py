@@ -114,11 +114,11 @@ def groups(results: Results) -> list[Group]:
             continue
         stacked = np.abs(np.stack(maps))
         stacked /= np.maximum(stacked.max(axis=(1, 2), keepdims=True), np.finfo(np.float32).tiny)
-        found = relevance.clusters(stacked)
-        for number in range(found.max() + 1 if found.any() else 0):
-            members = found == number
-            mean = stacked[members].mean(axis=0)
-            result.append(Group(str(label), rows[members].tolist(), float(members.mean()), mean))
+        numbers = relevance.clusters(stacked)
+        for number in range(numbers.max() + 1 if numbers.any() else 0):
+            is_member = numbers == number
+            mean = stacked[is_member].mean(axis=0)
+            result.append(Group(str(label), rows[is_member].tolist(), float(is_member.mean()), mean))
     return result
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from io import BytesIO
 from itertools import tee
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from seewhy.app.answers.documents import encode
 from seewhy.app.batch import shards
 from seewhy.app.batch.choices import MapType
 from seewhy.app.batch.sources import Source
@@ -15,9 +15,6 @@ from seewhy.explainers.many import explain_many
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.tasks.classification import class_index
 from seewhy.models import LoadedModel
-
-_QUALITY = 90
-"""Of overlays, as JPEG."""
 
 
 class TooManyErrorsError(ExplainerError):
@@ -52,7 +49,7 @@ class Work:
         answers = explain_many(self.model, pictures, self.method, batch_size=size, on_error="yield", **self.question)
         for source, answer in zip(named, answers, strict=True):
             row = shards.row_of(source, answer, _truth(self.model, source.truth), self.map_type)
-            yield row, _overlay(answer) if self.pictures and isinstance(answer, Explanation) else None
+            yield row, encode(answer.overlay(), "jpeg") if isinstance(answer, Explanation) and self.pictures else None
 
     def shard(self, folder: Path) -> shards.Shard:
         """Return an empty shard for these rows."""
@@ -88,12 +85,6 @@ class RunsBatch(Protocol):
 
     def __call__(self, work: Work, remaining: list[Source], folder: Path) -> Generator[Outcome]:
         """Yield what became of the pictures as it becomes known; what was yielded is in a shard when this ends."""
-
-
-def _overlay(explanation: Explanation) -> bytes:
-    with BytesIO() as file:
-        explanation.overlay().convert("RGB").save(file, "JPEG", quality=_QUALITY)
-        return file.getvalue()
 
 
 def _truth(model: LoadedModel, truth: int | str | None) -> str | None:

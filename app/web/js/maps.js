@@ -88,9 +88,9 @@ function ranksOf(heatmap, [height, width], [left, top, right, bottom]) {
   const shares = [(left - start) / (stop - start), (top - upper) / (lower - upper), (right - start) / (stop - start), (bottom - upper) / (lower - upper)];
   const key = String([height, width, ...shares]);
   if (!ranked.has(heatmap)) ranked.set(heatmap, new Map());
-  const kept = ranked.get(heatmap);
-  if (!kept.has(key)) kept.set(key, ranks(resized(heatmap.map, height, width, shares)));
-  return kept.get(key);
+  const byPart = ranked.get(heatmap);
+  if (!byPart.has(key)) byPart.set(key, ranks(resized(heatmap.map, height, width, shares)));
+  return byPart.get(key);
 }
 
 /**
