@@ -47,6 +47,11 @@ def upload(page, name="cat.png"):
     return answered(page)
 
 
+def later(page, milliseconds=600):
+    """Let the page's clock go on by some time, and stand: what comes within 500 ms is one step with the one before."""
+    page.evaluate("by => { const now = performance.now() + by; performance.now = () => now; }", milliseconds)
+
+
 def page_pixels(page):
     """The pixels of picture and heatmap as the page shows them and would save them, at their own size."""
     # Read where the page hands them to the browser: a download takes longer than all else.

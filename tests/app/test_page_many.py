@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
-from tests.app.browsing import accessible, answered, ask, explained_anew, upload
+from tests.app.browsing import accessible, answered, ask, explained_anew, later, upload
 from tests.app.conftest import EXAMPLES, opened
 
 START = "votes-detail"
@@ -160,7 +160,9 @@ def test_pictures_opened_one_after_another_are_kept(page):
     expect(options(page)).to_have_count(2)
     assert [text.split(",")[0] for text in labels(page)] == ["cat.png", "coffee.jpg"]
     former = page.url
+    later(page)
     explained_anew(page, options(page).nth(0).click)
+    later(page)
     assert page.url != former  # the address names the example no longer
     explained_anew(page, options(page).nth(1).click)
     assert page.url == former

@@ -3,14 +3,9 @@
 import pytest
 from playwright.sync_api import expect
 
-from tests.app.browsing import answered, explained_anew, upload
+from tests.app.browsing import answered, explained_anew, later, upload
 
 pytestmark = pytest.mark.slow
-
-
-def later(page, milliseconds=600):
-    """Let the page's clock go on by some time, and stand: what comes within 500 ms is one step with the one before."""
-    page.evaluate("by => { const now = performance.now() + by; performance.now = () => now; }", milliseconds)
 
 
 @pytest.fixture

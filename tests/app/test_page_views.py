@@ -120,6 +120,20 @@ def test_feature_maps_are_ranked_by_effect(inside, url):
 
 
 @pytest.mark.slow
+def test_an_answer_that_comes_later_draws_the_tiles_but_replaces_none(page, url):
+    held = []
+    page.route("**/explain", lambda route: held.append(route))  # Playwright marks what it calls
+    with page.expect_request("**/explain"):
+        example(page, url, "&show=inside&inside=blocks.5")
+    expect(page.locator(".tile")).to_have_count(24)
+    drawn = "document.querySelector('.tile canvas').toDataURL()"
+    page.evaluate(f"window.before = {drawn}, window.tile = document.querySelector('.tile button')")
+    held[0].continue_()
+    page.wait_for_function(f"() => {drawn} !== before")
+    assert page.evaluate("tile.isConnected")  # a click on it is not lost
+
+
+@pytest.mark.slow
 def test_the_answer_moves_when_channels_are_switched_off(inside, url):
     boxes = inside.locator(".tile input")
     channels = [int(boxes.nth(place).get_attribute("value")) for place in (0, 3)]

@@ -57,8 +57,8 @@ async function show(signal) {
     captured = activations;
     count = STEP;
     fill();
-  } else if (captured.box !== box()) fill();
-  else mark();
+  } else mark();
+  if (captured.box !== box()) draw();
   effect();
 }
 
@@ -80,23 +80,32 @@ const box = () => String(explanation()?.heatmap.box ?? "");
 
 function fill() {
   const { channels } = captured;
-  captured.box = box();
   const shown = channels.filter((entry, place) => place < count || state.off.includes(entry.channel));
   byId("maps-count").textContent = `${Math.min(shown.length, channels.length)} of ${channels.length} feature maps, the largest effect first`;
   byId("maps").replaceChildren(...shown.map(tile));
   byId("more-maps").hidden = count >= channels.length;
   byId("off-strongest").disabled = false;
   byId("effect").hidden = false;
+  draw();
   mark();
 }
 
-function tile({ channel, effect, map }) {
+/** Draws every map, over the part of the picture that the model sees. The tiles stay: one may just be clicked. */
+function draw() {
+  captured.box = box();
+  const maps = new Map(captured.channels.map(({ channel, map }) => [channel, map]));
+  for (const canvas of byId("maps").querySelectorAll("canvas")) {
+    drawSeen(canvas, maps.get(Number(canvas.dataset.channel)), captured.size).catch(() => {}); // the picture has changed meanwhile
+  }
+}
+
+function tile({ channel, effect }) {
   const control = make("input", { type: "checkbox", value: channel, "aria-label": `Channel ${channel}, effect ${signed(effect)}` });
   control.addEventListener("change", () => {
     change({ off: control.checked ? state.off.filter((number) => number !== channel) : [...state.off, channel] });
   });
   const canvas = make("canvas", { width: SIDE, height: SIDE, "aria-hidden": "true" });
-  drawSeen(canvas, map, captured.size).catch(() => {}); // the picture has changed meanwhile
+  canvas.dataset.channel = channel;
   const text = make("span", {}, make("span", { textContent: `ch ${channel}` }), make("span", { class: "effect", textContent: signed(effect) }));
   const open = make("button", { "aria-label": `Enlarge channel ${channel}` }, canvas, text);
   const { layer } = captured;

@@ -24,6 +24,7 @@ export async function drawSeen(canvas, map, size) {
   const small = await cellsOf(map, size);
   const context = canvas.getContext("2d");
   const { width, height } = canvas;
+  context.reset();
   const heatmap = seenPart();
   if (heatmap) {
     const picture = await decoded(state.picture.url);
