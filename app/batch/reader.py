@@ -160,6 +160,27 @@ class Batch:
         dataset.add_samples(samples)
         return dataset
 
+    def to_zarr(self, path: str | os.PathLike[str]) -> Path:
+        """Write all rows to a Zarr store (format 3), which `xarray.open_zarr` reads, and return its path.
+
+        ``heatmaps`` (picture, y, x) are the maps as shards hold them: of the layer's size, in the run's dtype, each
+        divided by its ``scale``; those of errors are NaN. Each other column is an array (picture,), in which a missing
+        string is empty and a missing number NaN; ``correct`` is 1, 0, or -1 if it is not known. Attributes are those of
+        the manifest.
+
+        Args:
+            path: of the store, a folder that does not exist yet.
+
+        Raises:
+            OptionError: zarr is not installed, the path exists, or the maps are not all of one size.
+        """
+        if not find_spec("zarr"):
+            raise OptionError("to_zarr needs more packages: pip install 'seewhy[zarr]'.", "zarr")
+        from seewhy.app.batch import zarr_store  # of an extra
+
+        zarr_store.write(self._files, self.manifest, Path(path))
+        return Path(path)
+
     def report(self) -> Path:
         """Write `report.html` into the folder again, and return its path.
 
