@@ -205,8 +205,8 @@ class Shard:
         return self._name
 
 
-def attempts(folder: Path, number: int) -> int:
-    """Note that a process begins a shard, and return how many have."""
+def count_attempt(folder: Path, number: int) -> int:
+    """Note that a process begins a shard, and return how many have begun it."""
     place = folder / _ATTEMPTS
     place.mkdir(exist_ok=True)
     (place / f"{number}-{uuid4().hex}").touch()
@@ -272,7 +272,7 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*".join(_ROWS)))
 
 
-def done(folder: Path) -> set[str]:
+def explained_paths(folder: Path) -> set[str]:
     """Return the paths of the pictures that have a row without an error."""
     paths = set[str]()
     for file in files(folder):

@@ -22,8 +22,7 @@ from PIL import Image
 from seewhy import batch, explain, forecast, open_batch, wrap_model
 from seewhy.app.batch import run as running
 from seewhy.app.batch import shards
-from seewhy.app.batch.sources import described as describe
-from seewhy.app.batch.sources import sources
+from seewhy.app.batch.sources import description_of, sources
 from seewhy.app.batch.work import TooManyErrorsError, Work
 from seewhy.explainers.errors import OptionError, PictureError
 from seewhy.models import LoadedModel
@@ -406,7 +405,7 @@ def test_globs_lists_and_single_pictures(folder):
     with pytest.raises(OptionError, match=r"nowhere\.png does not exist"):
         list(sources(folder / "nowhere.png"))
     with pytest.raises(OptionError, match="needs a length"):
-        describe(iter([]))
+        description_of(iter([]))
 
 
 def test_object_stores(model, folder, tmp_path):
