@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from seewhy.app.batch.choices import MapType
 from seewhy.app.batch.sources import Source
+from seewhy.app.system.allocator import trim
 from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.results.explanation import Explanation
@@ -184,6 +185,7 @@ class Shard:
         """Move rows to a table: Python's many small objects between large pictures would keep their memory in use."""
         self._tables.append(table_of(self._rows, self._map_type))
         self._rows = []
+        trim()  # what is free between the objects that remain; the process would grow by it
 
     def _draw(self, row: dict[str, Any], overlay: bytes) -> None:
         """Add an overlay to the tar file, as a sample of WebDataset: the picture, and what it shows."""

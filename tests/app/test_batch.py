@@ -151,6 +151,15 @@ def test_a_run_goes_on_where_it_was_stopped(model, folder, tmp_path, monkeypatch
     assert {file: file.stat().st_mtime_ns for file in shards.files(tmp_path / "out")} == before
 
 
+def test_free_memory_is_returned_while_a_run_goes_on(model, folder, tmp_path, monkeypatch):
+    """What lies between the small objects of rows is kept by the C library, and grows with the pictures."""
+    trims = list[int]()
+    monkeypatch.setattr(shards, "TABLE_ROWS", 2)
+    monkeypatch.setattr(shards, "trim", lambda: trims.append(1))
+    batch(folder, tmp_path / "out", model, progress=False)
+    assert len(trims) == 4  # for seven rows
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
