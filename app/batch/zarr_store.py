@@ -79,8 +79,8 @@ def _fill(group: zarr.Group, files: Sequence[Path], size: tuple[int, int], manif
     arrays = {
         name: group.create_array(
             name,
-            shape=rows,
-            chunks=min(rows, _ROWS),
+            shape=(rows,),
+            chunks=(min(rows, _ROWS),),
             dtype=kind,
             dimension_names=("picture",),
             attributes={"_FillValue": missing} if kind is np.int8 else {},  # xarray reads such rows as NaN
