@@ -59,11 +59,9 @@ def test_probes_do_not_wait_for_a_model_at_work(own_app, module):  # noqa: F811
     own_app.gate.set()
     engine = own_app.extensions["seewhy"].models.engine
     until(lambda: probe(own_app, "/readyz") == 200)
-    occupying = hold(engine, module)
-    threading.Thread(target=lambda: engine.stop()).start()
-    assert [probe(own_app, path) for path in ("/healthz", "/metrics")] == [200, 200]
-    module.gate.set()
-    occupying.join()
+    with hold(engine, module):
+        threading.Thread(target=lambda: engine.stop()).start()
+        assert [probe(own_app, path) for path in ("/healthz", "/metrics")] == [200, 200]
 
 
 def test_readiness_goes_on_saying_why_while_a_model_is_tried_again(own_app, module, monkeypatch):  # noqa: F811
