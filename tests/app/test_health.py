@@ -51,8 +51,12 @@ def probe(app, path):
 
 def test_probes_do_not_wait_for_a_model_that_loads(own_app):
     assert [probe(own_app, path) for path in ("/healthz", "/readyz", "/readyz", "/metrics")] == [200, 503, 503, 200]
+    client = own_app.test_client()
+    refused = client.get("/readyz")
+    assert (refused.json["type"], refused.headers["Retry-After"]) == ("urn:seewhy:problem:not-ready", "5")
     own_app.gate.set()
     until(lambda: probe(own_app, "/readyz") == 200)
+    assert [client.get(path).json for path in ("/healthz", "/readyz")] == [{"status": "alive"}, {"status": "ready"}]
 
 
 def test_probes_do_not_wait_for_a_model_at_work(own_app, module):  # noqa: F811
