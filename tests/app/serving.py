@@ -58,11 +58,16 @@ def explain(url, picture=CAT, **fields):
     return requests.post(f"{url}/explain", files={"image": picture}, data=fields, timeout=GUARD)
 
 
+def declaration(name, architecture="tests.nets:Net", **members):
+    """Return the table of a model of one's own in a models file, without what is None."""
+    entry = {"architecture": architecture, "weights": "w.pth", "labels": ["a", "b", "c"], "input_size": 32, **members}
+    lines = [f"{key} = {json.dumps(value)}\n" for key, value in entry.items() if value is not None]
+    return f"[models.{name}]\n{''.join(lines)}"
+
+
 def declare(folder, architecture="tests.nets:Net", names=("mine",), **members):
     """Declare models of one's own, whose weights are in `w.pth` of a folder, and return the file that does."""
-    entry = {"architecture": architecture, "weights": "w.pth", "labels": ["a", "b", "c"], "input_size": 32, **members}
-    table = "".join(f"{name} = {json.dumps(value)}\n" for name, value in entry.items())
-    (folder / "models.toml").write_text("".join(f"[models.{name}]\n{table}" for name in names))
+    (folder / "models.toml").write_text("".join(declaration(name, architecture, **members) for name in names))
     return folder / "models.toml"
 
 

@@ -17,6 +17,7 @@ from seewhy.app.settings import Settings
 from seewhy.models import ModelError
 from seewhy.models.zoo import EMBEDDED
 from tests import nets
+from tests.app.serving import declare
 from tests.app.test_engine import allocate, give_up, hold, loaded, module, out_of_cuda_memory  # noqa: F401
 from tests.waiting import GUARD, until
 
@@ -144,12 +145,9 @@ def declared(tmp_path):
     """Make services whose default model is one of our own, with weights that are written later."""
     applications = []
 
-    def make(architecture="tests.nets:Net", digest="", **settings):
-        lines = ["[models.mine]", f'architecture = "{architecture}"', 'weights = "w.pth"', 'labels = ["a", "b", "c"]']
-        (tmp_path / "models.toml").write_text(
-            "\n".join([*lines, "input_size = 32", f'sha256 = "{digest}"' * bool(digest)])
-        )
-        applications.append(create_app(Settings(models=tmp_path / "models.toml", default_model="mine", **settings)))
+    def make(architecture="tests.nets:Net", digest=None, **settings):
+        models = declare(tmp_path, architecture, sha256=digest)
+        applications.append(create_app(Settings(models=models, default_model="mine", **settings)))
         return applications[-1], tmp_path / "w.pth"
 
     yield make
@@ -183,7 +181,7 @@ def test_readiness_tells_of_weights_that_cannot_be_used_until_they_can(declared,
     foreign_weights = io.BytesIO()
     torch.save(nn.Linear(2, 2).state_dict(), foreign_weights)
     monkeypatch.setattr("seewhy.app.pipeline.model_store.RETRY_SECONDS", 0.0)
-    app, file = declared(digest=hashlib.sha256(content).hexdigest() if digest else "")
+    app, file = declared(digest=hashlib.sha256(content).hexdigest() if digest else None)
     becomes(app, "weights-unavailable")
     for wrong in (content[: len(content) // 2], foreign_weights.getvalue(), b""):
         file.write_bytes(wrong)

@@ -18,6 +18,7 @@ from seewhy.explainers.errors import PictureTooLargeError
 from seewhy.explainers.view import view_of
 from seewhy.models.preprocess import Preprocess
 from tests import nets
+from tests.app.serving import declare
 
 MODEL = "efficientnet_lite0"
 BYTES = b"\x00picture"
@@ -246,16 +247,11 @@ class Grey(nets.Net):
 
 def test_numbers_of_one_channel_are_drawn_as_grey(tmp_path):
     torch.save(nets.seeded(Grey).state_dict(), tmp_path / "w.pth")
-    (tmp_path / "models.toml").write_text(
-        '[models.grey]\narchitecture = "tests.app.test_instances:Grey"\nweights = "w.pth"\ninput_size = 8\n'
-        'labels = ["a", "b", "c"]\nmean = [0.5]\nstd = [0.25]\n'
-    )
-    app = create_app(Settings(models=tmp_path / "models.toml", default_model="grey"))
+    models = declare(tmp_path, "tests.app.test_instances:Grey", input_size=8, mean=[0.5], std=[0.25])
+    app = create_app(Settings(models=models, default_model="mine"))
     values = np.linspace(-2, 2, 64).reshape(1, 8, 8)
-    parameters = {"view": "side-by-side"}
-    answer = app.test_client().post(
-        "/v1/models/grey:explain", json={"instances": [values.tolist()], "parameters": parameters}
-    )
+    body = {"instances": [values.tolist()], "parameters": {"view": "side-by-side"}}
+    answer = app.test_client().post("/v1/models/mine:explain", json=body)
     app.extensions["seewhy"].models.stop()
     overlay = answer.json["explanations"][0]["explanations"][0]["overlay"]
     with Image.open(io.BytesIO(base64.b64decode(overlay.partition(",")[2]))) as drawing:

@@ -17,6 +17,7 @@ from seewhy.explainers.errors import TargetError
 from seewhy.models import ModelError, wrap_model
 from tests import nets
 from tests.app.conftest import EXAMPLES
+from tests.app.serving import declare
 
 CAT = EXAMPLES / "cat.png"
 
@@ -25,10 +26,7 @@ CAT = EXAMPLES / "cat.png"
 def file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     torch.save(nets.seeded(nets.OneLogit).state_dict(), folder / "w.pth")
-    (folder / "models.toml").write_text(
-        '[models.mine]\narchitecture = "tests.nets:OneLogit"\nweights = "w.pth"\nlabels = ["cat"]\ninput_size = 32\n'
-    )
-    return folder / "models.toml"
+    return declare(folder, "tests.nets:OneLogit", labels=["cat"])
 
 
 @pytest.fixture(scope="module")
