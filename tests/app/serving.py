@@ -62,7 +62,7 @@ def declaration(name, architecture="tests.nets:Net", **members):
     """Return the table of a model of one's own in a models file, without what is None."""
     entry = {"architecture": architecture, "weights": "w.pth", "labels": ["a", "b", "c"], "input_size": 32, **members}
     lines = [f"{key} = {json.dumps(value)}\n" for key, value in entry.items() if value is not None]
-    return f"[models.{name}]\n{''.join(lines)}"
+    return f"[models.{name}]\n{''.join(lines)}".replace("NaN", "nan").replace("Infinity", "inf")
 
 
 def declare(folder, architecture="tests.nets:Net", names=("mine",), **members):
