@@ -55,9 +55,11 @@ def test_probes_do_not_wait_for_a_model_that_loads(own_app):
     client = own_app.test_client()
     refused = client.get("/readyz")
     assert (refused.json["type"], refused.headers["Retry-After"]) == ("urn:seewhy:problem:not-ready", "5")
+    assert (client.get("/ping").status_code, client.get("/ping").json) == (503, {"status": "Unhealthy"})
     own_app.gate.set()
     until(lambda: probe(own_app, "/readyz") == 200)
-    assert [client.get(path).json for path in ("/healthz", "/readyz")] == [{"status": "alive"}, {"status": "ready"}]
+    answers = [client.get(path).json["status"] for path in ("/healthz", "/readyz", "/ping")]
+    assert answers == ["alive", "ready", "Healthy"]
 
 
 def test_probes_do_not_wait_for_a_model_at_work(own_app, module):  # noqa: F811

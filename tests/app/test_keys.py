@@ -131,9 +131,6 @@ def test_the_command_prints_the_line_and_shows_the_key_beside_it(file):
     (key,) = [word for word in result.stderr.split() if word.startswith("seewhy_")]
     assert KeyFile(file).owner(key) == "alice"
     assert key not in result.stdout
-
-
-def test_the_command_refuses_a_bad_name():
     result = CliRunner().invoke(main, ["key", "a b"])
     assert result.exit_code == 2
     assert "letters, digits" in result.stderr
