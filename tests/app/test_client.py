@@ -10,27 +10,15 @@ import pytest
 from PIL import Image
 from werkzeug import Request, Response
 
-from seewhy import (
-    Client,
-    ExplainerError,
-    ServiceError,
-    compare,
-    explain,
-    list_methods,
-    list_models,
-    predict,
-)
+from seewhy import Client, ExplainerError, ServiceError, compare, explain, list_methods, list_models, predict
 from seewhy.app.client.connection import UnreachableError, exception_of
 from seewhy.app.client.results import RemotePrediction
 from seewhy.app.errors import (
     KINDS,
     RETRY_AFTER,
-    BodyTooLargeError,
     KeyRequiredError,
     NotFoundError,
-    OutOfMemoryError,
     OverloadedError,
-    TooCostlyError,
     kind_of,
 )
 from seewhy.app.http.keys import new_key
@@ -40,7 +28,6 @@ from seewhy.explainers.errors import (
     OptionError,
     TargetError,
     UnreadablePictureError,
-    UnsupportedOperationError,
 )
 from seewhy.explainers.tasks.detected import BoxPrediction
 from seewhy.explainers.tasks.segmentation import RegionPrediction
@@ -267,10 +254,6 @@ def test_options_may_be_scalars_of_numpy(client):
     ("code", "kind"),
     [
         ("overloaded", OverloadedError),
-        ("out-of-memory", OutOfMemoryError),
-        ("rate-limited", TooCostlyError),
-        ("upload-too-large", BodyTooLargeError),
-        ("unsupported-operation", UnsupportedOperationError),
         ("bad-edit", OptionError),
         ("model-failed", ExplainerError),
         ("method-not-allowed", ServiceError),
