@@ -20,6 +20,8 @@ from PIL import Image
 from torch import Tensor, fx
 from werkzeug.serving import make_server
 
+from seewhy.app import create_app
+from seewhy.app.settings import Settings
 from tests import nets
 from tests.waiting import GUARD, until
 
@@ -69,6 +71,16 @@ def declare(folder, architecture="tests.nets:Net", names=("mine",), **members):
     """Declare models of one's own, whose weights are in `w.pth` of a folder, and return the file that does."""
     (folder / "models.toml").write_text("".join(declaration(name, architecture, **members) for name in names))
     return folder / "models.toml"
+
+
+@contextmanager
+def application(**settings):
+    """An application with these settings, whose models end with the block."""
+    app = create_app(Settings(**settings))
+    try:
+        yield app
+    finally:
+        app.extensions["seewhy"].models.stop()
 
 
 @contextmanager

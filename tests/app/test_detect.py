@@ -21,7 +21,7 @@ from seewhy.app.pipeline.parse import parse
 from seewhy.app.settings import Settings
 from seewhy.models import Registry
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import declaration, declare
+from tests.app.serving import application, declaration, declare
 from tests.explainers.detectors import KINDS, LABELS, SIDE, WINDOWS, Windows, detector
 from tests.nets import Net, seeded
 
@@ -63,9 +63,8 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(models):
-    app = create_app(Settings(models=models, default_model="street"))
-    yield app.test_client()
-    app.extensions["seewhy"].models.stop()
+    with application(models=models, default_model="street") as app:
+        yield app.test_client()
 
 
 @pytest.fixture(scope="module")
@@ -228,12 +227,8 @@ def test_hooks_of_every_detector(kind, tmp_path):
         assert effect.status_code == 200, effect.json
         assert {(part["edit"], part["layer"]) for part in effect.json["applied"]} == {(0, path)}
     for path in idle & {"rpn", "roi_heads.keypoint_head"}:
-        edits = json.dumps([{"op": "zero", "layer": path}])
-        for route, fields in (
-            ("trace", {"layer": path}),
-            ("capture", {"layer": path}),
-            ("intervene", {"edits": edits}),
-        ):
+        layer, edits = {"layer": path}, {"edits": json.dumps([{"op": "zero", "layer": path}])}
+        for route, fields in (("trace", layer), ("capture", layer), ("intervene", edits)):
             refused = post(client, f"/hooks/{route}", **fields)
             assert refused.status_code == 422
             assert f"'{path}' never runs for this picture" in refused.json["detail"]

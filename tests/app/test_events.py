@@ -13,17 +13,15 @@ import requests
 import torch
 from PIL import Image
 
-from seewhy.app import create_app
 from seewhy.app.answers.stream import in_time
 from seewhy.app.pipeline.jobs import Deadline, JobProgress
 from seewhy.app.pipeline.options import PredictOptions
 from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.scheduler import Pace
 from seewhy.app.pipeline.ticket import Ticket
-from seewhy.app.settings import Settings
 from tests import nets
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import CAT, declare, rests, underway
+from tests.app.serving import CAT, application, declare, rests, underway
 from tests.app.test_engine import Over
 from tests.waiting import GUARD
 
@@ -35,9 +33,8 @@ def app(tmp_path_factory):
     """An application whose model is small, for many passes."""
     folder = tmp_path_factory.mktemp("small")
     torch.save(nets.seeded(nets.Net).state_dict(), folder / "w.pth")
-    application = create_app(Settings(deadline=GUARD, models=declare(folder), default_model="mine"))
-    yield application
-    application.extensions["seewhy"].models.engine.stop()
+    with application(deadline=GUARD, models=declare(folder), default_model="mine") as app:
+        yield app
 
 
 @pytest.fixture(scope="module")

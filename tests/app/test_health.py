@@ -4,6 +4,7 @@ import hashlib
 import io
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
@@ -11,13 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from seewhy.app import create_app
 from seewhy.app.pipeline.jobs import Deadline
-from seewhy.app.settings import Settings
 from seewhy.models import ModelError
 from seewhy.models.zoo import EMBEDDED
 from tests import nets
-from tests.app.serving import declare
+from tests.app.serving import application, declare
 from tests.app.test_engine import allocate, give_up, hold, loaded, module, out_of_cuda_memory  # noqa: F401
 from tests.waiting import GUARD, until
 
@@ -29,18 +28,17 @@ def loads_by(engine, load):
 @pytest.fixture
 def own_app(module):  # noqa: F811
     """An application whose models are slow ones; `app.gate` holds up loading."""
-    app = create_app(Settings(default_model="resnet18", download=True))
-    app.gate = threading.Event()
+    with application(default_model="resnet18", download=True) as app:
+        app.gate = threading.Event()
 
-    def load(name):
-        app.gate.wait(GUARD)
-        return loaded(module, name)
+        def load(name):
+            app.gate.wait(GUARD)
+            return loaded(module, name)
 
-    loads_by(app.extensions["seewhy"].models.engine, load)
-    yield app
-    app.gate.set()
-    module.gate.set()
-    app.extensions["seewhy"].models.stop()
+        loads_by(app.extensions["seewhy"].models.engine, load)
+        yield app
+        app.gate.set()
+        module.gate.set()
 
 
 def probe(app, path):
@@ -145,16 +143,14 @@ class Faulty(nets.Net):
 @pytest.fixture
 def declared(tmp_path):
     """Make services whose default model is one of our own, with weights that are written later."""
-    applications = []
+    with ExitStack() as stack:
 
-    def make(architecture="tests.nets:Net", digest=None, **settings):
-        models = declare(tmp_path, architecture, sha256=digest)
-        applications.append(create_app(Settings(models=models, default_model="mine", **settings)))
-        return applications[-1], tmp_path / "w.pth"
+        def make(architecture="tests.nets:Net", digest=None, **settings):
+            models = declare(tmp_path, architecture, sha256=digest)
+            app = stack.enter_context(application(models=models, default_model="mine", **settings))
+            return app, tmp_path / "w.pth"
 
-    yield make
-    for app in applications:
-        app.extensions["seewhy"].models.stop()
+        yield make
 
 
 def becomes(app, code):
@@ -200,12 +196,9 @@ def test_readiness_tells_of_weights_that_cannot_be_used_until_they_can(declared,
 def test_readiness_tells_of_embedded_weights_that_were_altered(monkeypatch):
     digest = EMBEDDED["efficientnet_lite0"].sha256[:8] + 56 * "0"
     monkeypatch.setattr("seewhy.models.weights.sha256_of", lambda path: digest)
-    app = create_app(Settings())
-    try:
+    with application() as app:
         becomes(app, "model-unusable")
         detail = app.test_client().get("/readyz").get_json()["detail"]
-    finally:
-        app.extensions["seewhy"].models.stop()
     assert EMBEDDED["efficientnet_lite0"].file_name in detail
     assert f"its SHA-256 is {digest}, not {EMBEDDED['efficientnet_lite0'].sha256}" in detail
 

@@ -28,6 +28,7 @@ from seewhy.app.settings import Settings
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.models import ModelError
 from tests.app.conftest import encoded
+from tests.app.serving import application
 from tests.app.test_engine import engine_of, hold, in_threads, job, loaded, module, outcomes  # noqa: F401
 from tests.waiting import GUARD, until
 
@@ -36,10 +37,9 @@ LITE0 = "efficientnet_lite0"
 
 @pytest.fixture(scope="module")
 def own_app(sharing):
-    app = create_app(Settings(metrics_classes=1, deadline=GUARD))  # no method is refused, however slow the machine
-    with sharing():
+    # No method is refused, however slow the machine.
+    with application(metrics_classes=1, deadline=GUARD) as app, sharing():
         yield app
-    app.extensions["seewhy"].models.engine.stop()
 
 
 @pytest.fixture

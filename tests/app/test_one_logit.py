@@ -9,15 +9,13 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from seewhy.app import create_app
 from seewhy.app.cli import main
-from seewhy.app.settings import Settings
 from seewhy.explainers import explain, explain_many, sweep_channels
 from seewhy.explainers.errors import TargetError
 from seewhy.models import ModelError, wrap_model
 from tests import nets
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import declare
+from tests.app.serving import application, declare
 
 CAT = EXAMPLES / "cat.png"
 
@@ -31,9 +29,8 @@ def file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(file):
-    app = create_app(Settings(models=file, default_model="mine"))
-    yield app.test_client()
-    app.extensions["seewhy"].models.stop()
+    with application(models=file, default_model="mine") as app:
+        yield app.test_client()
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from PIL import Image
 from torch import nn
 
 from seewhy import Client, explain, segment, wrap_model
-from seewhy.app import create_app
 from seewhy.app.answers import schemas
 from seewhy.app.cli import main
 from seewhy.app.errors import AnswerTooLargeError
@@ -23,11 +22,10 @@ from seewhy.app.pipeline.decode import Decoder
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.options import ExplainOptions
 from seewhy.app.pipeline.parse import parse
-from seewhy.app.settings import Settings
 from seewhy.explainers.errors import PictureTooLargeError
 from seewhy.explainers.imaging.decode import Probe
 from tests.app.conftest import EXAMPLES, encoded
-from tests.app.serving import declaration, live
+from tests.app.serving import application, declaration, live
 from tests.app.test_report import record_of
 from tests.explainers.test_segmentation import CAT, LABELS, SIZE, Segmenter
 from tests.grids import few
@@ -59,9 +57,8 @@ def app(tmp_path_factory):
         declaration("scene", "tests.explainers.test_segmentation:Segmenter", **scene)
         + declaration("classifier", f"{__name__}:classifier", weights="c.pth", labels=LABELS)
     )
-    app = create_app(Settings(models=folder / "models.toml", default_model="scene"))
-    yield app
-    app.extensions["seewhy"].models.stop()
+    with application(models=folder / "models.toml", default_model="scene") as app:
+        yield app
 
 
 @pytest.fixture

@@ -10,9 +10,7 @@ from click.testing import CliRunner
 from torch import nn
 
 from seewhy import compare, explain, intervene, sweep_channels, wrap_model
-from seewhy.app import create_app
 from seewhy.app.cli import main
-from seewhy.app.settings import Settings
 from seewhy.explainers.errors import ModelOutputError, TargetError
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.tasks.values import Values
@@ -21,7 +19,7 @@ from seewhy.models.errors import ModelsFileError
 from seewhy.models.models_file import own_specs
 from tests import nets
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import declare
+from tests.app.serving import application, declare
 from tests.grids import CONVOLUTIONAL, few
 
 CAT = EXAMPLES / "cat.png"
@@ -65,9 +63,8 @@ def folder(tmp_path_factory, module):
 
 @pytest.fixture(scope="module")
 def client(folder):
-    app = create_app(Settings(models=folder / "models.toml", default_model="patient"))
-    yield app.test_client()
-    app.extensions["seewhy"].models.stop()
+    with application(models=folder / "models.toml", default_model="patient") as app:
+        yield app.test_client()
 
 
 @pytest.fixture
