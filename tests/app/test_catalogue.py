@@ -63,11 +63,7 @@ def test_the_layers_of_a_transformer_tell_the_grid_of_their_tokens(client):
     assert layers["blocks.0"] == {"rows": 14, "columns": 14, "before": 2, "after": 0}
     assert layers["patch_embed"] == {"rows": 14, "columns": 14, "before": 0, "after": 0}
     assert layers["head"] is None
-
-
-def test_layers_of_a_timm_model_whose_name_holds_a_slash(client):
-    answer = client.get("/models/timm/resnet18/layers").get_json()
-    assert [layer["path"] for layer in answer["layers"] if layer["default"]] == ["layer4"]
+    assert [layer["path"] for layer in answer["layers"] if layer["default"]] == ["blocks.11.norm1"]
 
 
 def test_methods(client):

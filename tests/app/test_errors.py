@@ -22,6 +22,12 @@ def problem(response, status):
     return body
 
 
+def refused(response):
+    """Return status, code and the fields at fault."""
+    body = problem(response, response.status_code)
+    return body["status"], body["type"].rpartition(":")[2], [error["field"] for error in body.get("errors", [])]
+
+
 def faults(body):
     return {fault["field"] for fault in body["errors"]}
 

@@ -26,6 +26,7 @@ from seewhy.explainers.errors import PictureTooLargeError
 from seewhy.explainers.imaging.decode import Probe
 from tests.app.conftest import EXAMPLES, encoded
 from tests.app.serving import application, declaration, live
+from tests.app.test_errors import refused
 from tests.app.test_report import record_of
 from tests.explainers.test_segmentation import CAT, LABELS, SIZE, Segmenter
 from tests.grids import few
@@ -71,13 +72,6 @@ def ask(client):
         return client.post(path, data=files, content_type="multipart/form-data", headers=headers)
 
     return send
-
-
-def refused(response):
-    """Return status, code and the fields at fault."""
-    document = response.get_json()
-    code = document["type"].removeprefix("urn:seewhy:problem:")
-    return response.status_code, code, [error["field"] for error in document.get("errors", [])]
 
 
 @pytest.mark.parametrize("target", few(["pixel:200,150", None], ["pixel:200,150"]))

@@ -16,6 +16,7 @@ from seewhy.explainers import similar
 from tests import nets
 from tests.app.conftest import EXAMPLES, encoded
 from tests.app.serving import declare
+from tests.app.test_errors import refused
 
 CAT, COFFEE = EXAMPLES / "cat.png", EXAMPLES / "coffee.png"
 
@@ -45,14 +46,6 @@ def expected(lite0, cat, coffee):
 def answered(response):
     assert response.status_code == 200, response.get_data(as_text=True)
     return response
-
-
-def refused(response):
-    """Return status, code and the fields at fault."""
-    document = response.get_json()
-    assert response.mimetype == "application/problem+json"
-    code = document["type"].removeprefix("urn:seewhy:problem:")
-    return response.status_code, code, [error["field"] for error in document.get("errors", [])]
 
 
 def test_the_document_is_what_python_finds(ask, expected):
