@@ -18,6 +18,7 @@ from seewhy.app.errors import (
     RETRY_AFTER,
     KeyRequiredError,
     NotFoundError,
+    OutOfMemoryError,
     OverloadedError,
     kind_of,
 )
@@ -254,6 +255,7 @@ def test_options_may_be_scalars_of_numpy(client):
     ("code", "kind"),
     [
         ("overloaded", OverloadedError),
+        ("out-of-memory", OutOfMemoryError),
         ("bad-edit", OptionError),
         ("model-failed", ExplainerError),
         ("method-not-allowed", ServiceError),

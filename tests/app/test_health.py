@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -127,10 +128,6 @@ def fail():
     raise RuntimeError("a model that raises")
 
 
-def exit_program():
-    raise SystemExit(3)
-
-
 class Faulty(nets.Net):
     """A classifier that is told what to do before each pass."""
 
@@ -211,7 +208,7 @@ def test_readiness_tells_of_embedded_weights_that_were_altered(monkeypatch):
     ("do", "status", "code"),
     [
         (fail, 500, "internal"),
-        (exit_program, 500, "model-failed"),
+        (Mock(side_effect=SystemExit(3)), 500, "model-failed"),
         (lambda: float("nan"), 500, "model-failed"),
         (allocate, 503, "out-of-memory"),
         pytest.param(give_up, 503, "out-of-memory", marks=pytest.mark.slow),

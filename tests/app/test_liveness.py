@@ -26,7 +26,7 @@ from seewhy.explainers import process_wide
 from seewhy.models import ModelError
 from tests import nets
 from tests.app.serving import Small, declare
-from tests.app.test_engine import EXPLAINED, Slow, engine_of, job, loaded, outcomes  # noqa: F401
+from tests.app.test_engine import EXPLAINED, Slow, engine_of, give_up, job, loaded, outcomes  # noqa: F401
 from tests.app.test_health import Faulty, becomes, declared, fail, probe  # noqa: F401
 from tests.explainers.test_process_wide import Lock
 from tests.waiting import GUARD, until
@@ -301,13 +301,9 @@ def test_models_that_can_do_nothing_any_more_are_told_of(living, does):
     assert living.probe() == 503
 
 
-def run_out():
-    raise MemoryError
-
-
 @pytest.mark.parametrize(
     "trials",
-    [(fail, fail, lambda: 1.0, fail, fail), [lambda: math.nan] * (MOST_FAILED + 1), [run_out] * (MOST_FAILED + 1)],
+    [(fail, fail, lambda: 1.0, fail, fail), [lambda: math.nan] * (MOST_FAILED + 1), [give_up] * (MOST_FAILED + 1)],
     ids=["one success", "NaN", "memory"],
 )
 def test_one_success_begins_anew_and_failures_of_a_known_kind_break_nothing(trials, living, does):

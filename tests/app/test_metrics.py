@@ -92,14 +92,14 @@ def test_requests_are_counted_by_what_they_asked(post, gained):
     stages = ("decode", "queue", "explain", "render", "encode")
     names = ("seewhy_requests_total", "seewhy_request_duration_seconds_count")
 
-    def state(picture):
+    def state():
         counted = [gained(name, **(labels if name.endswith("total") else timed)) for name in names]
         return counted + [gained("seewhy_stage_duration_seconds_count", stage=stage, model=LITE0) for stage in stages]
 
-    state(None)
+    state()
     picture = (np.random.default_rng(1).random((60, 60, 3)) * 255).astype(np.uint8)
     assert post(encoded(Image.fromarray(picture)), method="layercam").status_code == 200
-    assert state(None) == [1] * 7
+    assert state() == [1] * 7
 
 
 def test_what_a_client_makes_up_becomes_no_label(client, post, cat, gained):

@@ -62,19 +62,19 @@ def test_methods_that_watch_the_probability_see_it_change(model, method):
     assert np.ptp(explain(model, CAT, method=method, sign="signed", score="probability", **options).map) > 0
 
 
-@pytest.mark.parametrize("target", [1, "1"])
-def test_another_class_is_refused_with_what_to_do(model, client, cat, target):
-    with pytest.raises(TargetError, match=r"one logit, class 0.*sign=signed"):
-        explain(model, CAT, target=target)
-    answer = client.post(f"/explain?target={target}", data=cat, content_type="image/png")
-    assert (answer.status_code, "one logit" in answer.json["detail"]) == (422, True)
-
-
-def test_a_contrast_is_refused_with_the_reason(model, client, cat):
-    with pytest.raises(TargetError, match="no other class to contrast"):
-        explain(model, CAT, against=0)
-    answer = client.post("/explain?target=cat&against=cat", data=cat, content_type="image/png")
-    assert (answer.status_code, "one output only" in answer.json["detail"]) == (422, True)
+@pytest.mark.parametrize(
+    ("question", "message", "detail"),
+    [
+        ({"target": 1}, r"one logit, class 0.*sign=signed", "one logit"),
+        ({"target": "1"}, r"one logit, class 0.*sign=signed", "one logit"),
+        ({"target": "cat", "against": "cat"}, "no other class to contrast", "one output only"),
+    ],
+)
+def test_another_class_is_refused_with_what_to_do(model, client, cat, question, message, detail):
+    with pytest.raises(TargetError, match=message):
+        explain(model, CAT, **question)
+    answer = client.post("/explain", query_string=question, data=cat, content_type="image/png")
+    assert (answer.status_code, detail in answer.json["detail"]) == (422, True)
 
 
 def test_two_labels_for_one_logit_are_refused_with_the_reason():
