@@ -11,12 +11,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 LOCKS = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "requirements").glob("*.txt"))}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-EXTRAS = {
-    "service": (),
-    "image": ("lite", "redis", "otel"),
-    "tests": ("test", "check"),
-    "bench": ("bench",),
-}
+EXTRAS = {"service": (), "image": ("lite", "redis", "otel"), "tests": ("test", "check"), "bench": ("bench",)}
 """Which extras each lock file of SeeWhy itself is for."""
 
 ENTRY = re.compile(

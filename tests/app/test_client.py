@@ -24,12 +24,7 @@ from seewhy.app.errors import (
 )
 from seewhy.app.http.keys import new_key
 from seewhy.app.pipeline.jobs import Deadline
-from seewhy.explainers.errors import (
-    LayerError,
-    OptionError,
-    TargetError,
-    UnreadablePictureError,
-)
+from seewhy.explainers.errors import LayerError, OptionError, TargetError, UnreadablePictureError
 from seewhy.explainers.tasks.detected import BoxPrediction
 from seewhy.explainers.tasks.segmentation import RegionPrediction
 from seewhy.explainers.tasks.values import ValuePrediction

@@ -188,10 +188,7 @@ def test_one_thread_runs_the_model(engine, module):
     assert threading.get_ident() not in module.threads
 
 
-@pytest.mark.fault(
-    "a model that fails for one picture of a batch",
-    "an error for this picture; the others are handled",
-)
+@pytest.mark.fault("a model that fails for one picture of a batch", "an error for this picture; the others are handled")
 def test_a_bad_picture_does_not_take_its_neighbours_down(engine, module):
     good, bad = job(), job(value=float("nan"))
     with hold(engine, module):
@@ -210,10 +207,7 @@ def test_a_full_queue_refuses_at_once_and_queues_none_of_the_request(engine, mod
 
 @pytest.mark.parametrize(
     ("deadline", "error"),
-    [
-        (lambda: Deadline.after(0.05), DeadlineError),
-        (lambda: Deadline.after(GUARD, lambda: True), ClientGoneError),
-    ],
+    [(lambda: Deadline.after(0.05), DeadlineError), (lambda: Deadline.after(GUARD, lambda: True), ClientGoneError)],
     ids=["its deadline is past", "its client is gone"],
 )
 def test_jobs_that_are_given_up_leave_the_queue_and_never_run(deadline, error, engine, module):
@@ -236,10 +230,7 @@ def test_a_job_that_is_wanted_no_more_never_runs_even_if_nobody_gave_it_up(engin
     assert not orphan.future.done()
 
 
-@pytest.mark.fault(
-    "a model that cannot be loaded",
-    "the error; the next request tries again",
-)
+@pytest.mark.fault("a model that cannot be loaded", "the error; the next request tries again")
 def test_a_model_that_failed_to_load_is_tried_again(engine_of, module):
     engine = engine_of(Mock(side_effect=[RuntimeError("not yet"), loaded(module)]))
     with pytest.raises(RuntimeError, match="not yet"):
@@ -282,10 +273,7 @@ def test_the_least_recently_used_idle_model_makes_room(engine_of):
     assert [engine.loaded(name) is not None for name in "abc"] == [True, False, True]
 
 
-@pytest.mark.fault(
-    "a model that ends the program (`sys.exit`)",
-    "500 for that request, nothing else",
-)
+@pytest.mark.fault("a model that ends the program (`sys.exit`)", "500 for that request, nothing else")
 def test_a_model_that_calls_exit_fails_its_request_and_nothing_else(engine, module, monkeypatch, caplog):
     outcomes(engine, "slow", [job()])
     monkeypatch.setattr(module.head, "forward", Mock(side_effect=SystemExit(3)))
@@ -532,10 +520,7 @@ def test_a_bad_contrast_does_not_take_the_others_apart(engine, module):
     assert module.batches == [4, 2, 1, 1]
 
 
-@pytest.mark.fault(
-    "too little memory for a batch",
-    "nothing; the batch runs in parts",
-)
+@pytest.mark.fault("too little memory for a batch", "nothing; the batch runs in parts")
 @pytest.mark.parametrize("runs_out", [allocate, give_up, out_of_cuda_memory])
 def test_where_memory_is_too_small_batches_become_smaller(runs_out, engine, module):
     expected = [outcomes(engine, "slow", [job(value)])[0].result[0].maps for value in (0.5, 0.6, 0.7)]

@@ -223,10 +223,7 @@ def test_the_stream_is_negotiated(accept, form, expected, post, cat):
     assert response.get_data()
 
 
-@pytest.mark.fault(
-    "a client that closes its stream",
-    "its work ends before the next pass",
-)
+@pytest.mark.fault("a client that closes its stream", "its work ends before the next pass")
 def test_who_closes_the_stream_cancels_the_work(url):
     call = {"files": {"image": CAT}, "data": {"method": "rise", "samples": "20000"}, "stream": True, "timeout": GUARD}
     with requests.post(f"{url}/explain", headers=EVENTS, **call) as long:

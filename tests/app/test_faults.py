@@ -81,8 +81,7 @@ def test_several_processes_answer_as_one(pair):
 
 
 @pytest.mark.fault(
-    "a process of the service is killed (`kill -9`) under load",
-    "its own requests are aborted; all others are handled",
+    "a process of the service is killed (`kill -9`) under load", "its own requests are aborted; all others are handled"
 )
 def test_a_killed_worker_loses_its_own_requests_only(pair):
     answers, enough, loads = [], threading.Event(), pair.total("seewhy_model_load_duration_seconds_count")
@@ -122,10 +121,7 @@ def test_a_killed_worker_loses_its_own_requests_only(pair):
     assert pair.explained() >= answered()  # what the lost one has counted is not lost
 
 
-@pytest.mark.fault(
-    "files can no longer be written",
-    "nothing",
-)
+@pytest.mark.fault("files can no longer be written", "nothing")
 def test_a_full_disk_does_not_matter(url, served):
     pids = (served.pid, *children(served.pid))
     before = resource.prlimit(served.pid, resource.RLIMIT_FSIZE)

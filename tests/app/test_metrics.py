@@ -317,10 +317,7 @@ def test_models_come_and_go(operations, engine_of, module):  # noqa: F811
     until(lambda: reading(operations, "seewhy_model_info", **labels) == 0)
 
 
-@pytest.mark.fault(
-    "metrics or traces raise an exception",
-    "nothing",
-)
+@pytest.mark.fault("metrics or traces raise an exception", "nothing")
 def test_what_cannot_be_recorded_ends_no_request_and_no_model(own_app, post, cat, monkeypatch, caplog):
     def fail(*_, **__):
         raise OSError("no space left")
@@ -382,10 +379,7 @@ def test_space_for_figures_is_taken_before_they_are_written(shared):
         assert (folder / f"{kind}_{os.getpid()}.db").stat().st_blocks * 512 >= size
 
 
-@pytest.mark.fault(
-    "no space for the metrics of several processes",
-    "`/metrics` shows those of one process",
-)
+@pytest.mark.fault("no space for the metrics of several processes", "`/metrics` shows those of one process")
 def test_without_space_each_process_keeps_its_figures_to_itself(shared, monkeypatch, tmp_path, caplog):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -184,11 +184,7 @@ def test_documentation_page_loads_nothing_from_elsewhere(client):
     with client.get("/docs") as response:
         page = response.get_data(as_text=True)
     assert "http" not in page
-    for path in (
-        "/docs/assets/js/swagger-ui-bundle.js",
-        "/docs/assets/css/swagger-ui.css",
-        "/static/docs.js",
-    ):
+    for path in ("/docs/assets/js/swagger-ui-bundle.js", "/docs/assets/css/swagger-ui.css", "/static/docs.js"):
         assert path in page
         with client.get(path) as part:
             assert part.status_code == 200

