@@ -1,6 +1,7 @@
 import base64
 import gzip
 import io
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -87,10 +88,7 @@ def test_what_is_no_picture(post, content, detail):
 
 
 def test_memory_that_does_not_suffice_for_a_picture_says_so(post, cat, monkeypatch):
-    def exhausted(*_):
-        raise MemoryError
-
-    monkeypatch.setattr("seewhy.app.pipeline.decode.Probe", exhausted)
+    monkeypatch.setattr("seewhy.app.pipeline.decode.Probe", Mock(side_effect=MemoryError))
     body = problem(post(cat), 503)
     assert body["type"].endswith(":out-of-memory")
     assert "try again" in body["detail"]
@@ -248,17 +246,18 @@ def test_unknown_paths_and_methods(client):
     assert faults(problem(client.get("/models?source=hub"), 422)) == {"source"}
 
 
-def test_a_failure_of_ours_tells_nothing_about_the_inside(app, monkeypatch, cat):
-    service = app.extensions["seewhy"]
-
-    def broken(*_, **__):
-        raise RuntimeError("/secret/path is broken")
-
-    monkeypatch.setattr(service, "explain", broken)
-    response = app.test_client().post("/explain", data={"image": (io.BytesIO(cat), "cat.png")})
-    assert problem(response, 500)["detail"].startswith("The server has logged the cause.")
+def test_a_failure_of_ours_tells_nothing_about_the_inside_and_is_found_in_the_log_by_its_id(
+    service, client, monkeypatch, caplog, cat
+):
+    monkeypatch.setattr(service, "explain", Mock(side_effect=RuntimeError("/secret/path is broken")))
+    data = {"image": (io.BytesIO(cat), "cat.png")}
+    response = client.post("/explain", data=data, headers={"X-Request-ID": "find-me"})
+    body = problem(response, 500)
+    assert body["detail"].startswith("The server has logged the cause.")
     for inside in ("secret", "Traceback", "RuntimeError", ".py", "broken"):
         assert inside not in response.get_data(as_text=True)
+    assert body["instance"] == "urn:seewhy:request:find-me"
+    assert "Request find-me failed" in [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_an_error_changes_nothing(post, cat, service):
