@@ -1,11 +1,9 @@
 """The Open Inference Protocol."""
 
 import base64
-import gzip
 import io
 import json
 import struct
-import zlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -268,19 +266,6 @@ def test_pictures_of_several_sizes(ask, text, coffee):
     assert tensors["labels"]["data"] == ["tiger cat", "espresso"]
     methods = {"parameters": {"method": "gradcam,saliency"}, "outputs": [{"name": "maps"}]}
     assert "one method at a time" in refused(ask(tensor(text) | methods, "explain"))
-
-
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_compressed_requests(client, text, encoding):
-    body = json.dumps(tensor(text)).encode()
-    packed = gzip.compress(body) if encoding == "gzip" else zlib.compress(body)
-    headers = {"Content-Encoding": encoding}
-    assert client.post(f"/v2/models/{MODEL}/infer", data=packed, headers=headers).status_code == 200
-    refused(client.post(f"/v2/models/{MODEL}/infer", data=b"nothing", headers=headers))
-    bomb = gzip.compress(b" " * (33 * 2**20)) if encoding == "gzip" else zlib.compress(b" " * (33 * 2**20))
-    assert len(bomb) < 50_000
-    refused(client.post(f"/v2/models/{MODEL}/infer", data=bomb, headers=headers), 413)
-    assert "gzip" in refused(client.post(f"/v2/models/{MODEL}/infer", data=body, headers={"Content-Encoding": "br"}))
 
 
 def test_null_is_what_was_left_out(ask, text):
