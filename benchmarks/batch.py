@@ -2,6 +2,9 @@
 
 Pictures are parts of the examples with noise, JPEGs of 512×384. Each run has a process of its own; kinds take turns.
 The cost of a picture in a long run is the difference of two runs, over that of their pictures: starts cancel out.
+
+`--memory` only compares the memory of the command's process after a tenth of the pictures, which are then of 96×72, and
+after the last one.
 """
 
 import argparse
@@ -13,23 +16,26 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from PIL import Image
+from tqdm import tqdm
 
 from benchmarks import page
 from benchmarks.machine import description
 from seewhy import batch, explain, explain_many, load_model
+from seewhy.app.batch import run
 from seewhy.app.batch.choices import ENGINES, Engine
 from seewhy.app.batch.run import SHARD_ROWS
 from seewhy.app.batch.shards import Shard, row_of
-from seewhy.app.batch.sources import Source, sources
+from seewhy.app.batch.sources import sources
 from seewhy.explainers.view import prepare
 
 MODEL, METHOD = "efficientnet_lite0", "gradcam"
 PICTURES = 300
-SIZE = 512, 384
+SIZE, SMALL = (512, 384), (96, 72)
+"""Width and height of pictures, and of those whose content does not matter."""
 
 
 class Cost(NamedTuple):
@@ -41,16 +47,29 @@ class Cost(NamedTuple):
     bytes: int
 
 
-def make(folder: Path, count: int) -> None:
-    """Write pictures into a folder."""
+class Gauge(tqdm):
+    """A progress bar that notes the memory of its process after a tenth of the pictures, and after the last one."""
+
+    memory: ClassVar[list[int]] = []
+    explained = 0
+
+    def update(self, n: float | None = 1) -> None:
+        """Count pictures."""
+        self.explained += n
+        if len(self.memory) < 2 and self.explained >= (self.total / 10, self.total)[len(self.memory)]:
+            self.memory.append(resident())
+
+
+def make(folder: Path, count: int, size: tuple[int, int] = SIZE) -> None:
+    """Write pictures of a width and height into a folder."""
     generator = np.random.default_rng(0)
     examples = [
         Image.open(file).convert("RGB").resize((1024, 768)) for file in sorted((page.ROOT / "examples").glob("*.png"))
     ]
     for number in range(count):
-        left, top = (int(generator.integers(0, side)) for side in SIZE)
-        part = examples[number % len(examples)].crop((left, top, left + SIZE[0], top + SIZE[1]))
-        noisy = np.asarray(part, dtype=np.int16) + generator.integers(-8, 9, (SIZE[1], SIZE[0], 3), dtype=np.int16)
+        left, top = (int(generator.integers(0, side)) for side in size)
+        part = examples[number % len(examples)].crop((left, top, left + size[0], top + size[1]))
+        noisy = np.asarray(part, dtype=np.int16) + generator.integers(-8, 9, (size[1], size[0], 3), dtype=np.int16)
         Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(folder / f"{number:06}.jpg", quality=90)
 
 
@@ -76,33 +95,67 @@ def work(kind: str, folder: Path, out: Path) -> None:
     )
 
 
+def gauge(engine: Engine, folder: Path, out: Path) -> None:
+    """Explain the pictures of a folder, and print what `Gauge` notes and the largest memory, with the report's."""
+    run.tqdm = Gauge
+    run.batch(folder, out, MODEL, METHOD, engine=engine, progress=False)
+    print(json.dumps([*Gauge.memory, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+
+
+def memory(engines: list[Engine], pictures: int) -> None:
+    """Measure the memory of the command's process in a run by each engine, and print a table."""
+    rows = []
+    with TemporaryDirectory() as folder:
+        make(Path(folder), pictures, SMALL)
+        for engine in engines:
+            first, last, most = output_of("--gauge", engine, folder)
+            sizes = (f"{size / 1e6:,.0f}" for size in (first, last, most))
+            rows.append((f"`{engine}`", f"{pictures:,}", *sizes, f"{last / first - 1:+.1%}"))
+    columns = (
+        "engine",
+        "pictures",
+        "after a tenth, MB",
+        "after the last, MB",
+        "largest, with the report, MB",
+        "growth",
+    )
+    print(f"{description()}\n\n{page.table(columns, rows)}")
+    print(f"A picture in the list of a folder takes {listing_bytes():,.0f} bytes.")
+
+
+def output_of(task: str, kind: str, folder: str) -> list[Any]:
+    """Return what a task of this module prints in a new process."""
+    with TemporaryDirectory() as out:
+        command = [sys.executable, "-m", "benchmarks.batch", task, kind, folder, out]
+        result: list[Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        return result
+
+
 def measured(kind: str, folder: Path) -> Cost:
     """Return the cost of a run in a new process."""
-    with TemporaryDirectory() as out:
-        command = [sys.executable, "-m", "benchmarks.batch", "--run", kind, str(folder), out]
-        return Cost(*json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    return Cost(*output_of("--run", kind, str(folder)))
 
 
 def stages(folder: Path) -> dict[str, float]:
     """Return milliseconds of a processor for a picture: decoding with preprocessing, making rows, writing them."""
     model = load_model(MODEL)
-    found = list(islice(sources(folder), SHARD_ROWS))
-    prepare(model, found[0].open())  # what is loaded once
+    listing = list(islice(sources(folder), SHARD_ROWS))
+    prepare(model, listing[0].open())  # what is loaded once
     start = process_time()
-    for source in found:
+    for source in listing:
         prepare(model, source.open())
     decoded = process_time()
-    explanation = explain(model, found[0].open(), METHOD)
+    explanation = explain(model, listing[0].open(), METHOD)
     started = process_time()
     with TemporaryDirectory() as out:
         shard = Shard(Path(out), "float16", pictures=False)
-        for source in found:
+        for source in listing:
             shard.add(row_of(source, explanation, None, "float16"), None)
         added = process_time()
         shard.write()
         written = process_time()
     seconds = {"decoding": decoded - start, "rows": added - started, "writing": written - added}
-    return {name: 1000 * each / len(found) for name, each in seconds.items()}
+    return {name: 1000 * each / len(listing) for name, each in seconds.items()}
 
 
 def each_of(longer: Cost, shorter: Cost, pictures: int) -> Cost:
@@ -115,7 +168,7 @@ def each_of(longer: Cost, shorter: Cost, pictures: int) -> Cost:
 
 def plan(each: Cost, picture_bytes: float) -> list[tuple[str, str, str]]:
     """Return what a million and a billion pictures take, by the cost of one."""
-    sizes = (10**6, 10**9)
+    sizes, listing = (10**6, 10**9), listing_bytes()
     hours = [each.busy * size / 3600 for size in sizes]
     days = [value / 24 / 64 for value in hours]
     return [
@@ -123,16 +176,20 @@ def plan(each: Cost, picture_bytes: float) -> list[tuple[str, str, str]]:
         ("days of a node with 64 such cores", *(f"{value:,.2f}" for value in days)),
         ("pictures to read, GB", *(f"{picture_bytes * size / 1e9:,.0f}" for size in sizes)),
         ("shards to write, GB", *(f"{each.bytes * size / 1e9:,.2f}" for size in sizes)),
-        ("list of pictures in memory, GB", *(f"{listed(10**6) * size / 1e15:,.2f}" for size in sizes)),
+        ("list of pictures in memory, GB", *(f"{listing * size / 1e9:,.2f}" for size in sizes)),
     ]
 
 
-def listed(pictures: int) -> int:
-    """Return how many bytes the list of so many pictures takes, after it was made in this process."""
-    folder = "/data/photographs/train/n01440764"
-    before = resident()
-    listing = [Source(f"n01440764/{number:09}.jpg", f"{folder}/{number:09}.jpg") for number in range(pictures)]
-    return resident() - before if listing else 0
+def listing_bytes(pictures: int = 10**5) -> float:
+    """Return how many bytes a picture takes in the list of a folder, after it was made in this process."""
+    with TemporaryDirectory() as folder:
+        place = Path(folder, "photographs", "train", "n01440764")
+        place.mkdir(parents=True)
+        for number in range(pictures):
+            (place / f"{number:09}.jpg").touch()
+        before = resident()
+        listing = list(sources(folder))
+        return (resident() - before) / len(listing)
 
 
 def resident() -> int:
@@ -181,19 +238,25 @@ def main(engines: list[Engine], rounds: int, pictures: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--run"]:
-        work(sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))
+    tasks = {"--run": work, "--gauge": gauge}
+    if sys.argv[1:2] and sys.argv[1] in tasks:
+        tasks[sys.argv[1]](sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))
     else:
         parser = argparse.ArgumentParser(description=__doc__)
         parser.add_argument("--engine", choices=ENGINES, default="local", help="ray is measured beside local")
         parser.add_argument("--rounds", type=int, default=3)
         parser.add_argument("--pictures", type=int, default=3000, help="of the long run")
         parser.add_argument("--stages", action="store_true", help="measure only the parts of a run")
+        parser.add_argument("--memory", action="store_true", help="measure only the memory of the command's process")
         arguments = parser.parse_args()
+        engines = ["local"] if arguments.engine == "local" else ["local", "ray"]
+        if arguments.memory:
+            memory(engines, arguments.pictures)
+            sys.exit()
         if arguments.stages:
             with TemporaryDirectory() as pictures:
                 make(Path(pictures), PICTURES)
                 times = [(name, f"{time:.2f}") for name, time in stages(Path(pictures)).items()]
             print(page.table(("milliseconds of a core for a picture", ""), times))
             sys.exit()
-        main(["local"] if arguments.engine == "local" else ["local", "ray"], arguments.rounds, arguments.pictures)
+        main(engines, arguments.rounds, arguments.pictures)

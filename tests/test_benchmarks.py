@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from benchmarks import batch as batch_runs
 from benchmarks import contestants, library, metrics, page, proofs, rounds
 from benchmarks.machine import description
 from benchmarks.rounds import Effort, interleaved, ratio
@@ -142,3 +143,14 @@ def test_command_names_its_options():
         [sys.executable, "-m", "benchmarks", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert "--quick" in process.stdout
+
+
+def test_the_memory_of_a_batch_run_is_read_after_a_tenth_of_its_pictures_and_after_the_last(monkeypatch):
+    pictures = []
+    monkeypatch.setattr(batch_runs.Gauge, "memory", [])
+    monkeypatch.setattr(batch_runs, "resident", lambda: len(pictures))
+    with batch_runs.Gauge(total=50, disable=True) as bar:
+        for _ in range(25):
+            pictures += [None] * 2
+            bar.update(2)
+    assert batch_runs.Gauge.memory == [6, 50]

@@ -76,6 +76,7 @@ def test_one_package_carries_its_types_and_the_page(wheel):
     assert {"seewhy/app/web/js/page.js", "seewhy/app/web/css/base.css", "seewhy/app/web/examples/cat.jpg"} <= page
     assert {name for name in names if name.startswith("seewhy/app/web/")} == page
     assert {"seewhy/explainers/papers.csv", "seewhy/explainers/trust/embedded.json"} <= {*names}
+    assert {"seewhy/explainers/results/widget.js", "seewhy/explainers/results/widget.css"} <= {*names}
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"seewhy"}
 
 

@@ -57,22 +57,17 @@ class OnRay:
 
     def __call__(self, work: Work, remaining: list[Source], folder: Path) -> Generator[Outcome]:
         """See `RunsBatch`."""
-        with _connected(self.address):
+        with _cluster(self.address):
             workers, resources = _pool(work.model.device)
-            size = self._part_size(len(remaining), workers)
-            first = shards.next_number(folder)
-            parts = [
-                {"number": number, "sources": _dumped(remaining[start : start + size], self.data)}
-                for number, start in zip(count(first), range(0, len(remaining), size))
-            ]
-            remaining.clear()
             context = ray.data.DataContext.get_current()
             context.enable_progress_bars = False
-            outcomes = ray.data.from_items(parts, override_num_blocks=len(parts)).map_batches(
+            parts = self._parts(remaining, workers, folder)
+            remaining.clear()
+            outcomes = parts.map_batches(
                 _Worker,
                 batch_size=1,
-                compute=ray.data.ActorPoolStrategy(size=min(workers, len(parts))),
-                fn_constructor_args=(ray.put((_portable(work), self.data)), folder.absolute()),
+                compute=ray.data.ActorPoolStrategy(size=min(workers, parts.num_blocks())),
+                fn_constructor_args=(ray.put((_on_cpu(work), self.data)), folder.absolute()),
                 **resources,
             )
             try:
@@ -81,6 +76,15 @@ class OnRay:
                     yield Outcome(row["pictures"], row["errors"], row["last"])
             except ray.exceptions.RayError as error:
                 raise WorkerError(f"A worker failed: {_reason(error)}") from error
+
+    def _parts(self, remaining: list[Source], workers: int, folder: Path) -> ray.data.Dataset:
+        """Return the listing in Ray's memory, a block for each part."""
+        size, first = self._part_size(len(remaining), workers), shards.next_number(folder)
+        parts = [
+            {"number": number, "sources": _dump(remaining[start : start + size], self.data)}
+            for number, start in zip(count(first), range(0, len(remaining), size))
+        ]
+        return ray.data.from_items(parts, override_num_blocks=len(parts))
 
     def _part_size(self, pictures: int, workers: int) -> int:
         most = _MOST if self.passes is None else max(1, min(_MOST, _PASSES // max(1, self.passes)))
@@ -113,8 +117,8 @@ class _Worker:
 
     def __call__(self, part: dict[str, Any]) -> dict[str, Any]:
         """Write the shard of a part, and return its hidden name and what became of the pictures."""
-        pictures = _loaded(part["sources"][0], self._data)
-        if shards.attempts(self._folder, int(part["number"][0])) > _ATTEMPTS:
+        pictures = _load(part["sources"][0], self._data)
+        if shards.count_attempt(self._folder, int(part["number"][0])) > _ATTEMPTS:
             raise WorkerError(f"{_ATTEMPTS} workers died on pictures from {pictures[0].path} to {pictures[-1].path}.")
         shard, outcome = self._work.shard(self._folder), Outcome(0)
         for row, overlay in self._work.rows(iter(pictures)):
@@ -130,12 +134,12 @@ class _Worker:
 def _reason(error: Exception) -> str:
     """Return the last line of an error that names an exception, not Ray's own: tracebacks and advice are around it."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    named = [line for line in lines if re.match(r"\s*(?!ray\.)[\w.]+(Error|Exception): ", line)]
-    return (named or lines)[-1].strip()
+    errors = [line for line in lines if re.match(r"\s*(?!ray\.)[\w.]+(Error|Exception): ", line)]
+    return (errors or lines)[-1].strip()
 
 
 @contextmanager
-def _connected(address: str | None) -> Iterator[None]:
+def _cluster(address: str | None) -> Iterator[None]:
     """Join a cluster, or start processes of this machine; leave it alone if this process has done so already."""
     if ray.is_initialized():
         yield
@@ -169,7 +173,7 @@ def _pool(device: torch.device) -> tuple[int, dict[str, float]]:
     return gpus, {"num_cpus": max(1, min(_DECODERS, processors_of_all // gpus)), "num_gpus": 1}
 
 
-def _portable(work: Work) -> Work:
+def _on_cpu(work: Work) -> Work:
     """Return work whose model is on the CPU, without what is compiled; each worker sees only its own GPU."""
     module, device = work.model.module, work.model.device
     if device.type == "cuda":
@@ -177,7 +181,7 @@ def _portable(work: Work) -> Work:
     return replace(work, model=replace(work.model, module=module, device=device))
 
 
-def _dumped(sources: list[Source], data: DataSource | None) -> bytes:
+def _dump(sources: list[Source], data: DataSource | None) -> bytes:
     """Return pictures as bytes, without the data set that they may refer to."""
 
     class Pickler(pickle.Pickler):
@@ -189,7 +193,7 @@ def _dumped(sources: list[Source], data: DataSource | None) -> bytes:
         return file.getvalue()
 
 
-def _loaded(content: bytes, data: DataSource | None) -> list[Source]:
+def _load(content: bytes, data: DataSource | None) -> list[Source]:
     """Return pictures from bytes, which refer to this data set."""
 
     class Unpickler(pickle.Unpickler):  # of what this run has written

@@ -24,7 +24,7 @@ class Manifest:
         digest: of the model: of its weights, preprocessing and labels.
         method: name of the method.
         options: of the method, and of the question, by name, with their defaults.
-        source: the data set, see `described`.
+        source: the data set, see `description_of`.
         versions: of packages, when the run began.
         started: when, in UTC.
         finished: likewise; None while pictures are missing.
@@ -46,8 +46,8 @@ class Manifest:
     @property
     def run(self) -> str:
         """Digest of what decides the rows. A run goes on only in a folder of the same digest."""
-        asked = self.model, self.digest, self.method, json.dumps(self.options, sort_keys=True), self.source
-        return hashlib.sha256(repr(asked).encode()).hexdigest()
+        question = self.model, self.digest, self.method, json.dumps(self.options, sort_keys=True), self.source
+        return hashlib.sha256(repr(question).encode()).hexdigest()
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:

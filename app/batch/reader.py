@@ -61,11 +61,13 @@ class Batch:
         self.manifest = manifest
         self._folder = folder
         self._files = shards.files(folder)
-        self._ends = list(accumulate(parquet.read_metadata(file).num_rows for file in self._files))
+        self._starts: list[int] = list(
+            accumulate((parquet.read_metadata(file).num_rows for file in self._files), initial=0)
+        )
         self._last: tuple[int, pyarrow.Table] | None = None
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return self._starts[-1]
 
     def __getitem__(self, index: int) -> Explanation:
         """Return the explanation of a picture.
@@ -87,19 +89,18 @@ class Batch:
                 continue
 
     def _row(self, index: int) -> dict[str, Any]:
-        number = bisect_right(self._ends, index)
+        number = bisect_right(self._starts, index) - 1
         if self._last is None or self._last[0] != number:
             self._last = number, parquet.read_table(self._files[number])
-        start = self._ends[number - 1] if number else 0
-        row: dict[str, Any] = self._last[1].slice(index - start, 1).to_pylist()[0]
+        row: dict[str, Any] = self._last[1].slice(index - self._starts[number], 1).to_pylist()[0]
         return row
 
     @cached_property
     def table(self) -> pyarrow.Table:
         """All columns but the maps, as an Arrow table."""
-        names = [name for name in shards.COLUMNS if name not in ("height", "width", "scale")]
-        tables = [parquet.read_table(file, columns=names) for file in self._files]
-        return pyarrow.concat_tables(tables) if tables else pyarrow.table({name: [] for name in names})
+        columns = {name: kind for name, kind in shards.COLUMNS.items() if name not in ("height", "width", "scale")}
+        tables = (parquet.read_table(file, columns=list(columns)) for file in self._files)
+        return pyarrow.concat_tables([pyarrow.schema(columns).empty_table(), *tables])
 
     def to_pandas(self) -> "DataFrame":
         """Return one row for each picture: path, error, truth, target, label, probability, score, proof and more."""
@@ -117,11 +118,7 @@ class Batch:
         """
         if not 0 < share < 1:
             raise OptionError(f"share is {share}; it must be more than 0 and less than 1.", "share")
-        paths = (
-            path
-            for path, error in zip(*(self.table[name].to_pylist() for name in ("path", "error")), strict=True)
-            if error is None
-        )
+        paths = self.table.filter(self.table["error"].is_null())["path"].to_pylist()
         return [_coco(path, explanation, share) for path, explanation in zip(paths, self, strict=True)]
 
     def to_fiftyone(self, name: str | None = None) -> "Dataset":
@@ -160,6 +157,27 @@ class Batch:
         dataset.add_samples(samples)
         return dataset
 
+    def to_zarr(self, path: str | os.PathLike[str]) -> Path:
+        """Write all rows to a Zarr store (format 3), which `xarray.open_zarr` reads, and return its path.
+
+        ``heatmaps`` (picture, y, x) are the maps as shards hold them: of the layer's size, in the run's dtype, each
+        divided by its ``scale``; those of errors are NaN. Each other column is an array (picture,), in which a missing
+        string is empty and a missing number NaN; ``correct`` is 1, 0, or -1 if it is not known. Attributes are those of
+        the manifest.
+
+        Args:
+            path: of the store, a folder that does not exist yet.
+
+        Raises:
+            OptionError: zarr is not installed, the path exists, or the maps are not all of one size.
+        """
+        if not find_spec("zarr"):
+            raise OptionError("to_zarr needs more packages: pip install 'seewhy[zarr]'.", "zarr")
+        from seewhy.app.batch import zarr_store  # of an extra
+
+        zarr_store.write(self._files, self.manifest, Path(path))
+        return Path(path)
+
     def report(self) -> Path:
         """Write `report.html` into the folder again, and return its path.
 
@@ -176,10 +194,9 @@ class Batch:
     def _maps(self, rows: Sequence[int]) -> list[NDArray[np.float32]]:
         """Return the maps of some rows, in ascending order."""
         maps, columns = list[NDArray[np.float32]](), ["height", "width", "scale", "map"]
-        numbers = np.searchsorted(self._ends, rows, side="right")
+        numbers = np.searchsorted(self._starts, rows, side="right") - 1
         for number in np.unique(numbers):
-            start = self._ends[number - 1] if number else 0
-            inside = np.asarray(rows)[numbers == number] - start
+            inside = np.asarray(rows)[numbers == number] - self._starts[number]
             table = parquet.read_table(self._files[number], columns=columns)
             maps += [shards.map_of(row) for row in table.take(inside).to_pylist()]
         return maps

@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,8 +73,9 @@ def report(results: Results) -> str:
     table, generator = results.table, np.random.default_rng(0)
     explained = np.flatnonzero(compute.is_null(table["error"]).to_numpy())
     gallery = np.sort(generator.permutation(explained)[:_GALLERY])
-    wrong = _indices(table, "probability", table["correct"].to_pylist(), False)[::-1][:_SHOWN]
-    weakest = _indices(table, "proof_score")[:_SHOWN]
+    surest = _ascending(table, "probability")[::-1]
+    wrong = surest[_equal(table["correct"], False)[surest]][:_SHOWN]
+    weakest = _ascending(table, "proof_score")[:_SHOWN]
     of_classes = groups(results)
     tiles = _Tiles(results)
     page: str = template("batch.html").render(
@@ -103,12 +105,12 @@ def report(results: Results) -> str:
 def groups(results: Results) -> list[Group]:
     """Return the groups of the most frequent classes, for classes that have several; maps are drawn by lot."""
     generator = np.random.default_rng(0)
-    labels = np.array(results.table["label"].to_pylist(), dtype=object)
+    labels = results.table["label"]
     result = []
-    for label, count in _counts(results.table["label"])[:_CLASSES]:
+    for label, count in _counts(labels)[:_CLASSES]:
         if count < _FEWEST:
             break
-        rows = np.sort(generator.permutation(np.flatnonzero(labels == label))[:_MAPS])
+        rows = np.sort(generator.permutation(np.flatnonzero(_equal(labels, label)))[:_MAPS])
         maps = [relevance.downsized(values) for values in results.maps(rows.tolist())]
         if len({values.shape for values in maps}) > 1:  # of a model that takes pictures of any size
             continue
@@ -118,7 +120,7 @@ def groups(results: Results) -> list[Group]:
         for number in range(numbers.max() + 1 if numbers.any() else 0):
             is_member = numbers == number
             mean = stacked[is_member].mean(axis=0)
-            result.append(Group(str(label), rows[is_member].tolist(), float(is_member.mean()), mean))
+            result.append(Group(label, rows[is_member].tolist(), float(is_member.mean()), mean))
     return result
 
 
@@ -150,18 +152,23 @@ def _data_url(picture: Image.Image) -> str:
         return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
 
 
-def _indices(table: pyarrow.Table, column: str, values: list[Any] | None = None, wanted: Any = None) -> list[int]:
-    """Return the rows with a value in a column, by that; only those of which another value is wanted, if one is."""
+def _ascending(table: pyarrow.Table, column: str) -> NDArray[np.int64]:
+    """Return the rows with a number in a column, in its order."""
     numbers = table[column].to_numpy()
-    rows = np.flatnonzero(~np.isnan(numbers.astype(float)))
-    rows = rows[np.argsort(numbers[rows], kind="stable")]
-    return [int(row) for row in rows if values is None or values[row] is wanted]
+    rows = np.flatnonzero(~np.isnan(numbers))
+    return rows[np.argsort(numbers[rows], kind="stable")]
+
+
+def _equal(column: pyarrow.ChunkedArray, value: str | bool) -> NDArray[np.bool_]:
+    """Return for each row whether it has this value."""
+    is_equal: NDArray[np.bool_] = compute.equal(column, value).fill_null(False).to_numpy()
+    return is_equal
 
 
 def _counts(column: pyarrow.ChunkedArray) -> list[tuple[str, int]]:
     """Return the values of a column and how often they occur, the most frequent first."""
     counts = compute.value_counts(column.drop_null()).to_pylist()
-    return sorted(((str(each["values"]), int(each["counts"])) for each in counts), key=lambda each: (-each[1], each[0]))
+    return sorted(((row["values"], row["counts"]) for row in counts), key=lambda pair: (-pair[1], pair[0]))
 
 
 def _reasons(table: pyarrow.Table) -> list[tuple[str, int, str]]:
@@ -170,11 +177,12 @@ def _reasons(table: pyarrow.Table) -> list[tuple[str, int, str]]:
     Names and numbers in a message, which differ from picture to picture, are left out.
     """
     failed = table.filter(compute.is_valid(table["error"]))
-    reasons: dict[str, list[str]] = {}
+    counts, examples = Counter[str](), dict[str, str]()
     for path, error in zip(failed["path"].to_pylist(), failed["error"].to_pylist(), strict=True):
-        reasons.setdefault(re.sub(r"'[^']*'|\"[^\"]*\"|\d+", "…", error), []).append(path)
-    ordered = sorted(reasons.items(), key=lambda each: -len(each[1]))
-    return [(reason, len(paths), paths[0]) for reason, paths in ordered[:_REASONS]]
+        reason = re.sub(r"'[^']*'|\"[^\"]*\"|\d+", "…", error)
+        counts[reason] += 1
+        examples.setdefault(reason, path)
+    return [(reason, count, examples[reason]) for reason, count in counts.most_common(_REASONS)]
 
 
 def _histograms(table: pyarrow.Table) -> Iterator[dict[str, Any]]:

@@ -18,7 +18,7 @@ from seewhy.app.batch import shards
 from seewhy.app.batch.choices import ENGINES, MAP_TYPES, Engine, MapType
 from seewhy.app.batch.manifest import Manifest, manifest_of, now
 from seewhy.app.batch.reader import Batch, open_batch
-from seewhy.app.batch.sources import DataSource, Source, described, places_of, sources
+from seewhy.app.batch.sources import DataSource, Source, description_of, places_of, sources
 from seewhy.app.batch.work import Outcome, RunsBatch, TooManyErrorsError, Work
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.explain import Layers, explainers_of
@@ -52,7 +52,7 @@ class Forecast:
         pictures: of the data set.
         remaining: those without a row.
         passes: of the model for a picture, at most; None if they depend on the picture.
-        seconds: for the remaining pictures, by those that were tried.
+        seconds: for the remaining pictures, by those that were explained.
         bytes: of their shards, without compression.
     """
 
@@ -134,37 +134,48 @@ def batch(
     """
     question = {"target": target, "layer": layer, "against": against, "proof": proof, **options}
     question |= {"proof_area": proof_area, "proof_fill": proof_fill, "proof_calibration": proof_calibration}
-    run = _planned(source, out, model, method, question, batch_size, map_type, pictures)
+    run = _plan(source, out, model, method, question, batch_size, map_type, pictures)
     explain = _engine(engine, address, source, run)
     listing = list(sources(source))
     run.folder.mkdir(parents=True, exist_ok=True)
-    with _alone(run.folder):
-        manifest = replace(_earlier(run) or run.manifest, finished=None)
+    with _lock(run.folder):
+        manifest = replace(_earlier_manifest(run) or run.manifest, finished=None)
         manifest.write(run.folder)
         shards.tidy(run.folder)
-        explained = shards.done(run.folder)
-        total, outcome = max(len(listing), len(explained)), Outcome(len(explained))
-        listing = [item for item in listing if item.path not in explained]
-        explained.clear()
-        with (
-            tqdm(total=total, initial=outcome.pictures, unit="picture", disable=not progress, smoothing=0.1) as bar,
-            closing(explain(run.work, listing, run.folder) if listing else _nothing()) as outcomes,
-        ):
-            for latest in outcomes:
-                outcome += latest
-                bar.update(latest.pictures)
-                if latest.errors:
-                    bar.set_postfix(errors=outcome.errors)
-                if max_errors is not None and outcome.errors > max_errors:
-                    raise TooManyErrorsError(
-                        f"{outcome.errors} pictures failed, more than max_errors={max_errors}; the last one: "
-                        f"{outcome.last}"
-                    )
-        pictures_with_maps = outcome.pictures - outcome.errors
-        replace(manifest, finished=now(), pictures=pictures_with_maps, errors=outcome.errors).write(run.folder)
+        outcome = _explain_rest(run, explain, listing, max_errors, progress)
+        explained = outcome.pictures - outcome.errors
+        replace(manifest, finished=now(), pictures=explained, errors=outcome.errors).write(run.folder)
     results = open_batch(run.folder)
     results.report()
     return results
+
+
+def _explain_rest(
+    run: _Run, explain: RunsBatch, listing: list[Source], max_errors: int | None, progress: bool
+) -> Outcome:
+    """Explain the pictures that have no row, and return what became of all.
+
+    Args:
+        listing: the pictures; those that have a row are removed from it.
+    """
+    paths = shards.explained_paths(run.folder)
+    total, outcome = max(len(listing), len(paths)), Outcome(len(paths))
+    listing[:] = [source for source in listing if source.path not in paths]
+    paths.clear()
+    with (
+        tqdm(total=total, initial=outcome.pictures, unit="picture", disable=not progress, smoothing=0.1) as bar,
+        closing(explain(run.work, listing, run.folder) if listing else _nothing()) as outcomes,
+    ):
+        for latest in outcomes:
+            outcome += latest
+            bar.update(latest.pictures)
+            if latest.errors:
+                bar.set_postfix(errors=outcome.errors)
+            if max_errors is not None and outcome.errors > max_errors:
+                raise TooManyErrorsError(
+                    f"{outcome.errors} pictures failed, more than max_errors={max_errors}; the last one: {outcome.last}"
+                )
+    return outcome
 
 
 def forecast(
@@ -188,18 +199,18 @@ def forecast(
     """
     proof = {"proof": False, "proof_area": AREA, "proof_fill": "blur", "proof_calibration": None}
     question = {"target": target, "layer": layer, "against": against, **proof, **options}
-    run = _planned(source, out, model, method, question, batch_size, map_type, pictures)
-    _earlier(run)
-    explained, listing = shards.done(run.folder), list(sources(source))
-    remaining = [item for item in listing if item.path not in explained]
+    run = _plan(source, out, model, method, question, batch_size, map_type, pictures)
+    _earlier_manifest(run)
+    paths, listing = shards.explained_paths(run.folder), list(sources(source))
+    remaining = [item for item in listing if item.path not in paths]
     marks, size = [monotonic()], 0
     for row, overlay in run.work.rows(iter(remaining[: _TRIAL_BATCHES * run.work.batch_size])):
         marks.append(monotonic())
         size += shards.size_of(row) + len(overlay or b"")
-    tried = len(marks) - 1
-    first = run.work.batch_size if tried > run.work.batch_size else 0  # the first batch may compile the model
-    seconds = (marks[-1] - marks[first]) / (tried - first) * len(remaining) if tried else 0.0
-    return Forecast(len(listing), len(remaining), run.passes, seconds, size * len(remaining) // max(1, tried))
+    trials = len(marks) - 1
+    first = run.work.batch_size if trials > run.work.batch_size else 0  # the first batch may compile the model
+    seconds = (marks[-1] - marks[first]) / (trials - first) * len(remaining) if trials else 0.0
+    return Forecast(len(listing), len(remaining), run.passes, seconds, size * len(remaining) // max(1, trials))
 
 
 def _engine(engine: str, address: str | None, source: DataSource, run: _Run) -> RunsBatch:
@@ -225,7 +236,7 @@ def _nothing() -> Generator[Outcome]:
     yield from ()
 
 
-def _planned(
+def _plan(
     source: DataSource,
     out: str | os.PathLike[str],
     model: str | LoadedModel,
@@ -248,17 +259,16 @@ def _planned(
     explain_many(loaded, [], entry.name, batch_size=size, on_error="yield", **question)
     own = {name: value for name, value in question.items() if name not in _OF_QUESTIONS}
     (explainer,) = explainers_of([entry], question["layer"], own, loaded.module)
-    asked = {name: value for name, value in question.items() if name in _OF_QUESTIONS and name != "layer"}
-    calibration = asked.pop("proof_calibration", None)
-    options = {**asked, **asdict(explainer), "calibration": repr(calibration)}
-    options |= {"map_type": map_type, "pictures": pictures}
-    manifest = manifest_of(loaded, entry.name, json.loads(json.dumps(options, default=repr)), described(source))
+    options = {name: value for name, value in question.items() if name in _OF_QUESTIONS and name != "layer"}
+    options["calibration"] = repr(options.pop("proof_calibration"))
+    options |= {**asdict(explainer), "map_type": map_type, "pictures": pictures}
+    manifest = manifest_of(loaded, entry.name, json.loads(json.dumps(options, default=repr)), description_of(source))
     passes = entry.passes(explainer, loaded, loaded.spec.image_shape)
     total = None if passes is None else passes.total
     return _Run(Work(loaded, entry.name, question, size, map_type, pictures), Path(out), manifest, total)
 
 
-def _earlier(run: _Run) -> Manifest | None:
+def _earlier_manifest(run: _Run) -> Manifest | None:
     """Return the manifest of the folder, which this run continues; None if it is new or empty.
 
     Raises:
@@ -271,8 +281,8 @@ def _earlier(run: _Run) -> Manifest | None:
         return None
     if earlier.run != run.manifest.run:
         before, wanted = (
-            {name: getattr(each, name) for name in ("model", "digest", "method", "source")} | each.options
-            for each in (earlier, run.manifest)
+            {name: getattr(manifest, name) for name in ("model", "digest", "method", "source")} | manifest.options
+            for manifest in (earlier, run.manifest)
         )
         changes = [
             f"{name} {before.get(name)!r}, not {value!r}" for name, value in wanted.items() if before.get(name) != value
@@ -282,7 +292,7 @@ def _earlier(run: _Run) -> Manifest | None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _lock(folder: Path) -> Iterator[None]:
     """Keep other processes from the folder; if this one dies, the system lets them in.
 
     Raises:

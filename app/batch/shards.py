@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from seewhy.app.batch.choices import MapType
 from seewhy.app.batch.sources import Source
+from seewhy.app.system.allocator import trim
 from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.results.explanation import Explanation
@@ -184,6 +185,7 @@ class Shard:
         """Move rows to a table: Python's many small objects between large pictures would keep their memory in use."""
         self._tables.append(table_of(self._rows, self._map_type))
         self._rows = []
+        trim()  # what is free between the objects that remain; the process would grow by it
 
     def _draw(self, row: dict[str, Any], overlay: bytes) -> None:
         """Add an overlay to the tar file, as a sample of WebDataset: the picture, and what it shows."""
@@ -205,8 +207,8 @@ class Shard:
         return self._name
 
 
-def attempts(folder: Path, number: int) -> int:
-    """Note that a process begins a shard, and return how many have."""
+def count_attempt(folder: Path, number: int) -> int:
+    """Note that a process begins a shard, and return how many have begun it."""
     place = folder / _ATTEMPTS
     place.mkdir(exist_ok=True)
     (place / f"{number}-{uuid4().hex}").touch()
@@ -272,7 +274,7 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*".join(_ROWS)))
 
 
-def done(folder: Path) -> set[str]:
+def explained_paths(folder: Path) -> set[str]:
     """Return the paths of the pictures that have a row without an error."""
     paths = set[str]()
     for file in files(folder):

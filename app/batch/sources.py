@@ -56,7 +56,7 @@ class Source:
         Raises:
             OSError: it cannot be read.
         """
-        content: Any = self._called() if callable(self.content) else self.content
+        content: Any = self._call() if callable(self.content) else self.content
         if content is None:
             raise OSError("There is no picture in this row.")
         if isinstance(content, str):
@@ -64,7 +64,7 @@ class Source:
         picture: ViewSource = content
         return picture
 
-    def _called(self) -> Any:
+    def _call(self) -> Any:
         try:
             content = self.content()  # type: ignore[operator,misc]
         except (OSError, ExplainerError):
@@ -106,13 +106,13 @@ def sources(data: DataSource) -> Iterator[Source]:
     """
     _column.cache_clear()  # a file may have changed since the last run
     seen = set[str]()
-    for source in _named(data):
+    for source in _sources_of(data):
         if source.path in seen:
             raise OptionError(f"Two pictures have the path {source.path!r}; each needs its own.", "source")
         seen.add(source.path)
         yield source
     if not seen:
-        places = data if isinstance(data, str) else ", ".join(described(data))
+        places = data if isinstance(data, str) else ", ".join(description_of(data))
         raise OptionError(f"There is no picture in {places or data}; pictures end in {', '.join(SUFFIXES)}.", "source")
 
 
@@ -125,7 +125,7 @@ def places_of(data: DataSource) -> list[str] | None:
     return None
 
 
-def described(data: DataSource) -> list[str]:
+def description_of(data: DataSource) -> list[str]:
     """Return what a manifest says of a data set: absolute paths and addresses, or its type and length."""
     places = places_of(data)
     if places is None:
@@ -140,41 +140,41 @@ def _length(data: Any) -> int:
         raise OptionError("A data set needs a length; make a list of an iterator.", "source") from error
 
 
-def _named(data: Any) -> Iterator[Source]:
+def _sources_of(data: Any) -> Iterator[Source]:
     places = places_of(data)
     if isinstance(data, str | os.PathLike):
-        yield from _found(os.fspath(data))
+        yield from _sources_at(os.fspath(data))
     elif places is not None:
         for place in places:
-            for source in _found(place):
+            for source in _sources_at(place):
                 # Pictures of several folders may have the same name.
                 yield replace(source, path=Path(place, source.path).as_posix()) if os.path.isdir(place) else source
     else:
         yield from (Source(str(index), partial(data.__getitem__, index)) for index in range(len(data)))
 
 
-def _found(place: str) -> Iterator[Source]:
+def _sources_at(place: str) -> Iterator[Source]:
     """Yield the pictures of a path, a glob or an address."""
     if "://" in place:
-        yield from _remote(place)
+        yield from _sources_in_store(place)
     elif os.path.isdir(place):
         for suffix in (_TABLE, _ARCHIVE):
             for file in sorted(Path(place).glob(f"*{suffix}")):
-                yield from _packed(str(file))
-        yield from (_file(path, os.path.relpath(path, place)) for path in below(place))
+                yield from _sources_in_file(str(file))
+        yield from (_source_of_file(path, os.path.relpath(path, place)) for path in below(place))
     elif not os.path.exists(place) and glob.has_magic(place):
         for match in sorted(glob.glob(place, recursive=True)):
             if not os.path.isdir(match):
-                yield from _found(match)
+                yield from _sources_at(match)
     elif not os.path.exists(place):
         raise OptionError(f"{place} does not exist.", "source")
     elif place.lower().endswith((_TABLE, _ARCHIVE)):
-        yield from _packed(place)
+        yield from _sources_in_file(place)
     else:
-        yield _file(place, place)
+        yield _source_of_file(place, place)
 
 
-def _file(file: str, path: str) -> Source:
+def _source_of_file(file: str, path: str) -> Source:
     place = os.path.abspath(file)
     return Source(Path(path).as_posix(), place, _folder_of(place), place)
 
@@ -183,7 +183,7 @@ def _folder_of(file: str) -> str | None:
     return Path(file).parent.name or None
 
 
-def _remote(address: str) -> Iterator[Source]:
+def _sources_in_store(address: str) -> Iterator[Source]:
     """Yield the pictures at an address of an object store."""
     try:
         system, root = fsspec.core.url_to_fs(address)
@@ -199,19 +199,19 @@ def _remote(address: str) -> Iterator[Source]:
     for file in files:
         name = system.unstrip_protocol(file)
         if file.lower().endswith((_TABLE, _ARCHIVE)):
-            yield from _packed(name)
+            yield from _sources_in_file(name)
         else:
-            yield Source(name, partial(_part, name), _folder_of(f"/{file}"), name)
+            yield Source(name, partial(_bytes_of, name), _folder_of(f"/{file}"), name)
 
 
-def _part(place: str, start: int | None = None, end: int | None = None) -> bytes:
+def _bytes_of(place: str, start: int | None = None, end: int | None = None) -> bytes:
     """Return the bytes of a file or an address, from `start` to before `end`."""
     system, root = fsspec.core.url_to_fs(place)
     content: bytes = system.cat_file(root, start=start, end=end)
     return content
 
 
-def _packed(place: str) -> Iterator[Source]:
+def _sources_in_file(place: str) -> Iterator[Source]:
     """Yield the pictures of a Parquet file or a tar file.
 
     Raises:
@@ -220,15 +220,15 @@ def _packed(place: str) -> Iterator[Source]:
     try:
         with fsspec.open(place, "rb") as file:
             if place.lower().endswith(_TABLE):
-                yield from _rows(place, parquet.ParquetFile(file))
+                yield from _sources_in_table(place, parquet.ParquetFile(file))
             else:
                 with tarfile.open(fileobj=file, mode="r:") as archive:
-                    yield from _members(place, archive)
+                    yield from _sources_in_tar(place, archive)
     except (ImportError, ValueError, OSError, tarfile.TarError) as error:  # ValueError: Parquet that is none
         raise OptionError(f"{place} cannot be read: {error}", "source") from error
 
 
-def _members(place: str, archive: tarfile.TarFile) -> Iterator[Source]:
+def _sources_in_tar(place: str, archive: tarfile.TarFile) -> Iterator[Source]:
     """Yield the pictures of a WebDataset shard: files in a row with one name up to the first dot are one sample."""
     address = place if "://" in place else os.path.abspath(place)
     name_of_sample, sample, truth = None, list[Source](), None
@@ -241,7 +241,7 @@ def _members(place: str, archive: tarfile.TarFile) -> Iterator[Source]:
             yield from (replace(source, truth=truth) for source in sample)
             name_of_sample, sample, truth = (folder, stem), [], None
         if name.lower().endswith(SUFFIXES):
-            content = partial(_part, address, member.offset_data, member.offset_data + member.size)
+            content = partial(_bytes_of, address, member.offset_data, member.offset_data + member.size)
             path = f"{os.path.basename(place)}/{member.name}"
             sample.append(Source(path, content, None, f"tar://{member.name}::{address}"))
         elif kind == "cls" and (file := archive.extractfile(member)):
@@ -250,7 +250,7 @@ def _members(place: str, archive: tarfile.TarFile) -> Iterator[Source]:
     yield from (replace(source, truth=truth) for source in sample)
 
 
-def _rows(place: str, file: parquet.ParquetFile) -> Iterator[Source]:
+def _sources_in_table(place: str, file: parquet.ParquetFile) -> Iterator[Source]:
     """Yield the pictures of a Parquet file."""
     names = file.schema_arrow.names
     picture, path, truth = (
@@ -263,8 +263,8 @@ def _rows(place: str, file: parquet.ParquetFile) -> Iterator[Source]:
     parts = (part.to_pylist() for part in file.iter_batches(columns=columns))
     rows = chain.from_iterable(parts) if columns else repeat({}, file.metadata.num_rows)
     for number, row in enumerate(rows):
-        named = row[path] if path else None
-        name = f"{os.path.basename(place)}:{number}" if named is None else str(named)
+        identifier = row[path] if path else None
+        name = f"{os.path.basename(place)}:{number}" if identifier is None else str(identifier)
         content: Any = partial(_cell, address, picture, number) if picture else row["path"]
         yield Source(name, content, row[truth] if truth else None, None if picture else content)
 
@@ -302,15 +302,10 @@ class _Column:
     def at(self, number: int) -> Any:
         """Return the value in a row."""
         with self._lock:
-            value = self._recent(number)
-            return self._read(number) if value is None else value[0]
-
-    def _recent(self, number: int) -> list[Any] | None:
-        """Return the value in a row that was read lately, as a list of one."""
-        for start, part in self._parts.items():
-            if 0 <= number - start < len(part):
-                return [part[number - start]]
-        return None
+            for start, part in self._parts.items():
+                if 0 <= number - start < len(part):
+                    return part[number - start]
+            return self._read(number)
 
     def _read(self, number: int) -> Any:
         """Read on up to a row; from the beginning of its group, if the row lies behind or in a later group."""

@@ -43,11 +43,11 @@ class Work:
 
     def rows(self, remaining: Iterator[Source]) -> Generator[tuple[dict[str, Any], bytes | None]]:
         """Yield the row of each picture, in order, and its overlay as JPEG if it is wanted and there is one."""
-        named, opened = tee(remaining)  # which holds the pictures that are read ahead, two batches
-        pictures = (source.open for source in opened)
+        sources, sources_ahead = tee(remaining)  # which holds the pictures that are read ahead, two batches
+        pictures = (source.open for source in sources_ahead)
         size = self.batch_size
         answers = explain_many(self.model, pictures, self.method, batch_size=size, on_error="yield", **self.question)
-        for source, answer in zip(named, answers, strict=True):
+        for source, answer in zip(sources, answers, strict=True):
             row = shards.row_of(source, answer, _truth(self.model, source.truth), self.map_type)
             yield row, encode(answer.overlay(), "jpeg") if isinstance(answer, Explanation) and self.pictures else None
 

@@ -64,7 +64,7 @@ class ModelName(BaseConverter):
     """
 
     part_isolating = False
-    regex = r"(?!/)(?:(?!/(?:ready|config|infer|explain|versions)(?:/|$))[^:])+"
+    regex = r"(?!/)(?:(?!/(?:ready|config|stats|infer|explain|versions)(?:/|$))[^:])+"
 
 
 def versioned_spec(name: str, version: str) -> ModelSpec:

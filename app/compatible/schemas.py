@@ -149,6 +149,49 @@ class V2Configuration(BaseModel):
     output: list[V2ConfiguredTensor]
 
 
+class V2Duration(BaseModel):
+    """How often something was done, and for how long in all."""
+
+    count: int
+    ns: int = Field(description="Nanoseconds.")
+
+
+class V2InferenceStatistics(BaseModel):
+    """What the requests for a model took, and its stages."""
+
+    success: V2Duration = Field(description="Requests that were answered, from their headers to the end of the answer.")
+    fail: V2Duration = Field(description="Requests that were refused or failed after the model was loaded.")
+    queue: V2Duration = Field(description="Waiting for the model.")
+    compute_input: V2Duration = Field(description="Reading pictures and making the model's input.")
+    compute_infer: V2Duration = Field(description="Running the model, explanations included.")
+    compute_output: V2Duration = Field(description="Drawing and encoding; each counts.")
+
+
+class V2BatchStatistics(BaseModel):
+    """The passes with a number of pictures."""
+
+    batch_size: int
+    compute_infer: V2Duration
+
+
+class V2ModelStatistics(BaseModel):
+    """The statistics of a model since the service started."""
+
+    name: str
+    version: str
+    last_inference: int = Field(description="End of the latest pass, in milliseconds since 1970; 0 without one.")
+    inference_count: int = Field(description="Pictures that passed through the model.")
+    execution_count: int = Field(description="Passes through the model, with one picture or more.")
+    inference_stats: V2InferenceStatistics
+    batch_stats: list[V2BatchStatistics]
+
+
+class V2Statistics(BaseModel):
+    """Answer of GET /v2/models/NAME/stats: the members of Triton's statistics that are measured."""
+
+    model_stats: list[V2ModelStatistics]
+
+
 class V2Input(BaseModel):
     """The tensor of a request."""
 

@@ -1,11 +1,12 @@
 """The Open Inference Protocol (KServe's V2), /v2, which Triton and MLServer also support."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version as version_of
 from typing import Any
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response, current_app, request
 
 from seewhy.app.answers.stream import respond
 from seewhy.app.compatible import schemas
@@ -33,11 +34,13 @@ from seewhy.app.compatible.routes import (
     picture_reader,
     versioned_spec,
 )
+from seewhy.app.compatible.statistics import Statistics, statistics_of
 from seewhy.app.compatible.tensors import HEADER, Tensor
 from seewhy.app.errors import FieldError
 from seewhy.app.http.bodies import read_body
 from seewhy.app.http.declaration import BINARY
 from seewhy.app.http.routes import json_response, liveness, service
+from seewhy.app.observability.listeners import Operations
 from seewhy.app.pipeline.decode import Source
 from seewhy.app.pipeline.parse import parse
 from seewhy.models.spec import ModelSpec
@@ -74,7 +77,7 @@ _Inference = partial(
 @KServe("Name and version of the server", answers=(schemas.V2Server,))
 def server() -> Response:
     """Return name and version of the server."""
-    extensions = ["binary_tensor_data", "classification", "model_configuration"]
+    extensions = ["binary_tensor_data", "classification", "model_configuration", "statistics"]
     return json_response(schemas.V2Server(name="seewhy", version=version_of("seewhy"), extensions=extensions))
 
 
@@ -123,6 +126,23 @@ def configuration(name: str, version: str = VERSION) -> Response:
         output=[_configured(tensor) for tensor in _outputs(spec)],
     )
     return json_response(answer)
+
+
+@blueprint.get("/models/stats")
+@KServe("The statistics of all models, as Triton's", answers=(schemas.V2Statistics,), is_light=True)
+def all_statistics() -> Response:
+    """Return the statistics of the models that were used."""
+    rows = sorted(_statistics().items())
+    return json_response(schemas.V2Statistics(model_stats=[model.answer(name) for name, model in rows]))
+
+
+@blueprint.get("/models/<model:name>/versions/<version>/stats")
+@blueprint.get("/models/<model:name>/stats")
+@KServe("The statistics of a model, as Triton's", answers=(schemas.V2Statistics,), is_light=True)
+def statistics(name: str, version: str = VERSION) -> Response:
+    """Return the statistics of a model, which are zero until it is used."""
+    spec = versioned_spec(name, version)
+    return json_response(schemas.V2Statistics(model_stats=[_statistics()[spec.name].answer(spec.name)]))
 
 
 @blueprint.post("/models/<model:name>/versions/<version>/infer")
@@ -191,6 +211,11 @@ def _answer(
     if length is not None:
         response.headers[HEADER] = str(length)
     return response
+
+
+def _statistics() -> defaultdict[str, Statistics]:
+    operations: Operations = current_app.extensions["seewhy-operations"]
+    return statistics_of(operations.metrics.families())
 
 
 def _configured(tensor: schemas.V2TensorMetadata, **details: bool) -> schemas.V2ConfiguredTensor:

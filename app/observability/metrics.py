@@ -119,6 +119,19 @@ class Metrics(Observer):
             ("model", "method"),
         )
         self._batches = histogram("seewhy_batch_size", "Pictures per pass through a model.", _MODEL, buckets=_BATCHES)
+        self._batch_seconds = Summary(
+            "seewhy_batch_duration_seconds",
+            "Duration of batches that did not fail, by number of pictures.",
+            ("model", "size"),
+            registry=registry,
+        )
+        self._last_batch = Gauge(
+            "seewhy_last_batch_timestamp_seconds",
+            "End of the latest batch of a model that did not fail, in seconds since 1970.",
+            _MODEL,
+            multiprocess_mode="max",
+            registry=registry,
+        )
         self._memory = gauge(
             "seewhy_memory_used_bytes", "Memory used by requests: bodies, pixels, tensors and responses."
         )
@@ -210,9 +223,12 @@ class Metrics(Observer):
         self._running.labels(name).inc(len(jobs))
         self._batches.labels(name).observe(len(jobs))
 
-    def finished(self, name: str, jobs: Sequence[Job], started: float, seconds: float) -> None:
+    def finished(self, name: str, jobs: Sequence[Job], started: float, seconds: float, succeeded: bool) -> None:
         """Stop counting the jobs of a batch."""
         self._running.labels(name).dec(len(jobs))
+        if succeeded:
+            self._batch_seconds.labels(name, str(len(jobs))).observe(seconds)
+            self._last_batch.labels(name).set_to_current_time()
 
     def underway(self, name: str, batches: Mapping[Tier, int]) -> None:
         """Set the number of running batches."""
@@ -265,13 +281,20 @@ class Metrics(Observer):
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """Return all metrics, of all processes, and their content type."""
-        registry = self._registry
-        if FOLDER in os.environ:
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-            registry.register(Processes(self._settings))
         encode, content_type = choose_encoder(accept)
-        return encode(registry), content_type
+        return encode(self._of_all_processes()), content_type
+
+    def families(self) -> Iterable[Metric]:
+        """Return all metrics, of all processes."""
+        return self._of_all_processes().collect()
+
+    def _of_all_processes(self) -> CollectorRegistry:
+        if FOLDER not in os.environ:
+            return self._registry
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        registry.register(Processes(self._settings))
+        return registry
 
 
 class Processes(Collector):

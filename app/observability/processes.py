@@ -25,7 +25,7 @@ PARENTS = ("/dev/shm", None)  # nosec B108 - a new folder is made in it, by mkdt
 PREFIX = "seewhy-metrics-"
 """Prefix of the folder's name."""
 
-SPACE = {"counter": 2**20, "gauge_livesum": 2**18, "histogram": 2**22, "summary": 2**20}
+SPACE = {"counter": 2**20, "gauge_livesum": 2**18, "gauge_max": 2**16, "histogram": 2**22, "summary": 2**20}
 """Files of a process and the bytes allocated for each: enough for hundreds of combinations of labels."""
 
 _log = logging.getLogger(__name__)

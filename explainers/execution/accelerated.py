@@ -16,6 +16,7 @@ from seewhy.explainers.execution.accelerators import ACCELERATORS, choose
 from seewhy.explainers.execution.bfloat16 import rounded
 from seewhy.explainers.execution.chunks import chunk_size
 from seewhy.explainers.execution.cut import Cut, UncuttableError, cut_before
+from seewhy.explainers.execution.pooled_head import PooledHead, pooled_head
 from seewhy.explainers.execution.runtime import BATCH, Run
 from seewhy.explainers.execution.segments import segmented
 from seewhy.explainers.execution.vjp import Vjp, vjp_of
@@ -49,10 +50,12 @@ class Parts:
     Attributes:
         prefix: runs the part before the layer.
         suffix: the part after it; see `Cut`.
+        head: what the suffix computes, if that has a closed form.
     """
 
     prefix: Run
     suffix: fx.GraphModule
+    head: PooledHead | None = None
 
     def __call__(self, images: Tensor) -> Any:
         """Return the model's output for images (N, C, H, W)."""
@@ -190,12 +193,13 @@ class AcceleratedModel:
                 return None
             # Copies, for a model may modify its input in place.
             expected = cut.prefix(probe.clone()), self._outputs(self._module(probe.clone()))
+            head = pooled_head(cut.suffix, expected[0]) if len(layers) == 1 else None
             if self.precision == "bfloat16" and (run := self._in_bfloat16(cut)):
-                return self._segmented(Parts(run, cut.suffix), cut, layers, expected)
+                return self._segmented(Parts(run, cut.suffix, head), cut, layers, expected)
             # PyTorch takes over where an accelerator fails; where both do, the model runs whole.
             for name in dict.fromkeys((self.name, "eager")):
                 try:
-                    parts = Parts(ACCELERATORS[name](cut.prefix, probe[:1]), cut.suffix)
+                    parts = Parts(ACCELERATORS[name](cut.prefix, probe[:1]), cut.suffix, head)
                     if self._agree(parts, probe, expected):
                         return self._segmented(parts, cut, layers, expected) if name == "openvino" else parts
                     _log.warning("%s does not give what the model gives before %s.", name, cut.layer)

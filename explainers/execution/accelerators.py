@@ -12,7 +12,8 @@ from torch.fx.experimental.optimization import fuse
 
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.execution.choices import ACCELERATOR_NAMES
-from seewhy.explainers.execution.runtime import Run, converted, openvino_run
+from seewhy.explainers.execution.conversion import converted
+from seewhy.explainers.execution.runtime import Run, openvino_run
 from seewhy.explainers.process_wide import exclusive
 
 Compile = Callable[[fx.GraphModule, Tensor], Run]

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from seewhy.explainers.correlations import rank_correlations
+from seewhy.explainers.execution.conversion import converted
 from seewhy.explainers.execution.cut import Cut
-from seewhy.explainers.execution.runtime import BATCH, Run, converted, faster, openvino_run
+from seewhy.explainers.execution.runtime import BATCH, Run, faster, openvino_run
 
 LEAST_RANK_CORRELATION = 0.99
 """Least rank correlation of a map with that in float32."""

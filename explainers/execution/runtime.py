@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, fx
+from torch import Tensor
 
-from seewhy.explainers.process_wide import exclusive, silenced
+from seewhy.explainers.process_wide import exclusive
 
 Run = Callable[..., tuple[Tensor, ...]]
 """From tensors (N, ...) of any N, float32 in main memory, to the model's outputs, without a graph, in new memory."""
@@ -22,20 +22,6 @@ shapes: one for any number is slower, and each graph keeps the memory of its act
 
 _ROUNDS = 5
 """Runs of each contestant in a comparison of speed."""
-
-
-def converted(part: fx.GraphModule, image: Tensor) -> Any:
-    """Return a part of a model as an `openvino.Model`, from images of any number.
-
-    Args:
-        part: in evaluation mode.
-        image: (1, C, H, W) of the right size.
-    """
-    # The trace fixes all that depends on values of tensors. The caller compares the results.
-    with exclusive(), silenced(), torch.no_grad():
-        traced = torch.jit.trace(part, image.clone(), strict=False, check_trace=False)  # type: ignore[no-untyped-call]
-        # A frozen trace is converted in a third of the time, but its weights are never freed.
-        return imported_openvino().convert_model(traced, example_input=image)
 
 
 def openvino_run(model: Any, precision: str = "f32") -> Run:

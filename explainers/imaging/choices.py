@@ -9,6 +9,10 @@ SegmentView = Literal["overlay", "mask", "side-by-side"]
 SEGMENT_VIEWS: tuple[SegmentView, ...] = get_args(SegmentView)
 """Classes over the picture, their indices as a grey picture, or both pictures."""
 
+WidgetView = Literal["overlay", "clear", "contour", "mask"]
+WIDGET_VIEWS: tuple[WidgetView, ...] = get_args(WidgetView)
+"""As on the web page: an overlay, one whose low values are clear, the strongest part outlined, or alone."""
+
 Rank = Literal["activation", "effect"]
 RANKS: tuple[Rank, ...] = get_args(Rank)
 """How the maps of a contact sheet are ordered."""

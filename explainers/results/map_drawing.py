@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging import render
-from seewhy.explainers.imaging.choices import Scale
+from seewhy.explainers.imaging.choices import Scale, WidgetView
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.results.display import Drawing
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from seewhy.explainers.core.task import Prediction
+    from seewhy.explainers.results.widget import MapWidget
 
 _LINE = 24
 """Height of a caption and of a colour bar, in pixels."""
@@ -35,6 +36,7 @@ class MapDrawing(Drawing):
     predictions: "Sequence[Prediction]"
     method: str
     against: "Prediction | None"
+    proof: Any
 
     @property
     def raw_heatmap(self) -> NDArray[np.float32]:
@@ -116,6 +118,30 @@ class MapDrawing(Drawing):
             against = f" rather than {self.against.label}" if self.against else ""
             ax.figure.colorbar(colours, ax=ax, label=f"evidence for {self.target.label}{against}")
         return ax
+
+    def widget(
+        self,
+        *others: "MapDrawing",
+        alpha: float = 0.5,
+        view: WidgetView = "overlay",
+        strongest: int = 25,
+        colormap: str | None = None,
+    ) -> "MapWidget":
+        """Return a widget for notebooks, in which a pointer reads the map's values; it needs the extra `notebook`.
+
+        Args:
+            others: further maps of the same picture, shown beside this one; one pointer reads all.
+            alpha, view, strongest, colormap: initial values of the widget's traits, see `MapWidget`.
+
+        Raises:
+            OptionError: a value out of bounds, or an unknown name; or maps of several pictures.
+            ImportError: anywidget is not installed.
+        """
+        try:
+            from seewhy.explainers.results.widget import MapWidget  # an extra
+        except ModuleNotFoundError as error:
+            raise ImportError(f'widget needs the package {error.name}: pip install "seewhy[notebook]"') from error
+        return MapWidget([self, *others], alpha=alpha, view=view, strongest=strongest, colormap=colormap)
 
     def _preview(self) -> Image.Image:
         """Return the drawing under its caption and, where it is one map, above the colours' meaning."""

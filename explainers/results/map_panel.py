@@ -15,6 +15,7 @@ from seewhy.explainers.results.map_drawing import MapDrawing
 
 if TYPE_CHECKING:
     from seewhy.explainers.core.task import Prediction
+    from seewhy.explainers.results.widget import MapWidget
 
 Part = TypeVar("Part", bound=MapDrawing)
 
@@ -68,6 +69,10 @@ class MapPanel(Drawing, Sequence[Part]):
             style = replace(style, max_side=max(16, int(style.max_side / across / 1.2)))  # with title and captions
         tiles = [explanation.draw_map(style) for explanation in self]
         return render.panel(tiles, self.methods, columns, title=[f"{self.target.label} {self.target.text}"])
+
+    def widget(self, **traits: Any) -> "MapWidget":
+        """Return a widget for notebooks with the maps side by side; see `MapDrawing.widget`."""
+        return self[0].widget(*self[1:], **traits)
 
     def document(self) -> dict[str, Any]:
         """Return everything but the picture for JSON: what each explanation has, and the agreement of each pair."""

@@ -15,6 +15,9 @@ from tests.waiting import GUARD, until
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nginx.conf"
 
+REPLICA = "server seewhy:8000 max_fails=0;"
+"""The line of a replica in it."""
+
 
 def nginx():
     """Return the program, where it is installed."""
@@ -25,10 +28,11 @@ def nginx():
     return result
 
 
-def configured(folder, port, upstream):
-    """Write the configuration with these ports, and return the command that runs it."""
+def configured(folder, port, *replicas):
+    """Write the configuration with its own port and those of replicas, and return the command that runs it."""
     text = CONFIGURATION.read_text(encoding="utf-8")
-    for line, replacement in (("listen 8080;", f"listen 127.0.0.1:{port};"), ("seewhy:8000", f"127.0.0.1:{upstream}")):
+    servers = " ".join(REPLICA.replace("seewhy:8000", f"127.0.0.1:{replica}") for replica in replicas)
+    for line, replacement in (("listen 8080;", f"listen 127.0.0.1:{port};"), (REPLICA, servers)):
         assert text.count(line) == 1
         text = text.replace(line, replacement)
     file = folder / "nginx.conf"
@@ -45,10 +49,10 @@ def answers(port):
 
 
 @contextmanager
-def proxy(folder, upstream):
-    """Run nginx before a port, and yield its own."""
+def proxy(folder, *replicas):
+    """Run nginx before the ports of replicas, and yield its own."""
     port = free_port()
-    process = subprocess.Popen(configured(folder, port, upstream))
+    process = subprocess.Popen(configured(folder, port, *replicas))
     try:
         until(lambda: process.poll() is not None or answers(port))
         assert process.poll() is None

@@ -22,8 +22,7 @@ from PIL import Image
 from seewhy import batch, explain, forecast, open_batch, wrap_model
 from seewhy.app.batch import run as running
 from seewhy.app.batch import shards
-from seewhy.app.batch.sources import described as describe
-from seewhy.app.batch.sources import sources
+from seewhy.app.batch.sources import description_of, sources
 from seewhy.app.batch.work import TooManyErrorsError, Work
 from seewhy.explainers.errors import OptionError, PictureError
 from seewhy.models import LoadedModel
@@ -161,6 +160,15 @@ def test_a_run_goes_on_where_it_was_stopped(run_batch, folder, monkeypatch, out)
     before = {file: file.stat().st_mtime_ns for file in shards.files(out)}
     run_batch(folder)  # nothing is left to do
     assert {file: file.stat().st_mtime_ns for file in shards.files(out)} == before
+
+
+def test_free_memory_is_returned_while_a_run_goes_on(run_batch, folder, monkeypatch):
+    """What lies between the small objects of rows is kept by the C library, and grows with the pictures."""
+    trims = list[int]()
+    monkeypatch.setattr(shards, "TABLE_ROWS", 2)
+    monkeypatch.setattr(shards, "trim", lambda: trims.append(1))
+    run_batch(folder)
+    assert len(trims) == 4  # for seven rows
 
 
 @pytest.mark.parametrize(
@@ -406,7 +414,7 @@ def test_globs_lists_and_single_pictures(folder):
     with pytest.raises(OptionError, match=r"nowhere\.png does not exist"):
         list(sources(folder / "nowhere.png"))
     with pytest.raises(OptionError, match="needs a length"):
-        describe(iter([]))
+        description_of(iter([]))
 
 
 def test_object_stores(run_batch, folder):

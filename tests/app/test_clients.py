@@ -65,6 +65,7 @@ def test_the_client_of_triton(ask):
     assert answer["configuration"] == [16, "TYPE_FP32"]
     assert answer["inputs"][2] == ["input", "FP32", [-1, 3, 224, 224]]
     assert answer["classes"] == ["tiger cat"] * 2
+    assert answer["inferences"] == 2
     assert max(range(1000), key=answer["logits"].__getitem__) == 282
     assert answer["hwc"] == answer["chw"]
     assert answer["hwc"][0][:3] == [282, 285, 281]

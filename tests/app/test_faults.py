@@ -76,6 +76,9 @@ def test_several_processes_answer_as_one(pair):
     assert pair.explained() == before + count
     assert pair.total("seewhy_request_duration_seconds_count", route="/explain") == before + count
     assert pair.total("seewhy_class_heatmap_entropy_count") == before + count
+    (statistics,) = requests.get(f"{pair.service.url}/v2/models/stats", timeout=GUARD).json()["model_stats"]
+    assert statistics["inference_count"] == statistics["inference_stats"]["success"]["count"] == before + count
+    assert abs(statistics["last_inference"] / 1000 - time.time()) < 2 * GUARD
     assert pair.total("seewhy_requests_in_progress") == 1  # this one
     assert pair.total("seewhy_queue_limit") == 128
 

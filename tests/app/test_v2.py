@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import struct
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -38,6 +39,70 @@ def test_the_configuration_has_the_tensors_of_a_model_without_the_axis_of_pictur
     for path in (f"{MODEL}/versions/2/config", "no/such/config"):
         assert client.get(f"/v2/models/{path}").status_code == 404
     assert "model_configuration" in client.get("/v2").get_json()["extensions"]
+
+
+def test_the_statistics_of_a_model_are_those_of_its_metrics(client, text):
+    def statistics(path=f"/v2/models/{MODEL}/stats"):
+        (row,) = client.get(path).get_json()["model_stats"]
+        return row
+
+    def ask(count, **parameters):
+        tensor = {"name": "image", "datatype": "BYTES", "shape": [count], "data": [text] * count}
+        body = {"inputs": [tensor], "parameters": parameters}
+        return client.post(f"/v2/models/{MODEL}/infer", json=body).status_code
+
+    def durations(row):
+        return {"executions": {"count": row["execution_count"], "ns": 0}, **row["inference_stats"]}
+
+    before, began = statistics(), time.time_ns()
+    assert (ask(1), ask(2), ask(1, top=0)) == (200, 200, 400)
+    after, took = statistics(f"/v2/models/{MODEL}/versions/1/stats"), time.time_ns() - began
+    assert (after["name"], after["version"]) == (MODEL, "1")
+    assert after["inference_count"] - before["inference_count"] == 3
+    assert began // 10**6 <= after["last_inference"] <= time.time_ns() // 10**6
+    counts = {name: value["count"] - durations(before)[name]["count"] for name, value in durations(after).items()}
+    executions = counts.pop("executions")
+    assert executions in (2, 3)  # the two pictures of one request can pass together
+    assert counts == {
+        "success": 2, "fail": 0, "queue": 2, "compute_input": 2, "compute_infer": 2, "compute_output": 0
+    }  # fmt: skip  # the wrong option is refused before the model is looked up
+    spent = {name: value["ns"] - durations(before)[name]["ns"] for name, value in durations(after).items()}
+    assert min(spent["compute_infer"], spent["compute_input"]) > 0
+    assert 0 < spent["success"] < took
+    sizes = {row["batch_size"]: row["compute_infer"]["count"] for row in after["batch_stats"]}
+    assert sum(sizes.values()) == after["execution_count"]
+    assert sum(size * count for size, count in sizes.items()) == after["inference_count"]
+    assert "statistics" in client.get("/v2").get_json()["extensions"]
+
+
+def test_what_fails_is_no_success_and_what_only_describes_a_model_neither(client, text):
+    def statistics():
+        (row,) = client.get(f"/v2/models/{MODEL}/stats").get_json()["model_stats"]
+        return row
+
+    before = statistics()
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [text]}
+    for parameters in ({"layer": "classifier"}, {"target": 5000}):  # the first fails as it runs
+        body = {"inputs": [tensor], "parameters": parameters}
+        assert client.post(f"/v2/models/{MODEL}/explain", json=body).status_code == 400
+    assert client.get(f"/models/{MODEL}/layers").status_code == 200
+    after = statistics()
+    assert after["inference_stats"]["fail"]["count"] == before["inference_stats"]["fail"]["count"] + 2
+    assert after["inference_stats"]["success"] == before["inference_stats"]["success"]
+    assert (after["execution_count"], after["batch_stats"]) == (before["execution_count"], before["batch_stats"])
+
+
+def test_the_statistics_of_all_models_are_those_that_were_used(client, text):
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [text]}
+    assert client.post(f"/v2/models/{MODEL}/infer", json={"inputs": [tensor]}).status_code == 200
+    rows = {row["name"]: row for row in client.get("/v2/models/stats").get_json()["model_stats"]}
+    assert rows[MODEL]["execution_count"] > 0
+    (unused,) = client.get("/v2/models/vgg11/stats").get_json()["model_stats"]
+    assert "vgg11" not in rows
+    assert (unused["last_inference"], unused["execution_count"], unused["batch_stats"]) == (0, 0, [])
+    assert all(value == {"count": 0, "ns": 0} for value in unused["inference_stats"].values())
+    assert client.get("/v2/models/no/such/stats").status_code == 404
+    assert client.get(f"/v2/models/{MODEL}/versions/2/stats").status_code == 404
 
 
 def test_binary_numbers_are_not_copied_and_items_are_counted():

@@ -30,10 +30,15 @@ def ask(url, picture):
         results["configuration"] = [configuration["max_batch_size"], configuration["output"][0]["data_type"]]
         results["inputs"] = [[item["name"], item["datatype"], item["shape"]] for item in metadata["inputs"]]
 
+        (before,) = client.get_inference_statistics(MODEL)["model_stats"]
         encoded = tensor("image", np.array([picture, picture], dtype=object), "BYTES")
         result = client.infer(MODEL, [encoded])  # all outputs, binary
         results["classes"] = [label.decode() for label in result.as_numpy("classes")[:, 0]]
         results["logits"] = result.as_numpy("logits")[0].tolist()
+
+        (row,) = client.get_inference_statistics(MODEL)["model_stats"]
+        assert row in client.get_inference_statistics()["model_stats"]
+        results["inferences"] = row["inference_count"] - before["inference_count"]
 
         pixels = np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"))[np.newaxis]
         for layout, values in (("hwc", pixels), ("chw", np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))):

@@ -20,8 +20,9 @@ from seewhy.explainers import Classification, GradCAM, survey
 from seewhy.explainers.errors import NonFiniteError, OptionError
 from seewhy.explainers.execution.accelerated import MOST_COMPILED, PICTURES_TO_COMPILE, AcceleratedModel
 from seewhy.explainers.execution.accelerators import ACCELERATORS, choose
+from seewhy.explainers.execution.conversion import converted
 from seewhy.explainers.execution.cut import UncuttableError, cut_before
-from seewhy.explainers.execution.runtime import converted, openvino_run
+from seewhy.explainers.execution.runtime import openvino_run
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.methods.explainer import Explainer
@@ -133,9 +134,14 @@ def test_nothing_before_the_cut_runs_in_the_model(warm, images, monkeypatch):
     module, ran = warm.module, list[nn.Module]()
     call = nn.Module.__call__
     monkeypatch.setattr(nn.Module, "__call__", lambda self, *args, **kw: ran.append(self) or call(self, *args, **kw))
+    warm.accelerated.parts(("stem",), images.repeat(PICTURES_TO_COMPILE, 1, 1, 1))
+    ran.clear()
+    GradCAM(layers=("stem",)).explain(warm, images)
+    assert not {module.stem, *module.stem} & set(ran)
+    assert {*module.layer, module.head} <= set(ran)
+    ran.clear()
     GradCAM(layers=("layer",)).explain(warm, images)
-    assert not {module.stem, *module.stem, module.layer, *module.layer} & set(ran)
-    assert module.head in ran
+    assert ran == []  # the head that follows has a closed form
 
 
 @pytest.mark.parametrize(
@@ -508,6 +514,51 @@ def test_a_converted_part_that_is_dropped_frees_its_weights(images):
     for _ in range(8):
         convert()
     assert resident() - before < 4 * size
+
+
+def test_a_structure_is_traced_once(images, monkeypatch):
+    traces = []
+    trace = torch.jit.trace
+    monkeypatch.setattr(torch.jit, "trace", lambda *args, **kw: traces.append(args) or trace(*args, **kw))
+
+    def result(seed: int, eps: float) -> Tensor:
+        torch.manual_seed(seed)
+        network = nn.Sequential(nn.Conv2d(3, 9, 3), nn.BatchNorm2d(9, eps=eps), nn.ReLU()).requires_grad_(False).eval()
+        part = cut_before(network, ("2",), images[:1]).prefix
+        for count in (1, 4):
+            assert (
+                nets.relative_error(
+                    openvino_run(converted(part, images[:1]))(images[:count])[0], network(images[:count])
+                )
+                < 1e-5
+            )
+        return network(images)
+
+    assert not torch.equal(result(0, 0.1), result(1, 0.1))  # the weights differ
+    assert len(traces) == 1
+    result(0, 0.2)
+    assert len(traces) == 2
+
+
+class Secret(nn.Module):
+    """A layer that no trace follows, with a factor that it does not tell of."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values * self.factor if float(values.sum()) else values
+
+
+def test_what_only_looks_like_another_part_does_not_run_as_that(images):
+    for factor, runtime in ((2.0, "openvino_run"), (3.0, "eager")):
+        layers = nn.Conv2d(3, 4, 3), Secret(factor), nn.AvgPool2d(62), nn.Flatten(), nn.Linear(4, 5)
+        module = nn.Sequential(*layers).eval().requires_grad_(False)
+        model = Carried(module, ("1",), "openvino")
+        parts = model.accelerated.parts(("1",), images)
+        assert parts.prefix.__qualname__.startswith(runtime)
+        assert nets.relative_error(parts(images), module(images)) < 1e-5
 
 
 @pytest.mark.slow

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LAYER_LIST, LayerError, never_runs
+from seewhy.explainers.execution.accelerated import Parts
+from seewhy.explainers.execution.pooled_head import PooledHead
+from seewhy.explainers.execution.runtime import Run
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.layers.feature_maps import FeatureMaps
@@ -93,6 +96,8 @@ def collect(
     gates = _Gates()
     # The module may be the second part of an accelerated model: then `run` runs the first part on the accelerator.
     module, run = question.host(paths)
+    if gate is None and isinstance(run, Parts) and run.head is not None:
+        return _collect_in_closed_form(question, layers, paths, scores, run.prefix, run.head)
     with torch.set_grad_enabled(scores is not None), HookSession(module) as hooks:
         if scores is not None:
             hooks.cut(*paths)
@@ -116,6 +121,28 @@ def collect(
                 hooks.backward(scores(part, distinct).sum(), retain_graph=part is not objectives[-1])
                 gradients.append(hooks.grad_outputs)
     return read(gradients)
+
+
+def _collect_in_closed_form(
+    question: Question,
+    layers: tuple[str, ...],
+    paths: tuple[str, ...],
+    scores: Callable[[Objective, Tensor], Tensor] | None,
+    prefix: Run,
+    head: PooledHead,
+) -> LayerTensors:
+    """Return what `collect` returns, without hooks and a backward pass, which cost as much as some layers."""
+    (path,), count = paths, len(question.images)
+    with torch.set_grad_enabled(scores is not None):
+        (features,) = prefix(question.distinct_images)
+        raw = head.outputs(features).expand(count, -1).detach().requires_grad_(scores is not None)
+        outputs = question.outputs(raw)
+        objective = question.objective(outputs)
+        gradients = []
+        if scores is not None:
+            (of_outputs,) = torch.autograd.grad(scores(objective, outputs).sum(), raw, allow_unused=True)
+            gradients.append({path: [None if of_outputs is None else head.gradients(of_outputs, features)]})
+    return _tensors(question, layers, paths, objective, outputs.detach().float(), {path: [features]}, gradients)
 
 
 class _Gates:

@@ -1,0 +1,103 @@
+"""What the widget of notebooks gives its front end, `widget.js`; without anywidget."""
+
+import io
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.imaging import render
+from seewhy.explainers.imaging.choices import WIDGET_VIEWS
+from seewhy.explainers.imaging.geometry import Box, Geometry
+
+_MAX_SIDE = 800
+"""Longest side of the picture that the browser gets, in pixels."""
+
+
+class Mapped(Protocol):
+    """A map with its picture, as `MapDrawing` has them."""
+
+    picture: Image.Image
+    geometry: Geometry
+    map: NDArray[np.float32]
+    signed: bool
+    proof: Any
+
+    @property
+    def raw_heatmap(self) -> NDArray[np.float32]:
+        """(H, W) float32, in upload coordinates and the map's own units."""
+
+    @property
+    def caption(self) -> str:
+        """One line: what is explained, and how."""
+
+
+def state_of(maps: Sequence[Mapped]) -> dict[str, Any]:
+    """Return the traits of `MapWidget` that hold the picture and its maps.
+
+    Raises:
+        OptionError: the maps are of several pictures.
+    """
+    first = maps[0].picture
+    if any(shown.picture is not first and shown.picture != first for shown in maps):
+        raise OptionError("A widget shows maps of one picture; make a widget for each picture.", field="others")
+    cells = [_cells(shown) for shown in maps]
+    return {
+        "_picture": _png(render.fit(first, _MAX_SIDE)),
+        "_values": b"".join(values.astype("<f4").tobytes() for values, _ in cells),
+        "_maps": [_described(shown, values.shape, box) for shown, (values, box) in zip(maps, cells, strict=True)],
+    }
+
+
+def palettes(signed: Sequence[bool], colormap: str | None) -> bytes:
+    """Return the 256 colours of each map, 3 bytes each; without a colour map those of its default."""
+    return b"".join(render.palette(colormap or render.default_colormap(is_signed)) for is_signed in signed)
+
+
+def must_be_usable(name: str, value: Any) -> None:
+    """Refuse a value of a trait that is out of bounds, or an unknown name.
+
+    Raises:
+        OptionError: says what is possible.
+    """
+    if name == "view" and value not in WIDGET_VIEWS:
+        raise OptionError(f"There is no view {value!r}; choose from {', '.join(WIDGET_VIEWS)}.", field="view")
+    if name == "strongest" and not 1 <= value <= 99:
+        raise OptionError(f"strongest is {value}; it must lie between 1 and 99 (percent).", field="strongest")
+    if name in ("alpha", "colormap"):
+        render.Style(**{name: value})
+
+
+def _cells(shown: Mapped) -> tuple[NDArray[np.float32], Box]:
+    """Return a map's values, no finer than the upload's pixels, and the box of these pixels that they cover.
+
+    Between them the browser interpolates; of finer values it would have to take the mean, as `Geometry.lay` does.
+    """
+    values, box = shown.geometry.covering(shown.map), shown.geometry.box
+    left, top, right, bottom = box
+    if values.shape[0] <= bottom - top and values.shape[1] <= right - left:
+        return values, box
+    rows, columns = shown.geometry.window
+    return shown.geometry.lay(shown.map), (columns.start, rows.start, columns.stop, rows.stop)
+
+
+def _described(shown: Mapped, size: tuple[int, ...], box: Box) -> dict[str, Any]:
+    low, high = render.value_range(shown.raw_heatmap, shown.signed)
+    return {
+        "title": shown.caption,
+        "proof": shown.proof.sentence if shown.proof else None,
+        "size": size,
+        "shape": (shown.geometry.height, shown.geometry.width),
+        "box": box,
+        "low": low,
+        "high": high,
+    }
+
+
+def _png(picture: Image.Image) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, "PNG", optimize=True)
+    return file.getvalue()
