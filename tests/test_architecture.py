@@ -11,11 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 FLOORS = ["explainers", "models", "app"]
 MODULES = sorted(file.relative_to(ROOT) for floor in FLOORS for file in (ROOT / floor).rglob("*.py"))
-FOREIGN = {
-    "explainers": {"torchvision", "timm", "flask", "gunicorn"},
-    "models": {"flask", "gunicorn"},
-    "app": set(),
-}
+FOREIGN = {"explainers": {"torchvision", "timm", "flask", "gunicorn"}, "models": {"flask", "gunicorn"}, "app": set()}
 
 
 @cache

@@ -124,14 +124,11 @@ def test_without_a_gpu_its_benchmark_says_so(capsys, monkeypatch):
     assert capsys.readouterr().out == "no CUDA device\n"
 
 
-def test_page_has_the_tables_of_the_results():
+def test_page_has_the_tables_of_the_results_and_one_without_markers_is_refused():
     text = page.PAGE.read_text(encoding="utf-8")
     assert page.filled(text) == text
     for file in page.RESULTS.glob("*.json"):
         assert json.loads(file.read_text(encoding="utf-8"))["tables"].strip() in text
-
-
-def test_a_page_without_its_markers_is_refused():
     with pytest.raises(ValueError, match="0 places for library"):
         page.filled("nothing")
 

@@ -97,18 +97,12 @@ def test_nginx_takes_the_uploads_that_the_service_takes_and_waits_longer_than_it
     assert [int(limit.removesuffix("s")) > DEFAULTS.deadline for limit in directives("proxy_read_timeout")] == [True]
 
 
-def test_nginx_lets_go_of_a_connection_before_the_service_does():
-    upstream = NGINX.partition("upstream seewhy {")[2].partition("}")[0]
-    (seconds,) = re.findall(r"keepalive_timeout (\d+)s;", upstream)
-    assert int(seconds) < KEEPALIVE_SECONDS == Server(DEFAULTS).cfg.keepalive
-
-
-def test_nginx_has_connections_for_thousands_of_silent_clients_and_what_it_forwards_for_them():
-    (connections,) = directives("worker_connections")
-    assert int(connections) >= 2 * 2_000
-
-
 def test_nginx_has_slow_clients_wait_and_repeats_nothing():
+    (connections,) = directives("worker_connections")
+    assert int(connections) >= 2 * 2_000  # thousands of silent clients, and what it forwards for them
+    upstream = NGINX.partition("upstream seewhy {")[2].partition("}")[0]
+    (seconds,) = re.findall(r"keepalive_timeout (\d+)s;", upstream)  # it lets go of one before the service does
+    assert int(seconds) < KEEPALIVE_SECONDS == Server(DEFAULTS).cfg.keepalive
     assert directives("proxy_request_buffering") == directives("proxy_buffering") == ["on"]
     assert directives("proxy_ignore_client_abort") == ["off"]
     assert directives("proxy_next_upstream") == ["error timeout"]  # without non_idempotent
@@ -193,28 +187,19 @@ def test_compose_gives_the_service_what_the_manifest_gives_it():
         assert any(place.startswith("/tmp") for place in container["tmpfs"])
 
 
-def test_a_busy_container_is_not_killed_for_being_busy():
-    probe = CONTAINER["livenessProbe"]
+def test_a_pod_takes_its_share_and_can_do_nothing_to_its_node_or_cluster():
+    probe = CONTAINER["livenessProbe"]  # a busy container is not killed for being busy
     assert probe["periodSeconds"] * (probe["failureThreshold"] - 1) > DEFAULTS.deadline
-
-
-def test_a_pod_takes_no_more_than_its_share():
     limits, requests = CONTAINER["resources"]["limits"], CONTAINER["resources"]["requests"]
     assert set(limits) == set(requests) == {"cpu", "memory"}
     assert limits["memory"] == "2Gi"
     (volume,) = POD["volumes"]
     assert volume["emptyDir"]["sizeLimit"]
-
-
-def test_a_pod_can_do_nothing_to_its_node_or_cluster():
     assert POD["automountServiceAccountToken"] is False
     assert POD["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(POD)
-
-
-def test_no_service_of_the_cluster_sets_a_setting():
     assert f"{OBJECTS['Service']['metadata']['name'].upper()}_PORT" == f"{PREFIX}PORT"
-    assert POD["enableServiceLinks"] is False
+    assert POD["enableServiceLinks"] is False  # which would set this setting
 
 
 def test_requests_come_from_the_ingress_and_prometheus_alone_and_nothing_is_asked_of_others():

@@ -12,6 +12,7 @@ from docs import settings
 from docs.methods import PAGE
 from docs.pictures import IMAGES, pictures
 from docs.screens import TOUR, VIEWS
+from seewhy.app import create_app
 from seewhy.app.cli import main
 from seewhy.app.errors import HTTP_KINDS, INTERNAL, KINDS
 from seewhy.app.pipeline.edit_options import InterveneOptions
@@ -49,23 +50,13 @@ def test_the_moving_picture_has_all_views_and_is_small():
     assert (IMAGES / "tour.webp").stat().st_size < 1_000_000
 
 
-def test_every_option_and_method_is_documented():
-    for name in [*ExplainOptions.model_fields, "image", "sign", "smooth"]:
+def test_every_option_edit_and_method_is_documented():
+    options = [ExplainOptions, TraceOptions, CaptureOptions, InterveneOptions, EvaluateOptions, Edit]
+    for name in ["image", "sign", "smooth", *OPS, *(name for schema in options for name in schema.model_fields)]:
         assert f"`{name}`" in HTTP, name
     for method in METHODS.values():
         for option in {method.name, *method.options} - {"layers"}:
             assert f"`{option}`" in PAGE.read_text(encoding="utf-8"), option
-
-
-@pytest.mark.parametrize("options", [TraceOptions, CaptureOptions, InterveneOptions, EvaluateOptions])
-def test_every_option_of_other_routes_is_documented(options):
-    for name in options.model_fields:
-        assert f"`{name}`" in HTTP, name
-
-
-def test_every_edit_is_documented():
-    for name in [*OPS, *Edit.model_fields]:
-        assert f"`{name}`" in HTTP, name
 
 
 def test_every_error_code_is_documented():
@@ -79,17 +70,10 @@ def test_every_setting_is_documented():
     assert text.count("\n| `SEEWHY_") == len(Settings.model_fields)
 
 
-def test_every_route_is_documented(app_routes):
-    for route in app_routes:
+def test_every_route_is_documented():
+    for path in create_app().test_client().get("/openapi.json").get_json()["paths"]:
+        route = path.replace("{name}", "NAME").replace("{version}", "VERSION")
         assert f"{route}`" in ROUTES or f"{route}," in ROUTES, route
-
-
-@pytest.fixture
-def app_routes():
-    from seewhy.app import create_app
-
-    paths = create_app().test_client().get("/openapi.json").get_json()["paths"]
-    return [path.replace("{name}", "NAME").replace("{version}", "VERSION") for path in paths]
 
 
 def test_every_command_is_documented():

@@ -8,6 +8,7 @@ import promql_parser
 import pytest
 import yaml
 
+from seewhy.app.errors import CLIENT_GONE, HTTP_KINDS, INTERNAL, KINDS
 from seewhy.app.observability.logs import fields
 from seewhy.app.observability.metrics import Metrics
 from seewhy.app.pipeline.record import Interval, Record
@@ -79,8 +80,6 @@ def test_dashboard_and_alerts_use_metrics_and_labels_that_exist(families):
 
 
 def test_values_that_dashboard_and_alerts_ask_for_exist():
-    from seewhy.app.errors import CLIENT_GONE, KINDS
-
     codes = {kind.code for kind in KINDS.values()} | {CLIENT_GONE}
     text = "".join(expressions())
     assert set(re.findall(r'reason="([^"]+)"', text)) <= codes
@@ -109,8 +108,6 @@ def test_alerts_say_what_to_do():
 
 
 def test_whatever_breaks_here_stands_in_the_table_of_failures():
-    from seewhy.app.errors import CLIENT_GONE, HTTP_KINDS, INTERNAL, KINDS
-
     table = PAGE.partition("## Troubleshooting")[2]
     kinds = {*KINDS.values(), *HTTP_KINDS.values(), INTERNAL}
     codes = {kind.code for kind in kinds if kind.status >= 500} | {CLIENT_GONE}

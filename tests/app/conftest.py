@@ -5,7 +5,7 @@ import re
 import resource
 import shutil
 import signal
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +13,10 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from seewhy.app import create_app
 from seewhy.app.cli import main
 from seewhy.app.pipeline.jobs import Deadline
-from seewhy.app.settings import Settings
 from seewhy.models import Registry
-from tests.app.serving import container_variables, free_port, start
+from tests.app.serving import application, container_variables, free_port, start
 from tests.waiting import GUARD
 
 ROOT = Path(__file__).parents[2]
@@ -27,9 +25,8 @@ EXAMPLES = ROOT / "examples"
 
 @pytest.fixture(scope="session")
 def app():
-    application = create_app(Settings(deadline=GUARD))  # however slow the machine
-    yield application
-    application.extensions["seewhy"].models.stop()
+    with application(deadline=GUARD) as app:  # however slow the machine
+        yield app
 
 
 @pytest.fixture(scope="session")
@@ -74,15 +71,8 @@ def run(one_model):
 @pytest.fixture
 def app_of(one_model):
     """Make applications with other settings."""
-    applications = []
-
-    def make(**settings):
-        applications.append(create_app(Settings(**settings)))
-        return applications[-1]
-
-    yield make
-    for app in applications:
-        app.extensions["seewhy"].models.stop()
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(application(**settings))
 
 
 @pytest.fixture(scope="session")

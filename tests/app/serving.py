@@ -20,6 +20,8 @@ from PIL import Image
 from torch import Tensor, fx
 from werkzeug.serving import make_server
 
+from seewhy.app import create_app
+from seewhy.app.settings import Settings
 from tests import nets
 from tests.waiting import GUARD, until
 
@@ -58,12 +60,27 @@ def explain(url, picture=CAT, **fields):
     return requests.post(f"{url}/explain", files={"image": picture}, data=fields, timeout=GUARD)
 
 
+def declaration(name, architecture="tests.nets:Net", **members):
+    """Return the table of a model of one's own in a models file, without what is None."""
+    entry = {"architecture": architecture, "weights": "w.pth", "labels": ["a", "b", "c"], "input_size": 32, **members}
+    lines = [f"{key} = {json.dumps(value)}\n" for key, value in entry.items() if value is not None]
+    return f"[models.{name}]\n{''.join(lines)}".replace("NaN", "nan").replace("Infinity", "inf")
+
+
 def declare(folder, architecture="tests.nets:Net", names=("mine",), **members):
     """Declare models of one's own, whose weights are in `w.pth` of a folder, and return the file that does."""
-    entry = {"architecture": architecture, "weights": "w.pth", "labels": ["a", "b", "c"], "input_size": 32, **members}
-    table = "".join(f"{name} = {json.dumps(value)}\n" for name, value in entry.items())
-    (folder / "models.toml").write_text("".join(f"[models.{name}]\n{table}" for name in names))
+    (folder / "models.toml").write_text("".join(declaration(name, architecture, **members) for name in names))
     return folder / "models.toml"
+
+
+@contextmanager
+def application(**settings):
+    """An application with these settings, whose models end with the block."""
+    app = create_app(Settings(**settings))
+    try:
+        yield app
+    finally:
+        app.extensions["seewhy"].models.stop()
 
 
 @contextmanager

@@ -7,11 +7,9 @@ import torch
 from PIL import Image, ImageDraw
 from playwright.sync_api import expect
 
-from seewhy.app import create_app
-from seewhy.app.settings import Settings
 from tests.app.browsing import answered
 from tests.app.conftest import opened
-from tests.app.serving import declare, live
+from tests.app.serving import application, declare, live
 from tests.waiting import GUARD
 
 WIDTH, HEIGHT = 64, 48
@@ -40,10 +38,8 @@ def served(folder, net, labels, head):
     torch.save(net.state_dict(), folder / "w.pth")
     members = {"labels": labels, "input_size": [HEIGHT, WIDTH], "head": head, "mean": [0, 0, 0], "std": [1, 1, 1]}
     models = declare(folder, f"{type(net).__module__}:{name}", [name.lower()], **members)
-    app = create_app(Settings(models=models, default_model=name.lower(), deadline=GUARD))
-    with live(app) as url:
+    with application(models=models, default_model=name.lower(), deadline=GUARD) as app, live(app) as url:
         yield url
-    app.extensions["seewhy"].models.stop()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import time
 
 import pytest
 from fakeredis import FakeRedis, FakeServer
+from flask import request
 from openapi_spec_validator import validate
 
 from seewhy.app import create_app
@@ -26,6 +27,11 @@ def app_of(**settings):
 
 def client_of(**settings):
     return app_of(**settings).test_client()
+
+
+def statuses(client, count, **options):
+    """Return what as many requests of a closed route are answered with."""
+    return [client.get(CLOSED, **options).status_code for _ in range(count)]
 
 
 @pytest.fixture
@@ -63,10 +69,9 @@ def test_with_one_a_key_is_needed(keys):
 
 def test_a_key_is_no_part_of_an_address(keys):
     file, logins = keys
-    key = logins["alice"]["Authorization"].removeprefix("Bearer ")
-    client = client_of(api_keys=file)
-    for query in (f"key={key}", f"access_token={key}", f"api_key={key}"):
-        assert client.get(f"/methods?{query}").status_code == 401
+    key, client = logins["alice"]["Authorization"].removeprefix("Bearer "), client_of(api_keys=file)
+    queries = (f"{name}={key}" for name in ("key", "access_token", "api_key"))
+    assert {client.get(f"/methods?{query}").status_code for query in queries} == {401}
 
 
 OPEN = {"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/ping", "/openapi.json", "/docs", "/guide", "/"}
@@ -100,8 +105,8 @@ def test_every_route_is_closed_but_those_that_are_listed(keys):
 def test_scrapes_of_metrics_count_against_their_own_key(keys):
     file, logins = keys
     client = client_of(api_keys=file, rate_limit="1/hour")
-    statuses = [client.get("/metrics", headers=logins[name]).status_code for name in ("alice", "alice", "bob")]
-    assert statuses == [200, 429, 200]
+    answers = [client.get("/metrics", headers=logins[name]).status_code for name in ("alice", "alice", "bob")]
+    assert answers == [200, 429, 200]
 
 
 def test_routes_of_other_servers_refuse_in_their_own_form(keys):
@@ -117,15 +122,13 @@ def test_routes_of_other_servers_refuse_in_their_own_form(keys):
 
 
 def test_a_picture_is_not_read_before_the_key_is_known(keys):
-    client = client_of(api_keys=keys[0])
-
     class Body(io.BytesIO):
         def read(self, *_):
             raise AssertionError("the body was read")
 
         readinto = readline = read
 
-    refused = client.post("/explain", input_stream=Body(b"0" * 10), content_type="image/png")
+    refused = client_of(api_keys=keys[0]).post("/explain", input_stream=Body(b"0" * 10), content_type="image/png")
     assert refused.status_code == 401
 
 
@@ -158,8 +161,7 @@ def test_a_file_of_keys_that_cannot_be_used_is_told_at_the_start(tmp_path):
 
 
 def test_without_a_limit_nothing_is_counted(client):
-    answers = [client.get("/methods") for _ in range(3)]
-    names = {name for answer in answers for name, _ in answer.headers}
+    names = {name for _ in range(3) for name, _ in client.get("/methods").headers}
     assert not {"RateLimit", "RateLimit-Policy", "Retry-After"} & names
 
 
@@ -182,12 +184,11 @@ def test_more_requests_than_the_limit_are_refused_until_it_is_over(monkeypatch):
 @pytest.mark.parametrize("seconds", [-172_800, -60, 172_800])
 def test_a_clock_that_is_set_keeps_nobody_out_for_longer_than_a_window(seconds, monkeypatch):
     client = client_of(rate_limit="2/minute")
-    assert [client.get(CLOSED).status_code for _ in range(3)] == [200, 200, 429]
+    assert statuses(client, 3) == [200, 200, 429]
     now = time.time
     monkeypatch.setattr("time.time", lambda: now() + seconds)
-    answers = [client.get(CLOSED) for _ in range(3)]
-    assert [answer.status_code for answer in answers] == [200, 200, 429]
-    assert 0 < int(answers[-1].headers["Retry-After"]) <= 60
+    assert statuses(client, 3) == [200, 200, 429]
+    assert 0 < int(client.get(CLOSED).headers["Retry-After"]) <= 60
 
 
 def test_what_a_clock_set_back_left_in_a_redis_is_told_no_longer_than_a_window(redis, monkeypatch):
@@ -205,11 +206,11 @@ def test_the_end_of_a_window_lets_no_more_through(monkeypatch):
     client = client_of(rate_limit="4/minute")
     now = [1_700_000_000.0]
     monkeypatch.setattr("limits.storage.memory.time.time", lambda: now[0])
-    assert client.get(CLOSED).status_code == 200
+    assert statuses(client, 1) == [200]
     now[0] += 58
-    assert [client.get(CLOSED).status_code for _ in range(3)] == [200] * 3
+    assert statuses(client, 3) == [200] * 3
     now[0] += 3  # the first of the four is a minute ago
-    assert client.get(CLOSED).status_code == 200
+    assert statuses(client, 1) == [200]
     refused = client.get(CLOSED)
     assert refused.status_code == 429
     assert refused.headers["Retry-After"] == "57"
@@ -217,15 +218,8 @@ def test_the_end_of_a_window_lets_no_more_through(monkeypatch):
 
 def test_all_routes_count_together_and_open_ones_not_at_all():
     client = client_of(rate_limit="2/hour")
-    for path in (
-        "/healthz",
-        "/",
-        "/docs",
-        "/guide",
-        "/openapi.json",
-        "/static/icon.svg",
-        "/docs/assets/css/swagger-ui.css",
-    ) * 2:
+    pages = ("/", "/docs", "/guide", "/openapi.json", "/static/icon.svg", "/docs/assets/css/swagger-ui.css")
+    for path in ("/healthz", *pages) * 2:
         with client.get(path) as response:
             assert response.status_code == 200
             assert "RateLimit" not in response.headers
@@ -241,11 +235,10 @@ def test_all_routes_count_together_and_open_ones_not_at_all():
 def test_each_key_has_its_own_count_and_shares_no_address(keys):
     file, logins = keys
     client = client_of(api_keys=file, rate_limit="1/hour")
-    assert client.get(CLOSED, headers=logins["alice"]).status_code == 200
-    assert client.get(CLOSED, headers=logins["alice"], environ_base={"REMOTE_ADDR": "9.9.9.9"}).status_code == 429
-    assert client.get(CLOSED, headers=logins["bob"]).status_code == 200
-    # Who is not let in costs nobody else a request.
-    assert client.get(CLOSED).status_code == 401
+    assert statuses(client, 1, headers=logins["alice"]) == [200]
+    assert statuses(client, 1, headers=logins["alice"], environ_base={"REMOTE_ADDR": "9.9.9.9"}) == [429]
+    assert statuses(client, 1, headers=logins["bob"]) == [200]
+    assert statuses(client, 1) == [401]  # who is not let in costs nobody else a request
 
 
 @pytest.mark.parametrize(
@@ -270,19 +263,22 @@ def forwarded(client, addresses, peer="10.0.0.1"):
     return client.get(CLOSED, headers={"X-Forwarded-For": addresses}, environ_base={"REMOTE_ADDR": peer}).status_code
 
 
-def test_without_proxies_nobody_is_believed_about_addresses():
-    client = client_of(rate_limit="1/hour")
-    assert forwarded(client, "192.0.2.1") == 200
-    assert forwarded(client, "192.0.2.2") == 429
-
-
-def test_behind_a_proxy_the_address_is_the_one_that_the_proxy_saw():
-    client = client_of(rate_limit="1/hour", trusted_proxies=1)
-    assert forwarded(client, "192.0.2.1") == 200
-    assert forwarded(client, "192.0.2.2") == 200
-    # What a client writes itself comes before what the proxy adds.
-    assert forwarded(client, "203.0.113.9, 192.0.2.1") == 429
-    assert forwarded(client, "203.0.113.8, 192.0.2.1", peer="10.0.0.2") == 429
+@pytest.mark.parametrize(
+    ("proxies", "visits"),
+    [
+        (0, [("192.0.2.1", 200), ("192.0.2.2", 429)]),  # nobody is believed
+        # What a client writes itself comes before what the proxy adds.
+        (1, [("192.0.2.1", 200), ("192.0.2.2", 200), ("203.0.113.9, 192.0.2.1", 429)]),
+        (2, [("192.0.2.1, 10.0.0.7", 200), ("192.0.2.2, 10.0.0.7", 200), ("203.0.113.9, 192.0.2.1, 10.0.0.8", 429)]),
+        # A request past the first proxy has one address too few: that of its peer counts.
+        (2, [("192.0.2.5", 200), ("192.0.2.6", 429)]),
+    ],
+)
+def test_behind_proxies_the_address_is_the_one_that_the_first_saw(proxies, visits):
+    client = client_of(rate_limit="1/hour", trusted_proxies=proxies)
+    assert [(addresses, forwarded(client, addresses)) for addresses, _ in visits] == visits
+    if proxies == 1:
+        assert forwarded(client, "203.0.113.8, 192.0.2.1", peer="10.0.0.2") == 429
 
 
 @pytest.mark.parametrize(
@@ -305,31 +301,14 @@ def test_what_a_proxy_says_is_an_address_or_else_its_own_counts(sender, same):
     assert forwarded(client, same, peer="10.0.0.2") == (429 if is_address else 200)
 
 
-def test_behind_two_proxies_the_address_is_the_one_that_the_first_saw():
-    client = client_of(rate_limit="1/hour", trusted_proxies=2)
-    assert forwarded(client, "192.0.2.1, 10.0.0.7") == 200
-    assert forwarded(client, "192.0.2.2, 10.0.0.7") == 200
-    assert forwarded(client, "203.0.113.9, 192.0.2.1, 10.0.0.8") == 429
-    # A request past the first proxy has one address too few: that of its peer counts.
-    assert forwarded(client, "192.0.2.5") == 200
-    assert forwarded(client, "192.0.2.6") == 429
-
-
 @pytest.mark.parametrize("header", ["X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Prefix", "X-Forwarded-Port"])
 def test_of_a_proxy_the_address_alone_is_believed(header):
     app = create_app(Settings(trusted_proxies=1))
     records = []
-    app.before_request(lambda: records.append(app.request_context))
-    app.before_request(lambda: records.append(_place()))
+    app.before_request(lambda: records.append((request.url, request.script_root)))
     app.test_client().get(CLOSED)
     app.test_client().get(CLOSED, headers={header: "443" if "Port" in header else "https"})
-    assert records[1] == records[3]
-
-
-def _place():
-    from flask import request
-
-    return request.url, request.script_root
+    assert records[0] == records[1]
 
 
 @pytest.mark.parametrize("limit", ["60", "often", "60/fortnight", "-1/minute", "1/minute;x"])
@@ -350,13 +329,12 @@ def test_processes_that_share_a_redis_count_together(redis):
     first, second = (client_of(rate_limit="3/hour", rate_storage=redis) for _ in range(2))
     assert [client.get(CLOSED).status_code for client in (first, second, first, second, first)] == [200] * 3 + [429] * 2
     assert first.get(CLOSED).headers["RateLimit"].startswith('"3 per 1 hour";r=0;t=')
-    alone = client_of(rate_limit="3/hour")
-    assert alone.get(CLOSED).status_code == 200
+    assert statuses(client_of(rate_limit="3/hour"), 1) == [200]
 
 
 def test_without_its_redis_each_process_counts_by_itself():
     client = client_of(rate_limit="2/hour", rate_storage="redis://127.0.0.1:1/0")
-    assert [client.get(CLOSED).status_code for _ in range(3)] == [200, 200, 429]
+    assert statuses(client, 3) == [200, 200, 429]
     assert client.get(CLOSED).headers["Retry-After"]
 
 
@@ -393,15 +371,8 @@ def test_pages_of_the_listed_origins_may(keys):
     assert allowed(refused)["Access-Control-Allow-Origin"] == ORIGIN
     assert "Origin" in refused.headers["Vary"]
     assert "Access-Control-Allow-Credentials" not in refused.headers
-    for stranger in (
-        "https://example.org",
-        "https://evil.org",
-        "http://app.example.org",
-        f"{ORIGIN}.evil.org",
-        f"{ORIGIN}:8443",
-        "https://appXexample.org",
-        "null",
-    ):
+    strangers = ("https://example.org", "https://evil.org", "http://app.example.org", "https://appXexample.org", "null")
+    for stranger in (*strangers, f"{ORIGIN}.evil.org", f"{ORIGIN}:8443"):
         assert allowed(client.get("/methods", headers={"Origin": stranger})) == {}
         assert allowed(client.options("/explain", headers={**PREFLIGHT, "Origin": stranger})) == {}
 

@@ -55,17 +55,7 @@ def test_a_request_counts_until_it_is_answered(admission, small):
     assert admission.requests == 0
 
 
-def test_a_stream_that_is_read_to_its_end_counts_no_more(admission, small):
-    streams = [small.post("/?stream=1") for _ in range(2)]
-    assert admission.requests == 2
-    assert streams[0].text == "1 and more"
-    assert admission.requests == 1
-    for stream in streams:
-        stream.close()
-    assert admission.requests == 0
-
-
-def test_a_stream_counts_until_it_is_closed(admission, small):
+def test_a_stream_counts_until_it_is_read_to_its_end_or_closed(admission, small):
     streams = [small.post("/?stream=1", data=b"x") for _ in range(2)]
     assert admission.requests == 2
     refused = small.post("/", data=b"x")
@@ -73,8 +63,11 @@ def test_a_stream_counts_until_it_is_closed(admission, small):
     assert refused.mimetype == "application/problem+json"
     assert small.get("/").status_code == 503  # which may take as long
     assert small.get("/nowhere").status_code == 404
+    assert streams[0].text == "1 and more"
+    assert admission.requests == 1
     for stream in streams:
         stream.close()
+    assert admission.requests == 0
     assert small.post("/", data=b"x").text == "1"
 
 
@@ -135,8 +128,7 @@ def test_a_body_shorter_or_longer_than_it_says_costs_no_thread(tight):
 
 
 @pytest.mark.fault(
-    "more requests than the service can handle",
-    "some are handled, the others immediately get 503 with `Retry-After`",
+    "more requests than the service can handle", "some are handled, the others immediately get 503 with `Retry-After`"
 )
 def test_over_capacity_some_are_answered_and_others_refused_at_once(tight):
     head = b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: %d\r\n\r\n" % len(CAT)
@@ -168,10 +160,7 @@ def test_over_capacity_some_are_answered_and_others_refused_at_once(tight):
     until(lambda: explain(tight.url).status_code == 200)
 
 
-@pytest.mark.fault(
-    "the service reloads everything (`SIGHUP`)",
-    "nothing",
-)
+@pytest.mark.fault("the service reloads everything (`SIGHUP`)", "nothing")
 @pytest.mark.slow
 def test_a_worker_answers_until_the_one_after_it_does(tmp_path):
     service = Small(tmp_path, "tests.app.serving:Held")
@@ -203,10 +192,7 @@ def test_a_worker_answers_until_the_one_after_it_does(tmp_path):
     assert after != before
 
 
-@pytest.mark.fault(
-    "an upgrade without downtime (`USR2`, then `SIGTERM`)",
-    "nothing",
-)
+@pytest.mark.fault("an upgrade without downtime (`USR2`, then `SIGTERM`)", "nothing")
 @pytest.mark.slow
 def test_a_new_first_process_takes_over(tmp_path):
     service = Small(tmp_path)
@@ -225,10 +211,7 @@ def test_a_new_first_process_takes_over(tmp_path):
         os.kill(new, signal.SIGTERM)
 
 
-@pytest.mark.fault(
-    "the service is stopped while a model loads",
-    "nothing; exit status 0",
-)
+@pytest.mark.fault("the service is stopped while a model loads", "nothing; exit status 0")
 @pytest.mark.slow
 def test_a_server_that_stops_while_a_model_loads_ends_without_a_fault(tmp_path):
     port, log = free_port(), tmp_path / "log"

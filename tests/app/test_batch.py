@@ -38,6 +38,17 @@ def model() -> LoadedModel:
 
 
 @pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def run_batch(model, out):
+    """Explain a source into the folder `out`, in silence."""
+    return lambda source, **options: batch(source, **{"out": out, "model": model, "progress": False, **options})
+
+
+@pytest.fixture
 def folder(tmp_path) -> Path:
     """Seven pictures in folders of classes, one of them broken, and a file that is none."""
     place = tmp_path / "pictures"
@@ -54,8 +65,8 @@ def paths(out: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("map_type", "tolerance"), [("float32", 0.0), ("float16", 2**-11)])
-def test_rows_are_the_explanations(map_type, tolerance, model, folder, tmp_path):
-    results = batch(folder, tmp_path / "out", model, "gradcam", map_type=map_type, proof=True, progress=False)
+def test_rows_are_the_explanations(run_batch, map_type, tolerance, model, folder):
+    results = run_batch(folder, map_type=map_type, proof=True)
     assert len(results) == 7
     table = results.to_pandas()
     for row, explanation in zip(table[table.error.isna()].itertuples(), results, strict=True):
@@ -83,8 +94,8 @@ def test_small_numbers_survive(model, folder):
     assert not blank["map"].any()
 
 
-def test_a_broken_picture_is_a_row_with_its_error(model, folder, tmp_path):
-    results = batch(folder, tmp_path / "out", model, progress=False)
+def test_a_broken_picture_is_a_row_with_its_error(run_batch, folder):
+    results = run_batch(folder)
     (number,) = [index for index, error in enumerate(results.table["error"].to_pylist()) if error]
     assert results.table["path"][number].as_py() == "bee/broken.png"
     with pytest.raises(PictureError, match=r"bee/broken\.png: "):
@@ -96,8 +107,8 @@ def test_a_broken_picture_is_a_row_with_its_error(model, folder, tmp_path):
     assert results[-1].method == "gradcam"
 
 
-def test_folders_name_the_classes(model, folder, tmp_path):
-    table = batch(folder, tmp_path / "out", model, progress=False).to_pandas().set_index("path")
+def test_folders_name_the_classes(run_batch, folder):
+    table = run_batch(folder).to_pandas().set_index("path")
     assert table.truth["ant/0.png"] == "ant"
     assert table.truth["house_cat/4.png"] == "house cat"
     assert table.truth.isna()["unknown/5.png"]
@@ -121,15 +132,15 @@ def stopped(monkeypatch, after: int) -> None:
     monkeypatch.setattr(Work, "rows", interrupted)
 
 
-def test_a_run_goes_on_where_it_was_stopped(model, folder, tmp_path, monkeypatch):
+def test_a_run_goes_on_where_it_was_stopped(run_batch, folder, monkeypatch, out):
     with monkeypatch.context() as patch:
         stopped(patch, after=3)
         with pytest.raises(KeyboardInterrupt):
-            batch(folder, tmp_path / "out", model, progress=False)
-    earlier = paths(tmp_path / "out")
+            run_batch(folder)
+    earlier = paths(out)
     assert len(earlier) == 3
-    assert open_batch(tmp_path / "out").manifest.finished is None
-    (tmp_path / "out" / ".0.parquet").write_bytes(b"half a sh")  # of a process that was killed
+    assert open_batch(out).manifest.finished is None
+    (out / ".0.parquet").write_bytes(b"half a sh")  # of a process that was killed
     explained = list[str]()
     rows = Work.rows
 
@@ -137,26 +148,26 @@ def test_a_run_goes_on_where_it_was_stopped(model, folder, tmp_path, monkeypatch
         return rows(work, (explained.append(each.path) or each for each in remaining))
 
     monkeypatch.setattr(Work, "rows", noted)
-    results = batch(folder, tmp_path / "out", model, progress=False)
-    assert sorted([*earlier, *explained]) == paths(tmp_path / "out") == sorted(each.path for each in sources(folder))
-    assert not (tmp_path / "out" / ".0.parquet").exists()
+    results = run_batch(folder)
+    assert sorted([*earlier, *explained]) == paths(out) == sorted(each.path for each in sources(folder))
+    assert not (out / ".0.parquet").exists()
     assert results.manifest.finished is not None
-    assert results.manifest.started == open_batch(tmp_path / "out").manifest.started
+    assert results.manifest.started == open_batch(out).manifest.started
     (folder / "bee" / "broken.png").write_bytes((folder / "bee" / "2.png").read_bytes())
-    batch(folder, tmp_path / "out", model, progress=False)  # only the picture that was broken is tried again
-    assert paths(tmp_path / "out") == sorted(each.path for each in sources(folder))
-    assert open_batch(tmp_path / "out").table["error"].null_count == 7
-    before = {file: file.stat().st_mtime_ns for file in shards.files(tmp_path / "out")}
-    batch(folder, tmp_path / "out", model, progress=False)  # nothing is left to do
-    assert {file: file.stat().st_mtime_ns for file in shards.files(tmp_path / "out")} == before
+    run_batch(folder)  # only the picture that was broken is tried again
+    assert paths(out) == sorted(each.path for each in sources(folder))
+    assert open_batch(out).table["error"].null_count == 7
+    before = {file: file.stat().st_mtime_ns for file in shards.files(out)}
+    run_batch(folder)  # nothing is left to do
+    assert {file: file.stat().st_mtime_ns for file in shards.files(out)} == before
 
 
-def test_free_memory_is_returned_while_a_run_goes_on(model, folder, tmp_path, monkeypatch):
+def test_free_memory_is_returned_while_a_run_goes_on(run_batch, folder, monkeypatch):
     """What lies between the small objects of rows is kept by the C library, and grows with the pictures."""
     trims = list[int]()
     monkeypatch.setattr(shards, "TABLE_ROWS", 2)
     monkeypatch.setattr(shards, "trim", lambda: trims.append(1))
-    batch(folder, tmp_path / "out", model, progress=False)
+    run_batch(folder)
     assert len(trims) == 4  # for seven rows
 
 
@@ -171,39 +182,22 @@ def test_free_memory_is_returned_while_a_run_goes_on(model, folder, tmp_path, mo
         ({"layer": "stem"}, r"layers \[\], not \['stem'\]"),
     ],
 )
-def test_another_question_needs_another_folder(change, named, model, folder, tmp_path):
-    batch(folder, tmp_path / "out", model, progress=False)
+def test_another_question_needs_another_folder(run_batch, change, named, folder):
+    run_batch(folder)
     with pytest.raises(OptionError, match=named):
-        batch(folder, tmp_path / "out", **{"model": model, "progress": False, **change})
+        run_batch(folder, **change)
 
 
-def test_another_network_needs_another_folder(model, folder, tmp_path):
-    batch(folder, tmp_path / "out", model, progress=False)
-    other = nets.seeded(nets.Net)
-    other.head.bias.data[0] += 1
-    with pytest.raises(OptionError, match="holds a run with digest"):
-        batch(folder, tmp_path / "out", wrap_model(other, LABELS, input_size=32), progress=False)
-
-
-def test_another_data_set_needs_another_folder(model, folder, tmp_path):
+def test_another_network_or_data_set_needs_another_folder(run_batch, folder):
     """Its pictures may have the same names."""
-    batch(folder / "ant", tmp_path / "out", model, progress=False)
+    run_batch(folder / "ant")
+    network = nets.seeded(nets.Net)
+    network.head.bias.data[0] += 1
+    with pytest.raises(OptionError, match="holds a run with digest"):
+        run_batch(folder / "ant", model=wrap_model(network, LABELS, input_size=32))
     for other in (folder / "bee", str(folder / "ant" / "*.png"), Pairs([folder / "ant" / "0.png"])):
         with pytest.raises(OptionError, match="holds a run with source"):
-            batch(other, tmp_path / "out", model, progress=False)
-
-
-def test_a_data_set_may_raise_anything(model, folder, tmp_path):
-    class Raising(Pairs):
-        def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-            if index == 1:
-                raise RuntimeError("the disk is gone")
-            return super().__getitem__(index)
-
-    data = Raising(sorted(folder.rglob("[0-9].png")))
-    results = batch(data, tmp_path / "out", model, progress=False)
-    assert results.table["error"].to_pylist()[1] == "RuntimeError: the disk is gone"
-    assert results.table["error"].null_count == 5
+            run_batch(other)
 
 
 def test_numbers_that_are_not_finite_are_read_back(model, folder, tmp_path):
@@ -219,16 +213,16 @@ def test_numbers_that_are_not_finite_are_read_back(model, folder, tmp_path):
     assert restored.target.probability == float("inf")
 
 
-def test_nothing_is_written_without_pictures(model, tmp_path):
+def test_nothing_is_written_without_pictures(run_batch, tmp_path, out):
     (tmp_path / "empty").mkdir()
     with pytest.raises(OptionError, match="There is no picture in "):
-        batch(tmp_path / "empty", tmp_path / "out", model, progress=False)
-    assert not (tmp_path / "out").exists()
+        run_batch(tmp_path / "empty")
+    assert not (out).exists()
 
 
-def test_a_folder_with_other_files_is_left_alone(model, folder, tmp_path):
+def test_a_folder_with_other_files_is_left_alone(run_batch, folder):
     with pytest.raises(OptionError, match="holds other files"):
-        batch(folder, folder, model, progress=False)
+        run_batch(folder, out=folder)
     with pytest.raises(OptionError, match="holds no results of a batch"):
         open_batch(folder)
     (folder / "manifest.json").write_text("[]")
@@ -236,19 +230,19 @@ def test_a_folder_with_other_files_is_left_alone(model, folder, tmp_path):
         open_batch(folder)
 
 
-def test_one_process_at_a_time(model, folder, tmp_path):
-    (tmp_path / "out").mkdir()
-    with open(tmp_path / "out" / ".lock", "w") as file:
+def test_one_process_at_a_time(run_batch, folder, out):
+    (out).mkdir()
+    with open(out / ".lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(OptionError, match="Another process writes to"):
-            batch(folder, tmp_path / "out", model, progress=False)
-    assert len(batch(folder, tmp_path / "out", model, progress=False)) == 7
+            run_batch(folder)
+    assert len(run_batch(folder)) == 7
 
 
-def test_a_run_stops_at_too_many_errors_and_keeps_its_rows(model, folder, tmp_path):
+def test_a_run_stops_at_too_many_errors_and_keeps_its_rows(run_batch, folder, out):
     with pytest.raises(TooManyErrorsError, match=r"1 pictures failed, more than max_errors=0.*broken"):
-        batch(folder, tmp_path / "out", model, max_errors=0, progress=False)
-    assert paths(tmp_path / "out") == ["ant/0.png", "ant/1.png", "bee/2.png", "bee/3.png", "bee/broken.png"]
+        run_batch(folder, max_errors=0)
+    assert paths(out) == ["ant/0.png", "ant/1.png", "bee/2.png", "bee/3.png", "bee/broken.png"]
 
 
 @pytest.mark.parametrize(
@@ -262,17 +256,17 @@ def test_a_run_stops_at_too_many_errors_and_keeps_its_rows(model, folder, tmp_pa
         ({"target": "dog"}, "dog"),
     ],
 )
-def test_bad_options_leave_no_folder(arguments, message, model, folder, tmp_path):
+def test_bad_options_leave_no_folder(run_batch, arguments, message, folder, out):
     with pytest.raises(Exception, match=message):
-        batch(folder, tmp_path / "out", **{"model": model, "progress": False, **arguments})
-    assert not (tmp_path / "out").exists()
+        run_batch(folder, **arguments)
+    assert not (out).exists()
 
 
 def png(folder: Path) -> list[bytes]:
     return [file.read_bytes() for file in sorted(folder.rglob("[0-9].png"))]
 
 
-def test_tables_of_pictures(model, folder, tmp_path):
+def test_tables_of_pictures(run_batch, folder, tmp_path):
     pictures = png(folder)
     plain = pyarrow.table({"bytes": pictures, "id": [f"p{number}" for number in range(6)], "label": [0, 0, 1, 1, 2, 9]})
     parquet.write_table(plain, tmp_path / "plain.parquet")
@@ -282,12 +276,12 @@ def test_tables_of_pictures(model, folder, tmp_path):
     parquet.write_table(structs, tmp_path / "structs.parquet")
     files = pyarrow.table({"path": [str(file) for file in sorted(folder.rglob("[0-9].png"))]})
     parquet.write_table(files, tmp_path / "files.parquet")
-    table = batch(tmp_path / "plain.parquet", tmp_path / "out", model, progress=False).to_pandas()
+    table = run_batch(tmp_path / "plain.parquet").to_pandas()
     assert list(table.path) == [f"p{number}" for number in range(6)]
     assert list(table.truth.dropna()) == ["ant", "ant", "bee", "bee", "house cat"]
-    maps = [each.map for each in batch(sorted(folder.rglob("[0-9].png")), tmp_path / "direct", model, progress=False)]
+    maps = [each.map for each in run_batch(sorted(folder.rglob("[0-9].png")), out=tmp_path / "direct")]
     for name in ("structs", "files"):
-        results = batch(tmp_path / f"{name}.parquet", tmp_path / name, model, progress=False)
+        results = run_batch(tmp_path / f"{name}.parquet", out=tmp_path / name)
         assert all(np.allclose(each.map, other, atol=1e-3) for each, other in zip(results, maps, strict=True))
     assert "no picture in this row" in open_batch(tmp_path / "structs").table["error"][6].as_py()
     (file,) = {*open_batch(tmp_path / "files").table["file"].to_pylist()} & {str(folder / "ant" / "0.png")}
@@ -307,7 +301,7 @@ def pack(place: Path, files: dict[str, bytes]) -> Path:
     return place
 
 
-def test_shards_of_webdataset(model, folder, tmp_path):
+def test_shards_of_webdataset(run_batch, model, folder, tmp_path):
     first, second, third, fourth, *_ = png(folder)
     shard = pack(
         tmp_path / "a.tar",
@@ -323,7 +317,7 @@ def test_shards_of_webdataset(model, folder, tmp_path):
             "y/readme": b"nothing",
         },
     )
-    results = batch(shard, tmp_path / "out", model, pictures=True, progress=False)
+    results = run_batch(shard, pictures=True)
     table = results.to_pandas()
     assert list(table.path) == [
         f"a.tar/{name}" for name in ("x/1.left.png", "x/1.right.PNG", "x/2.png", "y/2.png", "y/3.png")
@@ -342,9 +336,9 @@ def test_shards_of_webdataset(model, folder, tmp_path):
         list(sources(tmp_path / "many"))
 
 
-def test_overlays_are_shards_of_webdataset_too(model, folder, tmp_path):
-    results = batch(folder, tmp_path / "out", model, pictures=True, progress=False)
-    with tarfile.open(tmp_path / "out" / "pictures-00000000.tar") as archive:
+def test_overlays_are_shards_of_webdataset_too(run_batch, folder, out):
+    results = run_batch(folder, pictures=True)
+    with tarfile.open(out / "pictures-00000000.tar") as archive:
         files = {member.name: archive.extractfile(member).read() for member in archive}
     drawings = [Image.open(io.BytesIO(files[name])) for name in sorted(files) if name.endswith(".jpg")]
     labels = [json.loads(files[name]) for name in sorted(files) if name.endswith(".json")]
@@ -354,10 +348,10 @@ def test_overlays_are_shards_of_webdataset_too(model, folder, tmp_path):
         assert {name: row[name] for name in label} == pytest.approx(label)
         exact = np.asarray(explanation.overlay().convert("RGB"), dtype=float)
         assert np.abs(np.asarray(drawing, dtype=float) - exact).mean() < 10
-    assert len(list(sources(tmp_path / "out" / "pictures-00000000.tar"))) == 6
-    shards.files(tmp_path / "out")[0].unlink()
-    shards.tidy(tmp_path / "out")  # overlays without rows are of a run that was killed in between
-    assert not list((tmp_path / "out").glob("*.tar"))
+    assert len(list(sources(out / "pictures-00000000.tar"))) == 6
+    shards.files(out)[0].unlink()
+    shards.tidy(out)  # overlays without rows are of a run that was killed in between
+    assert not list((out).glob("*.tar"))
 
 
 @pytest.mark.parametrize("rows", [10, 100, 1000])
@@ -369,13 +363,13 @@ def test_rows_of_tables_are_read_in_any_order(rows, tmp_path):
         assert found[number].open() == str(number).encode()
 
 
-def test_the_order_of_rows_is_that_of_the_run_also_in_a_copy(model, folder, tmp_path, monkeypatch):
+def test_the_order_of_rows_is_that_of_the_run_also_in_a_copy(run_batch, folder, monkeypatch, out):
     monkeypatch.setattr(running, "SHARD_ROWS", 2)
-    expected = batch(folder, tmp_path / "out", model, progress=False).table["path"].to_pylist()
+    expected = run_batch(folder).table["path"].to_pylist()
     assert expected == [each.path for each in sources(folder)]
-    for number, file in enumerate(reversed(shards.files(tmp_path / "out"))):
+    for number, file in enumerate(reversed(shards.files(out))):
         os.utime(file, (number, number))
-    assert open_batch(tmp_path / "out").table["path"].to_pylist() == expected
+    assert open_batch(out).table["path"].to_pylist() == expected
 
 
 class Pairs:
@@ -391,11 +385,17 @@ class Pairs:
         return Image.open(self.pictures[index]).convert("RGB"), index % 3
 
 
-def test_data_sets(model, folder, tmp_path):
-    data = Pairs(sorted(folder.rglob("[0-9].png")))
-    table = batch(data, tmp_path / "out", model, progress=False).to_pandas()
+def test_data_sets_may_raise_anything(run_batch, folder):
+    class Raising(Pairs):
+        def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+            if index == 1:
+                raise RuntimeError("the disk is gone")
+            return super().__getitem__(index)
+
+    table = run_batch(Raising(sorted(folder.rglob("[0-9].png")))).to_pandas()
     assert list(table.path) == ["0", "1", "2", "3", "4", "5"]
-    assert list(table.truth) == ["ant", "bee", "house cat"] * 2
+    assert list(table.truth.fillna("")) == ["ant", "", "house cat", "ant", "bee", "house cat"]
+    assert list(table.error.fillna("")) == ["", "RuntimeError: the disk is gone", *[""] * 4]
 
 
 def test_globs_lists_and_single_pictures(folder):
@@ -417,12 +417,12 @@ def test_globs_lists_and_single_pictures(folder):
         description_of(iter([]))
 
 
-def test_object_stores(model, folder, tmp_path):
+def test_object_stores(run_batch, folder):
     store = fsspec.filesystem("memory")
     for number, picture in enumerate(png(folder)):
         store.pipe_file(f"/bucket/ant/{number}.png", picture)
     try:
-        results = batch("memory://bucket", tmp_path / "out", model, progress=False)
+        results = run_batch("memory://bucket")
         assert results.table["path"].to_pylist() == [f"memory:///bucket/ant/{number}.png" for number in range(6)]
         assert {*results.table["truth"].to_pylist()} == {"ant"}
         assert np.array_equal(np.asarray(results[0].picture), np.asarray(Image.open(folder / "ant" / "0.png")))
@@ -434,8 +434,8 @@ def test_object_stores(model, folder, tmp_path):
         list(sources("nowhere://bucket"))
 
 
-def test_coco_masks_hold_the_strongest_part(model, folder, tmp_path):
-    results = batch(folder / "ant" / "0.png", tmp_path / "out", model, progress=False)
+def test_coco_masks_hold_the_strongest_part(run_batch, folder):
+    results = run_batch(folder / "ant" / "0.png")
     (mask,) = results.to_coco(share=0.2)
     height, width = mask["segmentation"]["size"]
     values = np.repeat(np.arange(len(mask["segmentation"]["counts"])) % 2, mask["segmentation"]["counts"])
@@ -449,37 +449,37 @@ def test_coco_masks_hold_the_strongest_part(model, folder, tmp_path):
         results.to_coco(share=1)
 
 
-def test_a_forecast_writes_nothing(model, folder, tmp_path):
-    batch(folder / "ant", tmp_path / "out", model, progress=False)
-    before = sorted((tmp_path / "out").iterdir())
+def test_a_forecast_writes_nothing(run_batch, model, folder, tmp_path, out):
+    run_batch(folder / "ant")
+    before = sorted((out).iterdir())
     for number in range(6, 9):
         Image.effect_noise((40, 36), 80).convert("RGB").save(folder / "ant" / f"{number}.png")
-    cost = forecast(folder / "ant", tmp_path / "out", model)
+    cost = forecast(folder / "ant", out, model)
     assert (cost.pictures, cost.remaining, cost.passes) == (5, 3, 2)
     assert cost.seconds > 0
     assert cost.bytes > 3 * 200
-    assert sorted((tmp_path / "out").iterdir()) == before
+    assert sorted((out).iterdir()) == before
     with pytest.raises(OptionError, match="method 'gradcam', not 'hirescam'"):
-        forecast(folder / "ant", tmp_path / "out", model, "hirescam")
+        forecast(folder / "ant", out, model, "hirescam")
     assert forecast(folder, tmp_path / "new", model).remaining == 10
     assert not (tmp_path / "new").exists()
 
 
-def test_the_command(run, folder, tmp_path):
-    result = run("batch", folder, "-o", tmp_path / "out", "--dry-run")
+def test_the_command(run, folder, tmp_path, out):
+    result = run("batch", folder, "-o", out, "--dry-run")
     assert result.exit_code == 0, result.output
     assert "pictures: 7, of which 7 remain" in result.stdout
     arguments = ["--method", "eigencam", "--option", "sign=absolute", "--batch-size", "3"]
-    result = run("batch", folder, "-o", tmp_path / "out", *arguments)
+    result = run("batch", folder, "-o", out, *arguments)
     assert result.exit_code == 1, result.output
     assert "1 of 7 pictures failed." in result.stderr
     assert "Error: bee/broken.png: " in result.stderr
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest = json.loads((out / "manifest.json").read_text())
     assert (manifest["method"], manifest["options"]["sign"]) == ("eigencam", "absolute")
     (folder / "bee" / "broken.png").unlink()
     result = run("batch", folder / "ant", "-o", tmp_path / "quiet", "-q")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
-    result = run("batch", folder, "-o", tmp_path / "out")
+    result = run("batch", folder, "-o", out)
     assert result.exit_code == 2
     assert "method 'eigencam', not 'gradcam'" in result.stderr
     for options, message in [
@@ -493,15 +493,15 @@ def test_the_command(run, folder, tmp_path):
     assert run("batch", tmp_path / "nowhere" / "*.png", "-o", tmp_path / "new").exit_code == 2
 
 
-def test_the_command_says_what_to_install(run, folder, tmp_path, monkeypatch):
+def test_the_command_says_what_to_install(run, folder, monkeypatch, out):
     monkeypatch.setattr(sys.modules["seewhy.app.cli.batch"], "find_spec", lambda name: None)
-    result = run("batch", folder, "-o", tmp_path / "out")
+    result = run("batch", folder, "-o", out)
     assert result.exit_code == 1
     assert "pip install 'seewhy[batch]'" in result.stderr
 
 
 @pytest.mark.slow
-def test_a_killed_run_loses_no_picture_and_repeats_none(lite0, tmp_path):
+def test_a_killed_run_loses_no_picture_and_repeats_none(lite0, tmp_path, out):
     place = tmp_path / "pictures"
     place.mkdir()
     for number in range(120):
@@ -510,15 +510,15 @@ def test_a_killed_run_loses_no_picture_and_repeats_none(lite0, tmp_path):
         "import sys; from seewhy.app.batch import run; run.SHARD_ROWS = 10; "
         "run.batch(sys.argv[1], sys.argv[2], progress=False)"
     )
-    command = [sys.executable, "-c", code, str(place), str(tmp_path / "out")]
+    command = [sys.executable, "-c", code, str(place), str(out)]
     with subprocess.Popen(command) as process:
-        until(lambda: len(shards.files(tmp_path / "out")) >= 2)
+        until(lambda: len(shards.files(out)) >= 2)
         os.kill(process.pid, signal.SIGKILL)
-    earlier = paths(tmp_path / "out")
+    earlier = paths(out)
     assert 20 <= len(earlier) < 120
     subprocess.run(command, check=True, timeout=GUARD)
-    assert Counter(paths(tmp_path / "out")) == Counter(f"{number}.png" for number in range(120))
-    results = open_batch(tmp_path / "out")
+    assert Counter(paths(out)) == Counter(f"{number}.png" for number in range(120))
+    results = open_batch(out)
     for number in range(0, 120, 17):
         row = results.table["path"][number].as_py()
         expected = explain(lite0, place / row, "gradcam").map

@@ -30,34 +30,6 @@ def test_explain_writes_the_overlay(run, tmp_path):
         assert drawing.size == (451, 300)
 
 
-@pytest.mark.parametrize(("name", "form"), [("a.jpg", "JPEG"), ("a.webp", "WEBP")])
-def test_the_suffix_chooses_the_format(run, tmp_path, name, form):
-    assert run("explain", EXAMPLES / "cat.png", "-o", tmp_path / name).exit_code == 0
-    with Image.open(tmp_path / name) as drawing:
-        assert drawing.format == form
-
-
-def test_explain_many_into_a_folder(run, tmp_path):
-    pictures = [EXAMPLES / "cat.png", EXAMPLES / "coffee.png"]
-    result = run("explain", *pictures, "-o", tmp_path / "maps", "--format", "npz", "--top", 2)
-    assert result.exit_code == 0, result.output
-    assert sorted(path.name for path in (tmp_path / "maps").iterdir()) == [
-        "cat.seewhy.npz",
-        "coffee.seewhy.npz",
-    ]
-    with np.load(tmp_path / "maps" / "cat.seewhy.npz") as arrays:
-        assert arrays["heatmaps"].shape == (2, 300, 451)
-
-
-def test_explain_json_with_options_of_the_method(run, tmp_path):
-    out = tmp_path / "out.json"
-    result = run("explain", EXAMPLES / "cat.png", "-o", out, "--target", "tabby", "--option", "sign=signed")
-    assert result.exit_code == 0, result.output
-    answer = json.loads(out.read_text())
-    assert answer["method"]["options"] == {"sign": "signed", "smooth": "none"}
-    assert answer["explanations"][0]["target"]["label"] == "tabby"
-
-
 @pytest.mark.parametrize("name", ["cat.png", "cat.jpg", "cat.webp", "cat.npz"])
 def test_the_library_saves_what_the_command_writes(run, tmp_path, service, name):
     model = service.models.model(None, Deadline.after(GUARD))
@@ -72,6 +44,7 @@ def test_the_library_saves_what_the_command_writes(run, tmp_path, service, name)
                 np.testing.assert_allclose(here[part], there[part], atol=1e-4 * there[part].max())
         return
     with Image.open(library) as here, Image.open(command) as there:
+        assert here.format == there.format == {"png": "PNG", "jpg": "JPEG", "webp": "WEBP"}[name.partition(".")[2]]
         assert np.abs(np.asarray(here, int) - np.asarray(there, int)).max() <= 2
     if not name.endswith("png"):
         assert library.stat().st_size == pytest.approx(command.stat().st_size, rel=0.01)
@@ -79,10 +52,23 @@ def test_the_library_saves_what_the_command_writes(run, tmp_path, service, name)
 
 def test_options_of_methods_are_options_of_commands(run, tmp_path):
     out = tmp_path / "out.json"
-    line = ("--method", "integrated-gradients", "--steps", 2, "--baseline", "given", "--sign", "signed")
+    line = (
+        "--method",
+        "integrated-gradients",
+        "--steps",
+        2,
+        "--baseline",
+        "given",
+        "--sign",
+        "signed",
+        "--target",
+        "tabby",
+    )
     result = run("explain", EXAMPLES / "cat.png", "-o", out, *line, "--value", 1, "--value", 2, "--option", "value=3")
     assert result.exit_code == 0, result.output
-    assert json.loads(out.read_text())["method"]["options"] == {
+    answer = json.loads(out.read_text())
+    assert answer["explanations"][0]["target"]["label"] == "tabby"
+    assert answer["method"]["options"] == {
         "sign": "signed",
         "smooth": "none",
         "steps": 2,
@@ -101,39 +87,20 @@ def test_values_are_those_of_the_heatmap_or_of_the_map(run, tmp_path, options, m
     assert {"values", "map"} & {name for name, value in explanation["heatmap"].items() if value} == members
 
 
-def test_one_bad_picture_of_several_is_reported_and_the_rest_done(run, tmp_path):
-    bad = tmp_path / "bad.png"
-    bad.write_text("no picture")
-    result = run("explain", bad, EXAMPLES / "cat.png", "-o", tmp_path / "maps")
-    assert result.exit_code == 1
-    assert "bad.png" in result.output
-    assert (tmp_path / "maps" / "cat.seewhy.png").is_file()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "resnet5O"], "resnet50"),
-        (["--model", "resnet50"], "SEEWHY_WEIGHTS_DIR"),
-        (["--layer", "blocks.66"], "blocks.6"),
-        (["--target", "tiger kat"], "tiger cat"),
-        (["--method", "gradcan"], "gradcam"),
-        (["--alpha", "2"], "alpha"),
-        (["--option", "nonsense"], "NAME=VALUE"),
+        ([EXAMPLES / "cat.png", "--model", "resnet50"], "SEEWHY_WEIGHTS_DIR"),
+        ([EXAMPLES / "cat.png", "--option", "nonsense"], "NAME=VALUE"),
+        (["nowhere.png"], "No such file"),
     ],
 )
 def test_mistakes_are_one_line_not_a_traceback(run, tmp_path, arguments, message):
-    result = run("explain", EXAMPLES / "cat.png", "-o", tmp_path / "o.png", *arguments)
+    result = run("explain", *arguments, "-o", tmp_path / "o.png")
     assert result.exit_code != 0
     assert message in result.output
     assert "Traceback" not in result.output
     assert not (tmp_path / "o.png").exists()
-
-
-def test_missing_file(run, tmp_path):
-    result = run("explain", tmp_path / "nowhere.png", "-o", tmp_path / "o.png")
-    assert result.exit_code == 1
-    assert "No such file" in result.output
 
 
 def test_predict(run):
@@ -141,6 +108,7 @@ def test_predict(run):
     assert result.exit_code == 0
     assert "espresso" in result.output
     assert len(result.output.strip().splitlines()) == 3
+    assert "espresso" in run("predict", "-", input=(EXAMPLES / "coffee.png").read_bytes()).stdout
 
 
 def test_predictions_as_json_are_a_line_for_each_picture(run, client):
@@ -207,10 +175,6 @@ def test_the_passes_of_a_single_picture_are_shown(run, tmp_path, monkeypatch, ar
     monkeypatch.setattr(picture_answers, "watch", tickets.append)
     assert run("explain", EXAMPLES / "cat.png", *arguments).exit_code == 0
     assert len(tickets) == watched
-
-
-def test_predict_from_standard_input(run):
-    assert "espresso" in run("predict", "-", input=(EXAMPLES / "coffee.png").read_bytes()).stdout
 
 
 def test_models_layers_methods(run):

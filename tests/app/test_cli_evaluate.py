@@ -91,8 +91,6 @@ def test_a_picture_that_cannot_be_read_is_left_out_and_named(run, folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--metrics", "insertoin"], "Near matches: insertion"),
-        (["--methods", "gradcma"], "Near matches: gradcam"),
         (["--metrics", "pointing-game"], "where the targets lie"),
         (["--option", "insertion.stpes=2"], "Near matches: steps"),
         (["-o", "table.txt"], "use .csv, .json, .png"),

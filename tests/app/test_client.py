@@ -10,38 +10,21 @@ import pytest
 from PIL import Image
 from werkzeug import Request, Response
 
-from seewhy import (
-    Client,
-    ExplainerError,
-    ServiceError,
-    compare,
-    explain,
-    list_methods,
-    list_models,
-    predict,
-)
+from seewhy import Client, ExplainerError, ServiceError, compare, explain, list_methods, list_models, predict
 from seewhy.app.client.connection import UnreachableError, exception_of
 from seewhy.app.client.results import RemotePrediction
 from seewhy.app.errors import (
     KINDS,
     RETRY_AFTER,
-    BodyTooLargeError,
     KeyRequiredError,
     NotFoundError,
     OutOfMemoryError,
     OverloadedError,
-    TooCostlyError,
     kind_of,
 )
 from seewhy.app.http.keys import new_key
 from seewhy.app.pipeline.jobs import Deadline
-from seewhy.explainers.errors import (
-    LayerError,
-    OptionError,
-    TargetError,
-    UnreadablePictureError,
-    UnsupportedOperationError,
-)
+from seewhy.explainers.errors import LayerError, OptionError, TargetError, UnreadablePictureError
 from seewhy.explainers.tasks.detected import BoxPrediction
 from seewhy.explainers.tasks.segmentation import RegionPrediction
 from seewhy.explainers.tasks.values import ValuePrediction
@@ -268,9 +251,6 @@ def test_options_may_be_scalars_of_numpy(client):
     [
         ("overloaded", OverloadedError),
         ("out-of-memory", OutOfMemoryError),
-        ("rate-limited", TooCostlyError),
-        ("upload-too-large", BodyTooLargeError),
-        ("unsupported-operation", UnsupportedOperationError),
         ("bad-edit", OptionError),
         ("model-failed", ExplainerError),
         ("method-not-allowed", ServiceError),

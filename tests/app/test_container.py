@@ -25,10 +25,7 @@ def exercise(url):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(
-    "a file system that is read-only except for `/tmp`",
-    "nothing",
-)
+@pytest.mark.fault("a file system that is read-only except for `/tmp`", "nothing")
 def test_nothing_need_be_writable_but_the_temporary_folder(tight):
     exercise(tight.url)
 

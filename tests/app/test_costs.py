@@ -21,6 +21,11 @@ from tests.app.test_errors import problem
 SIDE_224 = (3, 224, 224)
 
 
+def ask(client, cat, path="/explain", **fields):
+    data = {**fields, "image": (io.BytesIO(cat), "cat.png")}
+    return client.post(path, data=data, headers={"Accept": "application/json"})
+
+
 @pytest.mark.parametrize(
     ("passes", "shape", "cost"),
     [
@@ -89,9 +94,7 @@ def test_what_can_never_be_done_in_time_is_refused_at_once_with_what_it_takes(
     client, cat, slow, monkeypatch, fields, field, passes
 ):
     monkeypatch.setattr(slow.models.engine, "submit", lambda *_: pytest.fail("it was queued"))
-    data = {**fields, "image": (io.BytesIO(cat), "cat.png")}
-    answer = client.post("/explain", data=data, content_type="multipart/form-data")
-    document = problem(answer, 422)
+    document = problem(ask(client, cat, **fields), 422)
     assert document["type"].endswith(":too-much-work")
     assert [error["field"] for error in document["errors"]] == [field]
     assert f"{passes} passes" in document["detail"]
@@ -100,14 +103,12 @@ def test_what_can_never_be_done_in_time_is_refused_at_once_with_what_it_takes(
 
 def test_what_is_soon_done_or_runs_parts_of_the_model_alone_is_not_refused(client, cat, slow):
     for method in ("gradcam", "recipro-cam"):
-        data = {"method": method, "image": (io.BytesIO(cat), "cat.png")}
-        assert client.post("/explain", data=data, content_type="multipart/form-data").status_code == 200
+        assert ask(client, cat, method=method).status_code == 200
 
 
 def test_an_intervention_counts_the_passes_of_both_heatmaps(client, cat, slow):
     edits = '[{"layer": "bn2", "op": "zero"}]'
-    data = {"method": "rise", "samples": "50", "edits": edits, "image": (io.BytesIO(cat), "cat.png")}
-    answer = client.post("/hooks/intervene", data=data, content_type="multipart/form-data")
+    answer = ask(client, cat, "/hooks/intervene", method="rise", samples="50", edits=edits)
     assert "102 passes" in problem(answer, 422)["detail"]
 
 
@@ -117,11 +118,6 @@ def limited(service):
     app = app_of(rate_limit="40/hour")
     app.extensions["seewhy"] = service
     return app.test_client()
-
-
-def ask(client, cat, **fields):
-    data = {**fields, "image": (io.BytesIO(cat), "cat.png")}
-    return client.post("/explain", data=data, content_type="multipart/form-data")
 
 
 def balance(answer):
@@ -161,15 +157,13 @@ def test_what_costs_more_than_a_whole_limit_is_answered_when_nothing_else_was_as
         ),
         pytest.param("/hooks/trace", {}, 1, marks=pytest.mark.slow),
         pytest.param("/hooks/capture", {"layer": "bn2"}, 2, marks=pytest.mark.slow),
-        ("/similar", {"reference": "small.jpg"}, 2),
+        ("/similar", {}, 2),
     ],
 )
 def test_what_the_queue_refuses_has_cost_only_its_coming(path, fields, cost, limited, cat, service, monkeypatch):
     def ask_again():
-        data = {**fields, "image": (io.BytesIO(cat), "cat.png")}
-        if "reference" in fields:
-            data["reference"] = (io.BytesIO(cat), "cat.png")
-        return limited.post(path, data=data, headers={"Accept": "application/json"})
+        second = {"reference": (io.BytesIO(cat), "cat.png")} if path == "/similar" else {}
+        return ask(limited, cat, path, **fields, **second)
 
     def refuse(jobs):
         raise OverloadedError("full")
@@ -206,8 +200,7 @@ def test_of_two_requests_at_once_that_pass_the_test_one_is_refused(limited, cat,
 def test_a_sweep_costs_a_pass_for_each_channel(limited, cat, service):
     def sweep(**edit):
         edits = json.dumps([{"layer": "bn2", "op": "zero", **edit}])
-        data = {"edits": edits, "each_channel": "true", "image": (io.BytesIO(cat), "cat.png")}
-        return limited.post("/hooks/intervene", data=data, headers={"Accept": "application/json"})
+        return ask(limited, cat, "/hooks/intervene", edits=edits, each_channel="true")
 
     few = sweep(channels=[1, 2, 3, 4, 5])
     assert (few.status_code, few.headers["X-SeeWhy-Cost"], balance(few)) == (200, "3", 37)

@@ -21,10 +21,11 @@ from seewhy.app.pipeline.parse import parse
 from seewhy.app.settings import Settings
 from seewhy.models import Registry
 from tests.app.conftest import EXAMPLES
+from tests.app.serving import application, declaration, declare
 from tests.explainers.detectors import KINDS, LABELS, SIDE, WINDOWS, Windows, detector
 from tests.nets import Net, seeded
 
-CAT = EXAMPLES / "cat.png"
+CAT, OWN = EXAMPLES / "cat.png", ["dog", "cup", "tree"]
 
 
 def ssd():
@@ -49,26 +50,21 @@ def models(tmp_path_factory):
     torch.save(ssd().state_dict(), folder / "w.pth")
     torch.save(windows().state_dict(), folder / "own.pth")
     torch.save(seeded(Net).state_dict(), folder / "tiny.pth")
-    (folder / "models.toml").write_text(
-        '[models.street]\narchitecture = "tests.app.test_detect:ssd"\nweights = "w.pth"\n'
-        f'head = "detection"\nlabels = {json.dumps(LABELS)}\n'
-        '[models.tiny]\narchitecture = "tests.nets:Net"\nweights = "tiny.pth"\ninput_size = 24\n'
-        'labels = ["a", "b", "c"]\n'
-        '[models.own]\narchitecture = "tests.app.test_detect:windows"\nweights = "own.pth"\ninput_size = 64\n'
-        'head = "detection"\nlabels = ["dog", "cup", "tree"]\n'
-        '[models.headless]\narchitecture = "tests.nets:Net"\nweights = "tiny.pth"\ninput_size = 24\n'
-        'head = "detection"\nlabels = ["a", "b", "c"]\n'
-        '[models.undeclared]\narchitecture = "tests.app.test_detect:ssd"\nweights = "w.pth"\n'
-        f"labels = {json.dumps(LABELS)}\n"
-    )
+    tables = [
+        declaration("street", f"{__name__}:ssd", labels=LABELS, input_size=None, head="detection"),
+        declaration("tiny", weights="tiny.pth", input_size=24),
+        declaration("own", f"{__name__}:windows", weights="own.pth", labels=OWN, input_size=SIDE, head="detection"),
+        declaration("headless", weights="tiny.pth", input_size=24, head="detection"),
+        declaration("undeclared", f"{__name__}:ssd", labels=LABELS, input_size=None),
+    ]
+    (folder / "models.toml").write_text("".join(tables))
     return folder / "models.toml"
 
 
 @pytest.fixture(scope="module")
 def client(models):
-    app = create_app(Settings(models=models, default_model="street"))
-    yield app.test_client()
-    app.extensions["seewhy"].models.stop()
+    with application(models=models, default_model="street") as app:
+        yield app.test_client()
 
 
 @pytest.fixture(scope="module")
@@ -211,11 +207,8 @@ def test_hooks_of_every_detector(kind, tmp_path):
     torch.save(detector(kind).state_dict(), tmp_path / "w.pth")
     name = kind.replace(" ", "").replace("-", "")
     labels = LABELS[:2] if kind == "Keypoint R-CNN" else LABELS
-    (tmp_path / "models.toml").write_text(
-        f'[models.street]\narchitecture = "tests.app.test_detect:{name}"\nweights = "w.pth"\n'
-        f'head = "detection"\nlabels = {json.dumps(labels)}\n'
-    )
-    app = create_app(Settings(models=tmp_path / "models.toml", default_model="street"))
+    models = declare(tmp_path, f"{__name__}:{name}", ["street"], labels=labels, input_size=None, head="detection")
+    app = create_app(Settings(models=models, default_model="street"))
     client = app.test_client()
     module = detector(kind)
     containers = {path for path, part in module.named_modules() if isinstance(part, nn.ModuleList | nn.ModuleDict)}
@@ -234,12 +227,8 @@ def test_hooks_of_every_detector(kind, tmp_path):
         assert effect.status_code == 200, effect.json
         assert {(part["edit"], part["layer"]) for part in effect.json["applied"]} == {(0, path)}
     for path in idle & {"rpn", "roi_heads.keypoint_head"}:
-        edits = json.dumps([{"op": "zero", "layer": path}])
-        for route, fields in (
-            ("trace", {"layer": path}),
-            ("capture", {"layer": path}),
-            ("intervene", {"edits": edits}),
-        ):
+        layer, edits = {"layer": path}, {"edits": json.dumps([{"op": "zero", "layer": path}])}
+        for route, fields in (("trace", layer), ("capture", layer), ("intervene", edits)):
             refused = post(client, f"/hooks/{route}", **fields)
             assert refused.status_code == 422
             assert f"'{path}' never runs for this picture" in refused.json["detail"]
@@ -282,31 +271,31 @@ def test_other_servers_routes_explain_boxes(client, model, target, maps):
 
 def test_the_command_shows_and_explains_boxes(models, model, tmp_path, monkeypatch):
     monkeypatch.setenv("SEEWHY_MODELS", str(models))
-    result = CliRunner().invoke(main, ["detect", str(CAT), "--model", "street"])
-    assert result.exit_code == 0, result.output
+
+    def run(command, *options, status=0):
+        result = CliRunner().invoke(main, [command, str(CAT), "--model", "street", *options])
+        assert result.exit_code == status, result.output
+        return result.output
+
     (first, *_) = detect(model, CAT)
-    line = result.output.splitlines()[1].split()
+    line = run("detect").splitlines()[1].split()
     assert line[1:3] == ["box:0", first.label]
     assert [float(edge) for edge in line[3].split(",")] == pytest.approx(first.box, abs=2)
-    result = CliRunner().invoke(main, ["detect", str(CAT), "--model", "street", "--format", "json"])
-    answer = json.loads(result.output)
+    answer = json.loads(run("detect", "--format", "json"))
     assert (answer["picture"], answer["model"]["name"]) == (str(CAT), "street")
     assert answer["boxes"][0]["label"] == first.label
-    command = ["explain", str(CAT), "--model", "street", "-o", str(tmp_path / "out.json")]
-    result = CliRunner().invoke(main, [*command, "--target", "box:1", "--attribute", "y1", "--method", "odam"])
-    assert result.exit_code == 0, result.output
+    options = ("-o", str(tmp_path / "out.json"), "--target", "box:1")
+    run("explain", *options, "--attribute", "y1", "--method", "odam")
     target = json.loads((tmp_path / "out.json").read_text())["explanations"][0]["target"]
     assert (target["number"], target["attribute"]) == (1, "y1")
-    wrong = CliRunner().invoke(main, [*command, "--target", "box:1", "--attribute", "objectness"])
-    assert wrong.exit_code == 2
-    assert "This detector has no objectness" in wrong.output
+    assert "This detector has no objectness" in run("explain", *options, "--attribute", "objectness", status=2)
 
 
 def test_a_declared_detector_of_ones_own(client, models):
     assert client.get("/models/own").json["head"] == "detection"
     assert client.get("/models/own/layers").status_code == 200
     boxes = post(client, "/detect", model="own").json["boxes"]
-    expected = detect(wrap_model(windows(), ["dog", "cup", "tree"], SIDE), CAT)
+    expected = detect(wrap_model(windows(), OWN, SIDE), CAT)
     assert [box["label"] for box in boxes[:3]] == [box.label for box in expected[:3]]
     answer = post(client, "/explain", model="own", target="box:0", attribute="objectness", method="saliency")
     assert answer.headers["X-SeeWhy-Target"] == "box:0:objectness"

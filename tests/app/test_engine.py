@@ -1,4 +1,3 @@
-import contextlib
 import gc
 import itertools
 import math
@@ -6,7 +5,10 @@ import re
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -93,20 +95,31 @@ def module():
 
 
 @pytest.fixture
-def engine(module):
-    small_engine = Engine(EngineOptions(lambda name: loaded(module, name), max_models=2, max_batch=4, queue_size=6))
-    yield small_engine
+def engine_of():
+    """Make engines of the models that a function loads."""
+    engines = []
+
+    def make(load, max_models=1, max_batch=4, queue_size=16, **options):
+        engines.append(Engine(EngineOptions(load, max_models, max_batch, queue_size, **options)))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.stop()
+
+
+@pytest.fixture
+def engine(engine_of, module):
+    yield engine_of(lambda name: loaded(module, name), max_models=2, queue_size=6)
     module.gate.set()
-    small_engine.stop()
 
 
-def job(value=1.0, target=0, seconds=GUARD):
-    return Job(
-        ExplainComputation((GradCAM(layers=("conv",)),)),
-        torch.full((3, 8, 8), value),
-        Ask.single(target),
-        Deadline.after(seconds),
-    )
+EXPLAINED = ExplainComputation((GradCAM(layers=("conv",)),))
+
+
+def job(value=1.0, target=0, work=EXPLAINED, deadline=None, against=None):
+    ask = Ask.single(target, against)
+    return Job(work, torch.full((3, 8, 8), value), ask, deadline or Deadline.after(GUARD))
 
 
 def outcomes(engine, name, jobs):
@@ -119,33 +132,32 @@ def outcomes(engine, name, jobs):
             job.abandon()
 
 
+def answers(engine):
+    """Whether the model finds a map."""
+    return outcomes(engine, "slow", [job()])[0].result[0].maps.isfinite().all()
+
+
 def in_threads(*calls):
     """Run the calls at once; return what each returned or raised."""
-    results = [None] * len(calls)
-
-    def run(place, call):
-        try:
-            results[place] = call()
-        except Exception as error:
-            results[place] = error
-
-    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(calls)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
+    with ThreadPoolExecutor(len(calls)) as pool:
+        futures = [pool.submit(call) for call in calls]
+    return [future.exception() or future.result() for future in futures]
 
 
+@contextmanager
 def hold(engine, module):
-    """Occupy the model's thread; return the thread that waits for it."""
+    """Occupy the model's thread, until the end of the block."""
     engine.model("slow", Deadline.after(GUARD))
     module.gate.clear()
     module.entered.clear()
-    occupying = threading.Thread(target=lambda: outcomes(engine, "slow", [job()]))
-    occupying.start()
-    module.entered.wait(GUARD)
-    return occupying
+    occupying = job()
+    engine.submit("slow", [occupying])
+    assert module.entered.wait(GUARD)
+    try:
+        yield
+    finally:
+        module.gate.set()
+    occupying.result()
 
 
 def test_each_caller_gets_the_answer_to_its_own_question(engine):
@@ -158,13 +170,10 @@ def test_each_caller_gets_the_answer_to_its_own_question(engine):
 
 
 def test_what_waits_shares_a_batch_whatever_its_targets(engine, module):
-    occupying = hold(engine, module)
     jobs = [job(target=target) for target in (0, 1, None, 1)]
-    waiting = threading.Thread(target=lambda: outcomes(engine, "slow", jobs))
-    waiting.start()
-    module.gate.set()
-    waiting.join()
-    occupying.join()
+    with hold(engine, module):
+        engine.submit("slow", jobs)
+    assert all(task.result() for task in jobs)
     assert module.batches == [1, 4]
 
 
@@ -179,78 +188,58 @@ def test_one_thread_runs_the_model(engine, module):
     assert threading.get_ident() not in module.threads
 
 
-@pytest.mark.fault(
-    "a model that fails for one picture of a batch",
-    "an error for this picture; the others are handled",
-)
+@pytest.mark.fault("a model that fails for one picture of a batch", "an error for this picture; the others are handled")
 def test_a_bad_picture_does_not_take_its_neighbours_down(engine, module):
-    occupying = hold(engine, module)
     good, bad = job(), job(value=float("nan"))
-    results = []
-    waiting = threading.Thread(target=lambda: results.extend(in_threads(lambda: outcomes(engine, "slow", [good, bad]))))
-    waiting.start()
-    until(lambda: len(engine.threads["slow"]._waiting) == 2)
-    module.gate.set()
-    waiting.join()
-    occupying.join()
-    assert isinstance(results[0], RuntimeError)
-    assert good.future.result().result[0].maps.shape == (1, 6, 6)
-    assert outcomes(engine, "slow", [job()])[0].result[0].maps.isfinite().all()
+    with hold(engine, module):
+        engine.submit("slow", [good, bad])
+    with pytest.raises(RuntimeError, match="a bad picture"):
+        bad.result()
+    assert good.result().result[0].maps.shape == (1, 6, 6)
+    assert answers(engine)
 
 
 def test_a_full_queue_refuses_at_once_and_queues_none_of_the_request(engine, module):
-    occupying = hold(engine, module)
-    with pytest.raises(OverloadedError):
+    with hold(engine, module), pytest.raises(OverloadedError):
         outcomes(engine, "slow", [job() for _ in range(7)])
-    module.gate.set()
-    occupying.join()
     assert module.batches == [1]
 
 
-def test_a_job_past_its_deadline_is_given_up_and_never_run(engine, module):
-    occupying = hold(engine, module)
-    with pytest.raises(DeadlineError):
-        outcomes(engine, "slow", [job(seconds=0.05)])
-    module.gate.set()
-    occupying.join()
-    outcomes(engine, "slow", [job()])
-    assert module.batches == [1, 1]
+@pytest.mark.parametrize(
+    ("deadline", "error"),
+    [(lambda: Deadline.after(0.05), DeadlineError), (lambda: Deadline.after(GUARD, lambda: True), ClientGoneError)],
+    ids=["its deadline is past", "its client is gone"],
+)
+def test_jobs_that_are_given_up_leave_the_queue_and_never_run(deadline, error, engine, module):
+    jobs = [job() for _ in range(6)]
+    with hold(engine, module):
+        with pytest.raises(error):
+            outcomes(engine, "slow", [job(deadline=deadline()) for _ in range(6)])
+        engine.submit("slow", jobs)
+    assert all(task.result() for task in jobs)
+    assert module.batches == [1, 4, 2]
 
 
 @pytest.mark.parametrize("seconds", [0.0, GUARD], ids=["its deadline is past", "its client is gone"])
 def test_a_job_that_is_wanted_no_more_never_runs_even_if_nobody_gave_it_up(engine, module, seconds):
-    occupying = hold(engine, module)
-    orphan = replace(job(), deadline=Deadline.after(seconds, lambda: seconds > 1))
-    engine.submit("slow", [orphan])
-    module.gate.set()
-    occupying.join()
+    orphan = job(deadline=Deadline.after(seconds, lambda: seconds > 1))
+    with hold(engine, module):
+        engine.submit("slow", [orphan])
     outcomes(engine, "slow", [job()])
     assert module.batches == [1, 1]
     assert not orphan.future.done()
 
 
-@pytest.mark.fault(
-    "a model that cannot be loaded",
-    "the error; the next request tries again",
-)
-def test_a_model_that_failed_to_load_is_tried_again(module):
-    attempts = []
-
-    def load(name):
-        attempts.append(name)
-        if len(attempts) == 1:
-            raise RuntimeError("not yet")
-        return loaded(module, name)
-
-    engine = Engine(EngineOptions(load, max_models=2, max_batch=4, queue_size=4))
+@pytest.mark.fault("a model that cannot be loaded", "the error; the next request tries again")
+def test_a_model_that_failed_to_load_is_tried_again(engine_of, module):
+    engine = engine_of(Mock(side_effect=[RuntimeError("not yet"), loaded(module)]))
     with pytest.raises(RuntimeError, match="not yet"):
         engine.model("slow", Deadline.after(GUARD))
     assert engine.loaded("slow") is None
     assert engine.model("slow", Deadline.after(GUARD)).name == "slow"
-    engine.stop()
 
 
-def test_requests_for_a_new_model_load_it_once(module):
+def test_requests_for_a_new_model_load_it_once(engine_of, module):
     loads = []
 
     def load(name):
@@ -258,21 +247,18 @@ def test_requests_for_a_new_model_load_it_once(module):
         time.sleep(0.1)  # what must not happen has no event: a moment in which others could load it too
         return loaded(module, name)
 
-    engine = Engine(EngineOptions(load, max_models=2, max_batch=4, queue_size=16))
+    engine = engine_of(load)
     in_threads(*(lambda: outcomes(engine, "slow", [job()]) for _ in range(6)))
     assert loads == ["slow"]
-    engine.stop()
 
 
 def test_when_a_model_last_worked(engine, module):
     assert engine.worked == -math.inf
     before = time.monotonic()
-    occupying = hold(engine, module)
-    for _ in range(2):
-        now = time.monotonic()
-        assert engine.worked >= now
-    module.gate.set()
-    occupying.join()
+    with hold(engine, module):
+        for _ in range(2):
+            now = time.monotonic()
+            assert engine.worked >= now
     until(lambda: engine.threads["slow"].idle)
     ended = time.monotonic()
     assert before < now < engine.worked <= ended
@@ -280,74 +266,54 @@ def test_when_a_model_last_worked(engine, module):
     assert ended < engine.worked < time.monotonic()
 
 
-def test_the_least_recently_used_idle_model_makes_room():
-    engine = Engine(EngineOptions(lambda name: loaded(Slow(), name), max_models=2, max_batch=4, queue_size=4))
+def test_the_least_recently_used_idle_model_makes_room(engine_of):
+    engine = engine_of(lambda name: loaded(Slow(), name), max_models=2)
     for name in ("a", "b", "a", "c"):
         outcomes(engine, name, [job()])
-    assert engine.loaded("a") is not None
-    assert engine.loaded("b") is None
-    assert engine.loaded("c") is not None
-    engine.stop()
+    assert [engine.loaded(name) is not None for name in "abc"] == [True, False, True]
 
 
-@pytest.mark.fault(
-    "a model that ends the program (`sys.exit`)",
-    "500 for that request, nothing else",
-)
+@pytest.mark.fault("a model that ends the program (`sys.exit`)", "500 for that request, nothing else")
 def test_a_model_that_calls_exit_fails_its_request_and_nothing_else(engine, module, monkeypatch, caplog):
     outcomes(engine, "slow", [job()])
-    monkeypatch.setattr(module.head, "forward", lambda _: (_ for _ in ()).throw(SystemExit(3)))
+    monkeypatch.setattr(module.head, "forward", Mock(side_effect=SystemExit(3)))
     with pytest.raises(ExplainerError, match="SystemExit"):
         outcomes(engine, "slow", [job()])
     monkeypatch.undo()
     assert "A model failed" in caplog.text
     caplog.clear()  # its record keeps the traceback, and that the tensors
-    assert outcomes(engine, "slow", [job()])[0].result[0].maps.isfinite().all()
+    assert answers(engine)
 
 
-def test_a_loader_that_calls_exit_is_a_failure_not_a_hang():
-    def load(name):
-        raise SystemExit(3)
-
-    engine = Engine(EngineOptions(load, max_models=1, max_batch=1, queue_size=1))
-    with pytest.raises(ModelError, match="SystemExit"):
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [(SystemExit(3), ModelError("SystemExit")), (TimeoutError("a download, say"), TimeoutError("a download, say"))],
+    ids=["exits", "times out"],
+)
+def test_a_loader_that_exits_or_times_out_has_failed_and_is_not_still_loading(failure, error, engine_of):
+    engine = engine_of(Mock(side_effect=failure))
+    with pytest.raises(type(error), match=str(error)):
         engine.model("slow", Deadline.after(GUARD))
 
 
 def test_a_bad_layer_fails_the_whole_batch_in_one_pass(engine, module):
     engine.model("slow", Deadline.after(GUARD))
     with pytest.raises(LayerError):
-        outcomes(
-            engine,
-            "slow",
-            [
-                Job(
-                    ExplainComputation((GradCAM(layers=("head",)),)),
-                    torch.ones(3, 8, 8),
-                    Ask.single(0),
-                    Deadline.after(GUARD),
-                )
-                for _ in range(4)
-            ],
-        )
+        outcomes(engine, "slow", [job(work=ExplainComputation((GradCAM(layers=("head",)),))) for _ in range(4)])
     assert len(module.batches) <= 1
 
 
-def test_more_models_than_may_be_kept_are_refused_while_all_work(module):
-    engine = Engine(EngineOptions(lambda name: loaded(module, name), max_models=1, max_batch=4, queue_size=4))
-    occupying = hold(engine, module)
-    with pytest.raises(OverloadedError, match="All models"):
+def test_more_models_than_may_be_kept_are_refused_while_all_work(engine_of, module):
+    engine = engine_of(lambda name: loaded(module, name))
+    with hold(engine, module), pytest.raises(OverloadedError, match="All models"):
         outcomes(engine, "other", [job()])
-    module.gate.set()
-    occupying.join()
     until(lambda: engine.threads["slow"].idle)
     outcomes(engine, "other", [job()])
     assert engine.loaded("slow") is None
-    engine.stop()
 
 
-def test_models_that_make_room_for_each_other_under_load_lose_no_request():
-    engine = Engine(EngineOptions(lambda name: loaded(Slow(), name), max_models=1, max_batch=4, queue_size=16))
+def test_models_that_make_room_for_each_other_under_load_lose_no_request(engine_of):
+    engine = engine_of(lambda name: loaded(Slow(), name))
 
     def ask(name):
         for _ in range(200):
@@ -357,12 +323,11 @@ def test_models_that_make_room_for_each_other_under_load_lose_no_request():
                 time.sleep(0.01)
         raise AssertionError("never answered")
 
-    answers = in_threads(*(lambda name=name: ask(name) for name in "abab" * 3))
-    assert [type(answer).__name__ for answer in answers] == ["Outcome"] * 12
-    engine.stop()
+    outcomes_of_all = in_threads(*(lambda name=name: ask(name) for name in "abab" * 3))
+    assert [type(outcome).__name__ for outcome in outcomes_of_all] == ["Outcome"] * 12
 
 
-def test_a_failed_model_is_not_kept_in_memory():
+def test_a_failed_model_is_not_kept_in_memory(engine_of):
     modules = []
 
     def load(name):
@@ -373,18 +338,15 @@ def test_a_failed_model_is_not_kept_in_memory():
         except RuntimeError as error:
             raise ModelError("bad weights") from error
 
-    engine = Engine(EngineOptions(load, max_models=1, max_batch=1, queue_size=1))
+    engine = engine_of(load)
     with pytest.raises(ModelError):
         engine.model("slow", Deadline.after(GUARD))
     gc.collect()
     assert modules[0]() is None
 
 
-def test_a_failure_is_kept_without_what_those_who_waited_for_the_model_hold():
-    def load(name):
-        raise OptionError("bad weights", "name")
-
-    engine = Engine(EngineOptions(load, max_models=1, max_batch=1, queue_size=1))
+def test_a_failure_is_kept_without_what_those_who_waited_for_the_model_hold(engine_of):
+    engine = engine_of(Mock(side_effect=OptionError("bad weights", "name")))
     uploads = []
 
     def ask(raises):
@@ -405,31 +367,18 @@ def test_a_failure_is_kept_without_what_those_who_waited_for_the_model_hold():
     assert str(engine.failure("slow")) == "bad weights"
 
 
-def test_a_model_that_failed_takes_the_room_of_no_other(module):
+def test_a_model_that_failed_takes_the_room_of_no_other(engine_of, module):
     def load(name):
         if name == "bad":
             raise ModelError("bad weights")
         return loaded(module, name)
 
-    engine = Engine(EngineOptions(load, max_models=2, max_batch=1, queue_size=1))
+    engine = engine_of(load, max_models=2)
     for name in ("first", "bad", "second"):
-        with contextlib.suppress(ModelError):
+        with suppress(ModelError):
             engine.model(name, Deadline.after(GUARD))
     assert [engine.loaded(name) is not None for name in ("first", "bad", "second")] == [True, False, True]
     assert str(engine.failure("bad")) == "bad weights"
-    engine.stop()
-
-
-def test_jobs_that_were_given_up_leave_the_queue(engine, module):
-    occupying = hold(engine, module)
-    with pytest.raises(DeadlineError):
-        outcomes(engine, "slow", [job(seconds=0.05) for _ in range(6)])
-    waiting = threading.Thread(target=lambda: outcomes(engine, "slow", [job() for _ in range(6)]))
-    waiting.start()
-    module.gate.set()
-    waiting.join()
-    occupying.join()
-    assert sum(module.batches) == 7
 
 
 class Fake:
@@ -467,51 +416,38 @@ class Over(Deadline):
         return float(not self.happened())
 
 
-def test_what_nobody_waits_for_ends_before_its_next_pass_and_says_how_far_it_came(engine, module):
+@pytest.mark.parametrize(
+    ("end", "error", "message"),
+    [
+        (Over, DeadlineError, r"About \d+ % of the work was done"),
+        (lambda happened: Deadline.after(GUARD, happened), ClientGoneError, "closed its connection"),
+    ],
+    ids=["its deadline is past", "its client is gone"],
+)
+def test_what_nobody_waits_for_ends_before_its_next_pass(end, error, message, engine, module):
     engine.model("slow", Deadline.after(GUARD))
-    module.batches.clear()
     module.held = 0.02
-    work = Job(ManyPasses(), torch.ones(3, 8, 8), Ask.single(0), Over(lambda: len(module.batches) >= 4))
-    with pytest.raises(DeadlineError, match=r"About \d+ % of the work was done"):
-        outcomes(engine, "slow", [work])
-    assert outcomes(engine, "slow", [job()])[0].result[0].maps.isfinite().all()
+    with pytest.raises(error, match=message):
+        outcomes(engine, "slow", [job(work=ManyPasses(), deadline=end(lambda: len(module.batches) >= 4))])
+    assert answers(engine)
     assert 4 <= len(module.batches) < 60
 
 
 def test_a_batch_goes_on_while_one_of_its_jobs_is_wanted(engine, module):
-    occupying = hold(engine, module)
-    short, long = (
-        Job(ManyPasses(), torch.ones(3, 8, 8), Ask.single(0), end)
-        for end in (Over(lambda: len(module.batches) >= 9), Deadline.after(GUARD))
-    )
-    results = []
-
-    def ask(task):
-        try:
-            results.append(outcomes(engine, "slow", [task])[0].result)
-        except DeadlineError as error:
-            results.append(error)
-
+    short = job(work=ManyPasses(), deadline=Over(lambda: len(module.batches) >= 9))
+    long = job(work=ManyPasses())
     module.held = 0.01
-    waiting = [threading.Thread(target=ask, args=(task,)) for task in (short, long)]
-    for thread in waiting:
-        thread.start()
-    until(lambda: len(engine.threads["slow"]._waiting) == 2)
-    module.gate.set()
-    for thread in [occupying, *waiting]:
-        thread.join()
-    assert sorted(type(result).__name__ for result in results) == ["DeadlineError", "NoneType"]
+    with hold(engine, module):
+        engine.submit("slow", [short, long])
+    with pytest.raises(DeadlineError):
+        short.result()
+    assert long.result().result is None
     assert long.progress.passes == (99, 100)
 
 
 def test_jobs_with_and_without_a_contrast_share_a_batch(engine, module):
     def questions():
-        return [
-            job(0.4, 0),
-            replace(job(0.5), ask=Ask.single(0, against=1)),
-            job(0.6, None),
-            replace(job(0.7), ask=Ask.single(1, against=0)),
-        ]
+        return [job(0.4, 0), job(0.5, 0, against=1), job(0.6, None), job(0.7, 1, against=0)]
 
     alone = [outcomes(engine, "slow", [question])[0].result[0] for question in questions()]
     module.batches.clear()
@@ -523,86 +459,34 @@ def test_jobs_with_and_without_a_contrast_share_a_batch(engine, module):
     assert [int(result.against) for result in together] == [NO_CONTRAST, 1, NO_CONTRAST, 0]
 
 
-def test_a_busy_model_waits_a_moment_for_its_next_batch_to_fill_and_an_idle_one_does_not(module):
-    waiting_engine = Engine(
-        EngineOptions(lambda name: loaded(module, name), max_models=1, max_batch=4, queue_size=8, max_wait=GUARD)
-    )
-    occupying = hold(waiting_engine, module)
-    first = threading.Thread(target=lambda: outcomes(waiting_engine, "slow", [job(), job(target=None)]))
-    first.start()
-    until(lambda: len(waiting_engine.threads["slow"]._waiting) == 2)
-    module.gate.set()
-    occupying.join()
-    assert first.is_alive()
-    outcomes(waiting_engine, "slow", [job(), job()])
-    first.join()
+def test_a_busy_model_waits_a_moment_for_its_next_batch_to_fill_and_an_idle_one_does_not(engine_of, module):
+    engine = engine_of(lambda name: loaded(module, name), max_wait=GUARD)
+    first = [job(), job(target=None)]
+    with hold(engine, module):
+        engine.submit("slow", first)
+    assert not first[0].future.done()
+    outcomes(engine, "slow", [job(), job()])
+    assert all(task.result() for task in first)
     assert module.batches == [1, 4]
-    outcomes(waiting_engine, "slow", [job()])  # or it would be too late for its deadline
-    waiting_engine.stop()
+    outcomes(engine, "slow", [job()])  # or it would be too late for its deadline
 
 
-def test_a_model_with_a_full_queue_does_not_keep_another_one_waiting():
+def test_a_model_with_a_full_queue_does_not_keep_another_one_waiting(engine_of):
     modules = {"busy": Slow(), "other": Slow()}
-    engine = Engine(EngineOptions(lambda name: loaded(modules[name], name), max_models=2, max_batch=1, queue_size=64))
-    for name in modules:
+    engine = engine_of(lambda name: loaded(modules[name], name), max_models=2, max_batch=1, queue_size=64)
+    for name, module in modules.items():
         outcomes(engine, name, [job()])
+        module.batches.clear()
     modules["busy"].held = 0.01
-    asking = threading.Thread(target=outcomes, args=(engine, "busy", [job() for _ in range(40)]))
-    modules["busy"].batches.clear()
-    asking.start()
+    jobs = [job() for _ in range(40)]
+    engine.submit("busy", jobs)
     until(lambda: modules["busy"].batches)
     modules["busy"].gate.clear()
     outcomes(engine, "other", [job()])
     assert len(modules["busy"].batches) < 40
     modules["busy"].gate.set()
-    asking.join()
-    engine.stop()
+    assert all(task.result() for task in jobs)
     assert len(modules["busy"].batches) == 40
-
-
-def test_a_job_whose_client_is_gone_never_runs(engine, module):
-    occupying = hold(engine, module)
-    departure = threading.Event()
-    waiting = Job(job().computation, torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD, departure.is_set))
-    results = []
-
-    def ask():
-        try:
-            results.append(outcomes(engine, "slow", [waiting]))
-        except ClientGoneError as error:
-            results.append(error)
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    departure.set()
-    asking.join()
-    assert isinstance(results[0], ClientGoneError)
-    passes = len(module.batches)
-    module.gate.set()
-    occupying.join()
-    outcomes(engine, "slow", [job()])
-    assert sum(module.batches[passes:]) == 2  # of the one that occupied it, and of the last
-
-
-def test_many_passes_end_when_the_client_is_gone(engine, module):
-    engine.model("slow", Deadline.after(GUARD))
-    module.batches.clear()
-    module.held = 0.02
-    with pytest.raises(ClientGoneError):
-        outcomes(
-            engine,
-            "slow",
-            [
-                Job(
-                    ManyPasses(),
-                    torch.ones(3, 8, 8),
-                    Ask.single(0),
-                    Deadline.after(60, lambda: len(module.batches) > 3),
-                )
-            ],
-        )
-    assert outcomes(engine, "slow", [job()])[0].result[0].maps.isfinite().all()
-    assert len(module.batches) < 60
 
 
 class TimesOut(Fake):
@@ -615,7 +499,7 @@ class TimesOut(Fake):
 def test_a_timeout_in_the_work_itself_is_its_error_and_not_waited_for(engine):
     deadline = Deadline.after(GUARD)
     with pytest.raises(TimeoutError, match="a socket"):
-        outcomes(engine, "slow", [Job(TimesOut(), torch.ones(3, 8, 8), Ask.single(0), deadline)])
+        outcomes(engine, "slow", [job(work=TimesOut(), deadline=deadline)])
     assert deadline.remaining
 
 
@@ -626,31 +510,17 @@ def test_a_deadline_is_over_when_the_client_is_gone():
         Deadline.after(0).check()
 
 
-def test_a_loader_that_times_out_has_failed_and_is_not_still_loading():
-    def load(name):
-        raise TimeoutError("a download, say")
-
-    engine = Engine(EngineOptions(load, max_models=1, max_batch=1, queue_size=1))
-    with pytest.raises(TimeoutError, match="a download"):
-        engine.model("slow", Deadline.after(GUARD))
-
-
 def test_a_bad_contrast_does_not_take_the_others_apart(engine, module):
-    class_zero, class_one = (replace(job(0.5), ask=Ask.single(None, against)) for against in (0, 1))
+    contrasted = [job(0.5, None, against=against) for against in (0, 1)]
     plain = [job(value) for value in (0.5, 0.6)]
-    engine.model("slow", Deadline.after(GUARD))
-    module.batches.clear()
-    engine.submit("slow", [*plain, class_zero, class_one])
-    failed = [task.future.exception(10) for task in (class_zero, class_one)]
+    engine.submit("slow", [*plain, *contrasted])
+    failed = [task.future.exception(GUARD) for task in contrasted]
     assert [type(error) for error in failed].count(TargetError) == 1  # the most probable class, contrasted with itself
-    assert all(task.future.result(10).result[0].maps.isfinite().all() for task in plain)
+    assert all(task.result().result[0].maps.isfinite().all() for task in plain)
     assert module.batches == [4, 2, 1, 1]
 
 
-@pytest.mark.fault(
-    "too little memory for a batch",
-    "nothing; the batch runs in parts",
-)
+@pytest.mark.fault("too little memory for a batch", "nothing; the batch runs in parts")
 @pytest.mark.parametrize("runs_out", [allocate, give_up, out_of_cuda_memory])
 def test_where_memory_is_too_small_batches_become_smaller(runs_out, engine, module):
     expected = [outcomes(engine, "slow", [job(value)])[0].result[0].maps for value in (0.5, 0.6, 0.7)]
@@ -664,15 +534,15 @@ def test_where_memory_is_too_small_batches_become_smaller(runs_out, engine, modu
 
 @pytest.mark.parametrize("runs_out", [allocate, give_up, out_of_cuda_memory])
 def test_where_memory_is_too_small_passes_of_one_picture_become_smaller(runs_out, engine, module):
+    def smoothed():
+        return outcomes(engine, "slow", [job(work=ExplainComputation((SmoothGrad(samples=5),)))])[0].result[0].maps
+
     engine.model("slow", Deadline.after(GUARD))
     module.runs_out, module.fits = runs_out, 1
-    work = ExplainComputation((SmoothGrad(samples=5),))
-    result = outcomes(engine, "slow", [replace(job(), computation=work)])[0].result[0]
+    maps = smoothed()
     assert set(module.batches[-6:]) == {1}
     module.fits = 100
-    torch.testing.assert_close(
-        result.maps, outcomes(engine, "slow", [replace(job(), computation=work)])[0].result[0].maps
-    )
+    torch.testing.assert_close(maps, smoothed())
 
 
 @pytest.mark.fault(
@@ -687,40 +557,28 @@ def test_where_memory_does_not_suffice_for_one_picture_it_is_said_and_the_next_i
         outcomes(engine, "slow", [job()])
     assert kind_of(OutOfMemoryError("")).status == 503
     module.fits = 100
-    assert outcomes(engine, "slow", [job()])[0].result[0].maps.isfinite().all()
-
-
-class Ticks:
-    """A clock that goes by passes."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
+    assert answers(engine)
 
 
 class Stage:
-    """Where fake work runs: notes who did each pass, and that nobody else was at it."""
+    """Where fake work runs, on a clock that goes by passes: notes who did each, and that nobody else was at it."""
 
-    def __init__(self, module):
-        self.passes = []
-        self.ticks = Ticks()
+    def __init__(self, engine_of, module):
+        self.passes, self.now, self.jobs = [], 0.0, []
         self._at_it = threading.Lock()
         self.underway, self.most_underway = set(), 0
-        self.engine = Engine(
-            EngineOptions(lambda name: loaded(module, name), max_models=1, max_batch=4, queue_size=64, clock=self.ticks)
-        )
+        self.engine = engine_of(lambda name: loaded(module, name), queue_size=64, clock=lambda: self.now)
         self.engine.model("staged", Deadline.after(GUARD))
 
     def step(self, name):
         assert self._at_it.acquire(blocking=False), "two threads run the model at once"
         self.passes.append(name)
-        self.ticks.now += 1
+        self.now += 1
         self._at_it.release()
 
     def submit(self, *works, seconds=GUARD):
-        jobs = [Job(work, torch.zeros(3, 8, 8), Ask.single(0), Deadline.after(seconds)) for work in works]
+        jobs = [job(0.0, 0, work, Deadline.after(seconds)) for work in works]
+        self.jobs += jobs
         for task in jobs:
             self.engine.submit("staged", [task])
         return jobs
@@ -733,10 +591,27 @@ class Stage:
             assert worker._changed.wait_for(lambda: not worker._batches and not worker._waiting, GUARD)
         return entries
 
+    def run(self, first, at, *others):
+        """Run some work, and others that come at one of its passes; return what each failed with."""
+
+        def during(done):
+            if done == at:
+                self.submit(*others)
+            if first.during:
+                first.during(done)
+
+        self.submit(replace(first, during=during))
+        self.jobs[0].future.exception(GUARD)  # by then all have come
+        return self.end(self.jobs)
+
+    def last(self, name):
+        """Return how many passes there were until the last of some work."""
+        return len(self.passes) - self.passes[::-1].index(name)
+
 
 @pytest.fixture
-def stage(module):
-    new_stage = Stage(module)
+def stage(engine_of, module):
+    new_stage = Stage(engine_of, module)
     yield new_stage
     new_stage.engine.stop(10)
 
@@ -774,40 +649,25 @@ LONG, MEDIUM, SHORT = Passes(5000), Passes(200), Passes(1, 1)
 
 @pytest.mark.parametrize("cost", [LONG, MEDIUM, None, SHORT], ids=["long", "medium", "unknown", "it said it is short"])
 def test_short_work_does_not_wait_for_the_end_of_long_work(stage, cost):
-    late = []
-
-    def ask(done):
-        if done == 50:
-            late.extend(stage.submit(Steps(stage, "short", 1, SHORT)))
-
-    jobs = stage.submit(Steps(stage, "long", 100, cost, ask))
-    assert stage.end(jobs) == [None]
-    assert stage.end(late) == [None]
+    assert stage.run(Steps(stage, "long", 100, cost), 50, Steps(stage, "short", 1, SHORT)) == [None] * 2
     assert stage.passes.count("long") == 100
     assert 50 <= stage.passes.index("short") <= 53
 
 
 def test_long_work_ends_however_much_short_work_comes(stage):
-    requests = []
-
     def keep_asking(done):
         """Have eight pieces of short work wait for as long as the long one is under way."""
         while "long" in stage.underway and len(stage.engine._threads["staged"]._waiting) < 8:
-            requests.extend(stage.submit(Steps(stage, "short", 1, SHORT, keep_asking)))
+            stage.submit(Steps(stage, "short", 1, SHORT, keep_asking))
 
-    jobs = stage.submit(Steps(stage, "long", 100, LONG, keep_asking))
-    assert stage.end(jobs) == [None]
-    assert set(stage.end(requests)) == {None}
-    last = len(stage.passes) - stage.passes[::-1].index("long")
+    assert stage.end(stage.submit(Steps(stage, "long", 100, LONG, keep_asking))) == [None]
+    assert {*stage.end(stage.jobs)} == {None}
+    last = stage.last("long")
     assert stage.passes[:last].count("long") / last == pytest.approx(1 / 3, abs=0.05)
 
 
 def test_long_batches_take_turns(stage):
-    first = Steps(stage, "a", 50, LONG, lambda done: late.extend(stage.submit(second)) if done == 9 else None)
-    second, late = Steps(stage, "b", 20, LONG), []
-    jobs = stage.submit(first)
-    assert stage.end(jobs) == [None]
-    assert stage.end(late) == [None]
+    assert stage.run(Steps(stage, "a", 50, LONG), 9, Steps(stage, "b", 20, LONG)) == [None] * 2
     assert stage.passes[:10] == ["a"] * 10
     shared = stage.passes[10:50]
     assert shared.count("b") == 20
@@ -816,43 +676,27 @@ def test_long_batches_take_turns(stage):
 
 
 def test_only_so_many_long_batches_are_under_way_and_all_end(stage):
-    def ask(done):
-        if done == 0:
-            late.extend(stage.submit(*(Steps(stage, f"long {number}", 10, LONG) for number in range(6))))
-
-    late = []
-    jobs = stage.submit(Steps(stage, "first", 10, LONG, ask))
-    assert stage.end(jobs) == [None]
-    assert stage.end(late) == [None] * 6
+    others = [Steps(stage, f"long {number}", 10, LONG) for number in range(6)]
+    assert stage.run(Steps(stage, "first", 10, LONG), 0, *others) == [None] * 7
     assert stage.most_underway == 2
     assert len(stage.passes) == 70
 
 
 def test_medium_work_does_not_wait_for_long_work_that_waits(stage):
-    def ask(done):
-        if done == 0:
-            late.extend(stage.submit(*(Steps(stage, f"long {number}", 50, LONG) for number in range(4))))
-            late.extend(stage.submit(Steps(stage, "medium", 5, MEDIUM)))
-
-    late = []
-    jobs = stage.submit(Steps(stage, "first", 50, LONG, ask))
-    stage.end(jobs)
-    assert stage.end(late) == [None] * 5
+    others = [Steps(stage, f"long {number}", 50, LONG) for number in range(4)]
+    medium = Steps(stage, "medium", 5, MEDIUM)
+    assert stage.run(Steps(stage, "first", 50, LONG), 0, *others, medium) == [None] * 6
     assert stage.passes.index("medium") < 5
-    assert len(stage.passes) - stage.passes[::-1].index("medium") < 20
+    assert stage.last("medium") < 20
 
 
 def test_a_batch_that_fails_gives_its_turn_back(stage):
     def fail(done):
-        if done == 0:
-            late.extend(stage.submit(Steps(stage, "other", 20, LONG)))
         if done == 5:
             raise ValueError("broken")
 
-    late = []
-    jobs = stage.submit(Steps(stage, "bad", 100, LONG, fail))
-    assert [str(error) for error in stage.end(jobs)] == ["broken"]
-    assert stage.end(late) == [None]
+    errors = stage.run(Steps(stage, "bad", 100, LONG, fail), 0, Steps(stage, "other", 20, LONG))
+    assert [str(error) for error in errors] == ["broken", "None"]
     assert stage.passes.count("other") == 20
 
 
@@ -869,14 +713,10 @@ def test_work_that_turns_out_to_be_clearly_too_slow_ends_early_and_says_how_long
 def test_a_batch_that_nobody_waits_for_ends_while_another_one_runs(stage):
     def leave(done):
         if done == 5:
-            jobs[0].abandon()
+            stage.jobs[0].abandon()
 
-    jobs = stage.submit(
-        Steps(stage, "left", 1000, LONG, lambda done: late.extend(stage.submit(second)) if done == 0 else None)
-    )
-    second, late = Steps(stage, "other", 50, LONG, leave), []
-    assert isinstance(stage.end(jobs)[0], DeadlineError)
-    assert stage.end(late) == [None]
+    left, other = stage.run(Steps(stage, "left", 1000, LONG), 0, Steps(stage, "other", 50, LONG, leave))
+    assert (type(left), other) == (DeadlineError, None)
     assert 5 <= stage.passes.count("left") <= 7
     assert stage.passes.count("other") == 50
 
@@ -901,15 +741,7 @@ def test_many_threads_ask_and_one_at_a_time_runs_the_model(stage):
 
 def test_equal_work_shares_a_batch_also_where_it_is_long(stage):
     work = Steps(stage, "long", 10, LONG)
-    late = []
-
-    def ask(done):
-        if done == 0:
-            late.extend(stage.submit(work, work, work))
-
-    jobs = stage.submit(Steps(stage, "first", 3, SHORT, ask))
-    stage.end(jobs)
-    assert stage.end(late) == [None] * 3
+    assert stage.run(Steps(stage, "first", 3, SHORT), 0, work, work, work) == [None] * 4
     assert stage.passes.count("long") == 10
 
 
@@ -919,17 +751,16 @@ def test_what_cannot_be_done_in_time_after_what_is_ahead_is_refused_with_the_tim
     def ask(done):
         if done == 0:
             stage.engine.pace("staged").learn(Passes(1000), 10.0)  # 50 s for each of these
-            late.extend(stage.submit(Steps(stage, "second", 1, LONG), seconds=70))
+            stage.submit(Steps(stage, "second", 1, LONG), seconds=70)
             with pytest.raises(OverloadedError) as caught:
                 stage.submit(Steps(stage, "third", 1, LONG), seconds=70)
             refused.append(caught.value)
-            late.extend(stage.submit(Steps(stage, "patient", 1, LONG), seconds=1000))
-            late.extend(stage.submit(Steps(stage, "short", 1, SHORT), seconds=70))
+            stage.jobs.pop()
+            stage.submit(Steps(stage, "patient", 1, LONG), seconds=1000)
+            stage.submit(Steps(stage, "short", 1, SHORT), seconds=70)
 
-    late = []
-    first = Steps(stage, "first", 2, Passes(1000), ask)
-    stage.end(stage.submit(first))
-    assert stage.end(late) == [None] * 3
+    stage.end(stage.submit(Steps(stage, "first", 2, Passes(1000), ask)))
+    assert stage.end(stage.jobs) == [None] * 4
     assert "110 s" in str(refused[0])
     assert 5 <= refused[0].retry_after <= 60
 
@@ -1028,30 +859,21 @@ def test_a_thread_that_cannot_start_fails_its_job_alone_and_leaves_the_turn_to_t
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    def ask(done):
-        if done == 5:
-            late.extend(stage.submit(Steps(stage, "long", 1, LONG), Steps(stage, "short", 1, SHORT)))
-
-    late = []
+    long, short = Steps(stage, "long", 1, LONG), Steps(stage, "short", 1, SHORT)
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    (alone,) = stage.submit(Steps(stage, "long", 1, LONG))
+    (alone,) = stage.submit(long)
     assert isinstance(alone.future.exception(GUARD), OverloadedError)
-    jobs = stage.submit(Steps(stage, "medium", 20, MEDIUM, ask))
-    assert stage.end(jobs) == [None]
-    assert [type(error) for error in stage.end(late)] == [OverloadedError, type(None)]
+    stage.jobs.clear()
+    errors = stage.run(Steps(stage, "medium", 20, MEDIUM), 5, long, short)
+    assert [type(error) for error in errors] == [type(None), OverloadedError, type(None)]
     assert not stage.engine.threads["staged"].lost
     monkeypatch.undo()
-    assert stage.end(stage.submit(Steps(stage, "long", 1, LONG))) == [None]
+    assert stage.end(stage.submit(long)) == [None]
 
 
-def test_a_model_whose_thread_cannot_start_is_refused_and_tried_again(monkeypatch):
-    def refuse(thread):
-        raise RuntimeError("can't start new thread")
-
-    engine = Engine(EngineOptions(lambda name: loaded(Slow(), name), 2, 4, 6))
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+def test_a_model_whose_thread_cannot_start_is_refused_and_tried_again(engine, monkeypatch):
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
     with pytest.raises(OverloadedError, match="another thread"):
         engine.model("slow", Deadline.after(GUARD))
     monkeypatch.undo()
     assert engine.model("slow", Deadline.after(GUARD)).name == "slow"
-    engine.stop(GUARD)

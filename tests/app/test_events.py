@@ -13,17 +13,15 @@ import requests
 import torch
 from PIL import Image
 
-from seewhy.app import create_app
 from seewhy.app.answers.stream import in_time
 from seewhy.app.pipeline.jobs import Deadline, JobProgress
 from seewhy.app.pipeline.options import PredictOptions
 from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.scheduler import Pace
 from seewhy.app.pipeline.ticket import Ticket
-from seewhy.app.settings import Settings
 from tests import nets
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import CAT, declare, rests, underway
+from tests.app.serving import CAT, application, declare, rests, underway
 from tests.app.test_engine import Over
 from tests.waiting import GUARD
 
@@ -35,9 +33,8 @@ def app(tmp_path_factory):
     """An application whose model is small, for many passes."""
     folder = tmp_path_factory.mktemp("small")
     torch.save(nets.seeded(nets.Net).state_dict(), folder / "w.pth")
-    application = create_app(Settings(deadline=GUARD, models=declare(folder), default_model="mine"))
-    yield application
-    application.extensions["seewhy"].models.engine.stop()
+    with application(deadline=GUARD, models=declare(folder), default_model="mine") as app:
+        yield app
 
 
 @pytest.fixture(scope="module")
@@ -226,10 +223,7 @@ def test_the_stream_is_negotiated(accept, form, expected, post, cat):
     assert response.get_data()
 
 
-@pytest.mark.fault(
-    "a client that closes its stream",
-    "its work ends before the next pass",
-)
+@pytest.mark.fault("a client that closes its stream", "its work ends before the next pass")
 def test_who_closes_the_stream_cancels_the_work(url):
     call = {"files": {"image": CAT}, "data": {"method": "rise", "samples": "20000"}, "stream": True, "timeout": GUARD}
     with requests.post(f"{url}/explain", headers=EVENTS, **call) as long:

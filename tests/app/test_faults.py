@@ -84,8 +84,7 @@ def test_several_processes_answer_as_one(pair):
 
 
 @pytest.mark.fault(
-    "a process of the service is killed (`kill -9`) under load",
-    "its own requests are aborted; all others are handled",
+    "a process of the service is killed (`kill -9`) under load", "its own requests are aborted; all others are handled"
 )
 def test_a_killed_worker_loses_its_own_requests_only(pair):
     answers, enough, loads = [], threading.Event(), pair.total("seewhy_model_load_duration_seconds_count")
@@ -125,10 +124,7 @@ def test_a_killed_worker_loses_its_own_requests_only(pair):
     assert pair.explained() >= answered()  # what the lost one has counted is not lost
 
 
-@pytest.mark.fault(
-    "files can no longer be written",
-    "nothing",
-)
+@pytest.mark.fault("files can no longer be written", "nothing")
 def test_a_full_disk_does_not_matter(url, served):
     pids = (served.pid, *children(served.pid))
     before = resource.prlimit(served.pid, resource.RLIMIT_FSIZE)
@@ -256,16 +252,13 @@ def test_an_error_that_does_not_say_why_is_wrong(monkeypatch):
     assert (answered(503, "5").explained, answered(503, "5").wait) == (True, 5)
 
 
-def test_numbers_of_a_document_are_compared_with_those_of_their_kind():
+def test_numbers_are_compared_with_those_of_their_kind_and_a_swapped_answer_is_seen():
     document = {"probability": 0.5, "count": 1000, "timings_ms": {"queue": 3.0}, "predictions": [{"index": 7}]}
     changed = {**document, "probability": 0.499, "predictions": [{"index": 8}]}
     assert set(soak.numbers(document)) == {"probability", "count"}
     assert soak.difference(soak.numbers(changed), soak.numbers(document)) == pytest.approx(0.002)
     channels = [{"channel": channel, "score": float(channel), "score_change": 0.0} for channel in range(3)]
     assert soak.difference(soak.numbers(channels), soak.numbers(channels[::-1])) == 0
-
-
-def test_the_comparison_sees_a_swapped_answer():
     answer, swapped = ({"maps": soak.np.full((2, 2), value)} for value in (1.0, 1.001))
     assert soak.difference(answer, answer) == 0
     assert soak.difference(answer, swapped) > soak.TOLERANCE

@@ -4,19 +4,20 @@ import hashlib
 import io
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import nn
 
-from seewhy.app import create_app
 from seewhy.app.pipeline.jobs import Deadline
-from seewhy.app.settings import Settings
 from seewhy.models import ModelError
 from seewhy.models.zoo import EMBEDDED
 from tests import nets
+from tests.app.serving import application, declare
 from tests.app.test_engine import allocate, give_up, hold, loaded, module, out_of_cuda_memory  # noqa: F401
 from tests.waiting import GUARD, until
 
@@ -28,18 +29,17 @@ def loads_by(engine, load):
 @pytest.fixture
 def own_app(module):  # noqa: F811
     """An application whose models are slow ones; `app.gate` holds up loading."""
-    app = create_app(Settings(default_model="resnet18", download=True))
-    app.gate = threading.Event()
+    with application(default_model="resnet18", download=True) as app:
+        app.gate = threading.Event()
 
-    def load(name):
-        app.gate.wait(GUARD)
-        return loaded(module, name)
+        def load(name):
+            app.gate.wait(GUARD)
+            return loaded(module, name)
 
-    loads_by(app.extensions["seewhy"].models.engine, load)
-    yield app
-    app.gate.set()
-    module.gate.set()
-    app.extensions["seewhy"].models.stop()
+        loads_by(app.extensions["seewhy"].models.engine, load)
+        yield app
+        app.gate.set()
+        module.gate.set()
 
 
 def probe(app, path):
@@ -51,19 +51,23 @@ def probe(app, path):
 
 def test_probes_do_not_wait_for_a_model_that_loads(own_app):
     assert [probe(own_app, path) for path in ("/healthz", "/readyz", "/readyz", "/metrics")] == [200, 503, 503, 200]
+    client = own_app.test_client()
+    refused = client.get("/readyz")
+    assert (refused.json["type"], refused.headers["Retry-After"]) == ("urn:seewhy:problem:not-ready", "5")
+    assert (client.get("/ping").status_code, client.get("/ping").json) == (503, {"status": "Unhealthy"})
     own_app.gate.set()
     until(lambda: probe(own_app, "/readyz") == 200)
+    answers = [client.get(path).json["status"] for path in ("/healthz", "/readyz", "/ping")]
+    assert answers == ["alive", "ready", "Healthy"]
 
 
 def test_probes_do_not_wait_for_a_model_at_work(own_app, module):  # noqa: F811
     own_app.gate.set()
     engine = own_app.extensions["seewhy"].models.engine
     until(lambda: probe(own_app, "/readyz") == 200)
-    occupying = hold(engine, module)
-    threading.Thread(target=lambda: engine.stop()).start()
-    assert [probe(own_app, path) for path in ("/healthz", "/metrics")] == [200, 200]
-    module.gate.set()
-    occupying.join()
+    with hold(engine, module):
+        threading.Thread(target=lambda: engine.stop()).start()
+        assert [probe(own_app, path) for path in ("/healthz", "/metrics")] == [200, 200]
 
 
 def test_readiness_goes_on_saying_why_while_a_model_is_tried_again(own_app, module, monkeypatch):  # noqa: F811
@@ -124,10 +128,6 @@ def fail():
     raise RuntimeError("a model that raises")
 
 
-def exit_program():
-    raise SystemExit(3)
-
-
 class Faulty(nets.Net):
     """A classifier that is told what to do before each pass."""
 
@@ -140,19 +140,14 @@ class Faulty(nets.Net):
 @pytest.fixture
 def declared(tmp_path):
     """Make services whose default model is one of our own, with weights that are written later."""
-    applications = []
+    with ExitStack() as stack:
 
-    def make(architecture="tests.nets:Net", digest="", **settings):
-        lines = ["[models.mine]", f'architecture = "{architecture}"', 'weights = "w.pth"', 'labels = ["a", "b", "c"]']
-        (tmp_path / "models.toml").write_text(
-            "\n".join([*lines, "input_size = 32", f'sha256 = "{digest}"' * bool(digest)])
-        )
-        applications.append(create_app(Settings(models=tmp_path / "models.toml", default_model="mine", **settings)))
-        return applications[-1], tmp_path / "w.pth"
+        def make(architecture="tests.nets:Net", digest=None, **settings):
+            models = declare(tmp_path, architecture, sha256=digest)
+            app = stack.enter_context(application(models=models, default_model="mine", **settings))
+            return app, tmp_path / "w.pth"
 
-    yield make
-    for app in applications:
-        app.extensions["seewhy"].models.stop()
+        yield make
 
 
 def becomes(app, code):
@@ -181,7 +176,7 @@ def test_readiness_tells_of_weights_that_cannot_be_used_until_they_can(declared,
     foreign_weights = io.BytesIO()
     torch.save(nn.Linear(2, 2).state_dict(), foreign_weights)
     monkeypatch.setattr("seewhy.app.pipeline.model_store.RETRY_SECONDS", 0.0)
-    app, file = declared(digest=hashlib.sha256(content).hexdigest() if digest else "")
+    app, file = declared(digest=hashlib.sha256(content).hexdigest() if digest else None)
     becomes(app, "weights-unavailable")
     for wrong in (content[: len(content) // 2], foreign_weights.getvalue(), b""):
         file.write_bytes(wrong)
@@ -198,12 +193,9 @@ def test_readiness_tells_of_weights_that_cannot_be_used_until_they_can(declared,
 def test_readiness_tells_of_embedded_weights_that_were_altered(monkeypatch):
     digest = EMBEDDED["efficientnet_lite0"].sha256[:8] + 56 * "0"
     monkeypatch.setattr("seewhy.models.weights.sha256_of", lambda path: digest)
-    app = create_app(Settings())
-    try:
+    with application() as app:
         becomes(app, "model-unusable")
         detail = app.test_client().get("/readyz").get_json()["detail"]
-    finally:
-        app.extensions["seewhy"].models.stop()
     assert EMBEDDED["efficientnet_lite0"].file_name in detail
     assert f"its SHA-256 is {digest}, not {EMBEDDED['efficientnet_lite0'].sha256}" in detail
 
@@ -216,7 +208,7 @@ def test_readiness_tells_of_embedded_weights_that_were_altered(monkeypatch):
     ("do", "status", "code"),
     [
         (fail, 500, "internal"),
-        (exit_program, 500, "model-failed"),
+        (Mock(side_effect=SystemExit(3)), 500, "model-failed"),
         (lambda: float("nan"), 500, "model-failed"),
         (allocate, 503, "out-of-memory"),
         pytest.param(give_up, 503, "out-of-memory", marks=pytest.mark.slow),

@@ -9,15 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
-from seewhy.app import create_app
 from seewhy.app.compatible.instances import PictureReader
 from seewhy.app.errors import FieldError
 from seewhy.app.pipeline.computation import PredictComputation
-from seewhy.app.settings import Settings
 from seewhy.explainers.errors import PictureTooLargeError
 from seewhy.explainers.view import view_of
 from seewhy.models.preprocess import Preprocess
 from tests import nets
+from tests.app.serving import application, declare
 
 MODEL = "efficientnet_lite0"
 BYTES = b"\x00picture"
@@ -218,13 +217,9 @@ def test_pictures_of_one_request_share_a_pass(client, cat, coffee, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_request_may_hold_more_pictures_than_the_queue(cat):
-    app = create_app(Settings(queue_size=3, max_instances=6))
-    body = {"instances": [base64.b64encode(cat).decode()] * 6, "parameters": {"top": 1}}
-    response = app.test_client().post(f"/v1/models/{MODEL}:predict", json=body)
-    app.extensions["seewhy"].models.stop()
-    assert response.status_code == 200
-    assert len(response.get_json()["predictions"]) == 6
+def test_a_request_may_hold_more_pictures_than_the_queue(app_of, cat):
+    client = app_of(queue_size=3, max_instances=6).test_client()
+    assert len(predict(client, *[base64.b64encode(cat).decode()] * 6, top=1)) == 6
 
 
 @pytest.mark.slow
@@ -246,17 +241,11 @@ class Grey(nets.Net):
 
 def test_numbers_of_one_channel_are_drawn_as_grey(tmp_path):
     torch.save(nets.seeded(Grey).state_dict(), tmp_path / "w.pth")
-    (tmp_path / "models.toml").write_text(
-        '[models.grey]\narchitecture = "tests.app.test_instances:Grey"\nweights = "w.pth"\ninput_size = 8\n'
-        'labels = ["a", "b", "c"]\nmean = [0.5]\nstd = [0.25]\n'
-    )
-    app = create_app(Settings(models=tmp_path / "models.toml", default_model="grey"))
+    models = declare(tmp_path, "tests.app.test_instances:Grey", input_size=8, mean=[0.5], std=[0.25])
     values = np.linspace(-2, 2, 64).reshape(1, 8, 8)
-    parameters = {"view": "side-by-side"}
-    answer = app.test_client().post(
-        "/v1/models/grey:explain", json={"instances": [values.tolist()], "parameters": parameters}
-    )
-    app.extensions["seewhy"].models.stop()
+    body = {"instances": [values.tolist()], "parameters": {"view": "side-by-side"}}
+    with application(models=models, default_model="mine") as app:
+        answer = app.test_client().post("/v1/models/mine:explain", json=body)
     overlay = answer.json["explanations"][0]["explanations"][0]["overlay"]
     with Image.open(io.BytesIO(base64.b64decode(overlay.partition(",")[2]))) as drawing:
         shown = np.asarray(drawing)[:, :8].astype(float)

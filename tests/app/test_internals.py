@@ -7,8 +7,8 @@ reason still holds, and copy the digest that the test prints.
 import ast
 import hashlib
 import inspect
+import re
 import tomllib
-from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
 from importlib.metadata import version
@@ -21,116 +21,43 @@ from packaging.specifiers import SpecifierSet
 from seewhy.app.server.processes import Processes
 from seewhy.app.server.worker import Worker
 
+INTERNALS = """
+workers.gthread.ThreadWorker.accept: extended, e44f56cf501a
+    an error of the system, such as too many open files, passes through it and ends the worker
+workers.gthread.ThreadWorker.handle: extended, 4072c68821ae
+    it waits five seconds for the first request of each connection, one after another where threads are few
+workers.gthread.ThreadWorker.set_accept_enabled: extended, de784d6e9485
+    a worker that drains keeps its socket open: clients connect to it, wait, and are cut off
+workers.gthread.ThreadWorker.run: relied on, 782c7161d896
+    it stops accepting before it drains, and looks at `pending_conns`, `nr_conns` and `alive` while it does
+workers.gthread.ThreadWorker.murder_pending: relied on, 05b88c7febb9
+    it closes silent connections by their `timeout`, which is brought forward as a worker drains
+workers.gthread.TConn.wait_for_data: relied on, dc290da512a8
+    it tells whether a connection sends a request in time
+workers.gthread.STOP_KEEPALIVE_LINGER: relied on, 2.0
+    idle and silent connections are closed after as many seconds
+arbiter.Arbiter.manage_workers: replaced, de0e6b4df6e4
+    it ends the oldest worker at once, whether or not the younger ones answer
+arbiter.Arbiter.reload: replaced, 77f9e7ee89a2
+    it ends the old workers at once, and hears no signal until they are gone
+arbiter.Arbiter.stop: extended, e82ab948fed0
+    no hook tells workers that all of them stop, nor those that are too young to hear a signal
+arbiter.Arbiter.reap_workers: relied on, 4bc894f53cfa
+    it ends the service for the exit statuses 3 and 4, which a model's own code may end a worker with
+arbiter.Arbiter.spawn_worker: relied on, c6e0c8fc1015
+    it calls the hooks `pre_fork`, `post_fork` and, as the process ends, `worker_exit`
+arbiter.Arbiter.kill_worker: relied on, 1f73ca156a69
+    it sends a worker the signal to end
+workers.base.Worker.init_process: relied on, aaab22c2f226
+    it takes signals, calls the hook `post_worker_init`, and then accepts connections
+http.errors.ParseException: relied on, 483a8ecf204d
+    a body whose chunks are wrong raises it as it is read; it is answered with 400
+"""
+"""Functions and values of gunicorn: whether each is replaced, extended or relied on, the first twelve digits of its
+source's SHA-256, or the value itself, and why no setting or hook is enough.
+"""
 
-@dataclass(frozen=True)
-class Internal:
-    """A function or value of gunicorn.
-
-    Attributes:
-        name: its path within `gunicorn`.
-        use: replaced, extended, or relied on.
-        reason: why no setting or hook is enough.
-        digest: the first twelve digits of its source's SHA-256; for a value, the value itself.
-    """
-
-    name: str
-    use: str
-    reason: str
-    digest: str
-
-
-INTERNALS = (
-    Internal(
-        "workers.gthread.ThreadWorker.accept",
-        "extended",
-        "an error of the system, such as too many open files, passes through it and ends the worker",
-        "e44f56cf501a",
-    ),
-    Internal(
-        "workers.gthread.ThreadWorker.handle",
-        "extended",
-        "it waits five seconds for the first request of each connection, one after another where threads are few",
-        "4072c68821ae",
-    ),
-    Internal(
-        "workers.gthread.ThreadWorker.set_accept_enabled",
-        "extended",
-        "a worker that drains keeps its socket open: clients connect to it, wait, and are cut off",
-        "de784d6e9485",
-    ),
-    Internal(
-        "workers.gthread.ThreadWorker.run",
-        "relied on",
-        "it stops accepting before it drains, and looks at `pending_conns`, `nr_conns` and `alive` while it does",
-        "782c7161d896",
-    ),
-    Internal(
-        "workers.gthread.ThreadWorker.murder_pending",
-        "relied on",
-        "it closes silent connections by their `timeout`, which is brought forward as a worker drains",
-        "05b88c7febb9",
-    ),
-    Internal(
-        "workers.gthread.TConn.wait_for_data",
-        "relied on",
-        "it tells whether a connection sends a request in time",
-        "dc290da512a8",
-    ),
-    Internal(
-        "workers.gthread.STOP_KEEPALIVE_LINGER",
-        "relied on",
-        "idle and silent connections are closed after as many seconds",
-        "2.0",
-    ),
-    Internal(
-        "arbiter.Arbiter.manage_workers",
-        "replaced",
-        "it ends the oldest worker at once, whether or not the younger ones answer",
-        "de0e6b4df6e4",
-    ),
-    Internal(
-        "arbiter.Arbiter.reload",
-        "replaced",
-        "it ends the old workers at once, and hears no signal until they are gone",
-        "77f9e7ee89a2",
-    ),
-    Internal(
-        "arbiter.Arbiter.stop",
-        "extended",
-        "no hook tells workers that all of them stop, nor those that are too young to hear a signal",
-        "e82ab948fed0",
-    ),
-    Internal(
-        "arbiter.Arbiter.reap_workers",
-        "relied on",
-        "it ends the service for the exit statuses 3 and 4, which a model's own code may end a worker with",
-        "4bc894f53cfa",
-    ),
-    Internal(
-        "arbiter.Arbiter.spawn_worker",
-        "relied on",
-        "it calls the hooks `pre_fork`, `post_fork` and, as the process ends, `worker_exit`",
-        "c6e0c8fc1015",
-    ),
-    Internal(
-        "arbiter.Arbiter.kill_worker",
-        "relied on",
-        "it sends a worker the signal to end",
-        "1f73ca156a69",
-    ),
-    Internal(
-        "workers.base.Worker.init_process",
-        "relied on",
-        "it takes signals, calls the hook `post_worker_init`, and then accepts connections",
-        "aaab22c2f226",
-    ),
-    Internal(
-        "http.errors.ParseException",
-        "relied on",
-        "a body whose chunks are wrong raises it as it is read; it is answered with 400",
-        "483a8ecf204d",
-    ),
-)
+ROWS = re.findall(r"^(\S+): (replaced|extended|relied on), (\S+)\n    (.+)$", INTERNALS, re.MULTILINE)
 
 OURS = {Worker: "workers.gthread.ThreadWorker", Processes: "arbiter.Arbiter"}
 
@@ -156,15 +83,14 @@ def digest(value):
     return hashlib.sha256(code.encode()).hexdigest()[:12]
 
 
-@pytest.mark.parametrize("internal", INTERNALS, ids=lambda internal: internal.name)
-def test_gunicorn_is_as_it_was_read(internal):
-    assert digest(thing(internal.name)) == internal.digest, (
-        f"gunicorn.{internal.name}, {internal.use} here, has changed in {version('gunicorn')}: {internal.reason}"
-    )
+@pytest.mark.parametrize(("name", "use", "read", "reason"), ROWS, ids=[name for name, *_ in ROWS])
+def test_gunicorn_is_as_it_was_read(name, use, read, reason):
+    assert digest(thing(name)) == read, f"gunicorn.{name}, {use} here, has changed in {version('gunicorn')}: {reason}"
 
 
 def test_all_that_is_overridden_stands_in_the_table():
-    listed = {internal.name: internal.use for internal in INTERNALS}
+    assert 2 * len(ROWS) == len(INTERNALS.strip().splitlines())
+    listed = {name: use for name, use, *_ in ROWS}
     for subclass, base in OURS.items():
         parent = thing(base)
         overridden = {name for name in vars(subclass) if hasattr(parent, name) and not name.startswith("__")}

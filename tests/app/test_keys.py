@@ -82,10 +82,7 @@ def test_a_change_of_the_file_counts_from_the_next_request(file):
     assert key_file.owner(carol) == "abc"
 
 
-@pytest.mark.fault(
-    "the file of API keys is missing or invalid",
-    "503 for all requests that need a key",
-)
+@pytest.mark.fault("the file of API keys is missing or invalid", "503 for all requests that need a key")
 @pytest.mark.parametrize("ruin", [os.unlink, lambda file: file.write_text("alice ="), lambda file: file.write_text("")])
 def test_a_file_that_is_gone_or_broken_lets_nobody_in(file, ruin):
     (alice,) = write_keys(file, "alice")
@@ -111,10 +108,7 @@ def test_a_file_that_is_gone_or_broken_lets_nobody_in(file, ruin):
         (b"alice = 7\n", "keys.toml, alice: expected"),
         (b'[alice]\nkey = "x"\n', "keys.toml, alice: expected"),
         (b'"a b" = "sha256:%s"\n' % (b"0" * 64), "is not a valid key name"),
-        (
-            b'a = "sha256:%s"\na = "sha256:%s"\n' % (b"0" * 64, b"1" * 64),
-            "each name may appear once",
-        ),
+        (b'a = "sha256:%s"\na = "sha256:%s"\n' % (b"0" * 64, b"1" * 64), "each name may appear once"),
     ],
 )
 def test_a_file_that_is_none_of_keys_says_what_is_wrong(file, content, message):
@@ -131,9 +125,6 @@ def test_the_command_prints_the_line_and_shows_the_key_beside_it(file):
     (key,) = [word for word in result.stderr.split() if word.startswith("seewhy_")]
     assert KeyFile(file).owner(key) == "alice"
     assert key not in result.stdout
-
-
-def test_the_command_refuses_a_bad_name():
     result = CliRunner().invoke(main, ["key", "a b"])
     assert result.exit_code == 2
     assert "letters, digits" in result.stderr

@@ -18,21 +18,15 @@ from seewhy.app.server.application import Application
 from seewhy.app.server.configuration import Server
 from seewhy.app.settings import Settings
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import explain
+from tests.app.serving import application, explain
 from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
 def own_app(sharing):
-    app = create_app(Settings())
-
-    def identify():
-        g.client = "clinic"
-
-    app.before_request(identify)
-    with sharing():
+    with application() as app, sharing():
+        app.before_request(lambda: setattr(g, "client", "clinic"))
         yield app
-    app.extensions["seewhy"].models.engine.stop()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import gzip
 import socket
 import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -99,7 +98,6 @@ def test_many_captures_of_all_layers(service):
         return service.post(f"/hooks/capture?layer=*&{kinds}&format=npz", data=PHOTO)
 
     report = service.attack(*[capture] * 8)
-    print(Counter((response.status_code, len(response.content) // 2**20) for response in report), service.most // 2**20)
     assert {response.status_code for response in report if not refused(response)} == {200}
     assert all(len(response.content) == int(response.headers["Content-Length"]) for response in report if response.ok)
     service.must_have_survived()
@@ -116,10 +114,8 @@ def test_many_bodies_that_unpack_to_numbers(service):
         return lambda: service.post(path, data=packed, headers=headers)
 
     report = service.attack(*[send("/explain")] * 12)
-    print(Counter(response.status_code for response in report), service.most // 2**20)
     assert all(response.status_code == 413 or refused(response) for response in report)
     report = service.attack(*[send(f"/v1/models/{model}:predict")] * 12)
-    print(Counter(response.status_code for response in report), service.most // 2**20)
     assert {response.status_code for response in report} <= {400, 503}
     service.must_have_survived()
 
@@ -146,7 +142,6 @@ def test_many_clients_that_do_not_read(service):
         return connection
 
     connections = service.attack(*[ask] * 20)
-    print(Counter(statuses), service.most // 2**20)
     assert set(statuses) == {200, 503}
     service.must_have_survived()
     for connection in connections:

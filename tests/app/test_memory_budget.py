@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
-from seewhy.app import create_app
 from seewhy.app.errors import BodyTooLargeError, OutOfMemoryError, lacks_memory
 from seewhy.app.http.accounting import Accounting
 from seewhy.app.http.bodies import MOST_OPTIONS
@@ -25,6 +24,7 @@ from seewhy.app.settings import Settings
 from seewhy.explainers.errors import CaptureTooLargeError, PictureTooLargeError
 from seewhy.explainers.execution import chunks
 from tests.app.conftest import encoded
+from tests.app.serving import application
 from tests.app.test_errors import problem
 
 MODEL = "efficientnet_lite0"
@@ -293,10 +293,8 @@ def test_requests_may_take_what_the_process_leaves(monkeypatch, tmp_path):
 @pytest.fixture(scope="module")
 def narrow(sharing):
     """A service whose requests have 40 MB."""
-    app = create_app(Settings(memory_bytes=40 * 10**6, max_pixels=2_000_000))
-    with sharing():
+    with application(memory_bytes=40 * 10**6, max_pixels=2_000_000) as app, sharing():
         yield app
-    app.extensions["seewhy"].models.stop()
 
 
 @pytest.fixture

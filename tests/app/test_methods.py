@@ -13,7 +13,7 @@ from seewhy.app.settings import Settings
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.models import Registry, load_model
 from tests import nets
-from tests.app.serving import explain
+from tests.app.serving import application, explain
 from tests.grids import CONVOLUTIONAL, diagonal
 from tests.waiting import GUARD
 
@@ -43,10 +43,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(folder, sharing):
-    app = create_app(Settings(weights_dir=folder, deadline=GUARD))
-    with sharing():
+    with application(weights_dir=folder, deadline=GUARD) as app, sharing():
         yield app.test_client()
-    app.extensions["seewhy"].models.stop()
 
 
 @pytest.fixture

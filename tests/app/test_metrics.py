@@ -23,14 +23,13 @@ from seewhy.app.observability import processes as workers_module
 from seewhy.app.observability.heatmap_statistics import spread
 from seewhy.app.observability.listeners import Operations
 from seewhy.app.observability.processes import FOLDER, SPACE, share_figures
-from seewhy.app.pipeline.engine import Engine
 from seewhy.app.pipeline.jobs import Deadline
-from seewhy.app.pipeline.model_threads import EngineOptions
 from seewhy.app.settings import Settings
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.models import ModelError
 from tests.app.conftest import encoded
-from tests.app.test_engine import hold, in_threads, job, loaded, module, outcomes  # noqa: F401
+from tests.app.serving import application
+from tests.app.test_engine import engine_of, hold, in_threads, job, loaded, module, outcomes  # noqa: F401
 from tests.waiting import GUARD, until
 
 LITE0 = "efficientnet_lite0"
@@ -38,10 +37,9 @@ LITE0 = "efficientnet_lite0"
 
 @pytest.fixture(scope="module")
 def own_app(sharing):
-    app = create_app(Settings(metrics_classes=1, deadline=GUARD))  # no method is refused, however slow the machine
-    with sharing():
+    # No method is refused, however slow the machine.
+    with application(metrics_classes=1, deadline=GUARD) as app, sharing():
         yield app
-    app.extensions["seewhy"].models.engine.stop()
 
 
 @pytest.fixture
@@ -94,14 +92,14 @@ def test_requests_are_counted_by_what_they_asked(post, gained):
     stages = ("decode", "queue", "explain", "render", "encode")
     names = ("seewhy_requests_total", "seewhy_request_duration_seconds_count")
 
-    def state(picture):
+    def state():
         counted = [gained(name, **(labels if name.endswith("total") else timed)) for name in names]
         return counted + [gained("seewhy_stage_duration_seconds_count", stage=stage, model=LITE0) for stage in stages]
 
-    state(None)
+    state()
     picture = (np.random.default_rng(1).random((60, 60, 3)) * 255).astype(np.uint8)
     assert post(encoded(Image.fromarray(picture)), method="layercam").status_code == 200
-    assert state(None) == [1] * 7
+    assert state() == [1] * 7
 
 
 def test_what_a_client_makes_up_becomes_no_label(client, post, cat, gained):
@@ -242,26 +240,21 @@ def test_without_classes_there_are_no_series_by_class(app_of, cat):
 SQUARE = Geometry(100, 100, (0.0, 0.0, 100.0, 100.0))
 
 
-def test_a_point_has_no_entropy_and_its_own_centre():
-    values = np.zeros((4, 4), np.float32)
-    values[1, 3] = 5.0
-    assert spread(values, SQUARE) == (0.0, 0.875, 0.375)
+PART = Geometry(200, 100, (100.0, 0.0, 200.0, 50.0))
 
 
-def test_an_even_map_has_all_entropy_and_the_centre_of_what_the_model_saw():
-    result = spread(np.ones((5, 7), np.float32), Geometry(200, 100, (100.0, 0.0, 200.0, 50.0)))
-    assert result == pytest.approx((1.0, 0.75, 0.25))
-
-
-def test_half_a_map_has_the_entropy_of_half_the_cells():
-    values = np.zeros((4, 4), np.float32)
-    values[:, :2] = 1.0
-    assert spread(values, SQUARE) == pytest.approx((math.log(8) / math.log(16), 0.25, 0.5))
-
-
-def test_evidence_against_a_class_counts_like_evidence_for_it():
-    values = np.array([[1.0, -1.0]], np.float32)
-    assert spread(values, SQUARE) == pytest.approx((1.0, 0.5, 0.5))
+@pytest.mark.parametrize(
+    ("values", "geometry", "expected"),
+    [
+        pytest.param(5 * np.eye(1, 16, 7).reshape(4, 4), SQUARE, (0, 0.875, 0.375), id="a point"),
+        pytest.param(np.ones((5, 7)), PART, (1, 0.75, 0.25), id="even, of a part of the picture"),
+        pytest.param(np.tile([1, 1, 0, 0], (4, 1)), SQUARE, (math.log(8) / math.log(16), 0.25, 0.5), id="half"),
+        pytest.param(np.array([[1.0, -1.0]]), SQUARE, (1, 0.5, 0.5), id="evidence against counts like evidence for"),
+        pytest.param(np.ones((1, 1)), SQUARE, (0, 0.5, 0.5), id="one cell"),
+    ],
+)
+def test_a_map_has_an_entropy_and_a_centre(values, geometry, expected):
+    assert spread(values.astype(np.float32), geometry) == pytest.approx(expected)
 
 
 def test_a_fine_map_is_averaged_over_cells():
@@ -274,33 +267,26 @@ def test_a_fine_map_is_averaged_over_cells():
 
 def test_a_blank_map_lies_nowhere():
     assert spread(np.zeros((7, 7), np.float32), SQUARE) is None
-    assert spread(np.ones((1, 1), np.float32), SQUARE) == (0.0, 0.5, 0.5)
 
 
-def test_queue_and_batches(operations, module):  # noqa: F811
-    engine = Engine(EngineOptions(lambda name: loaded(module, name), 2, max_batch=4, queue_size=6, observer=operations))
-    occupying = hold(engine, module)
+def test_queue_and_batches(operations, engine_of, module):  # noqa: F811
+    engine = engine_of(lambda name: loaded(module, name), observer=operations)
     waiting = [job() for _ in range(3)]
-    engine.submit("slow", waiting)
-    assert reading(operations, "seewhy_jobs_waiting", model="slow") == 3
-    assert reading(operations, "seewhy_jobs_running", model="slow") == 1
-    module.gate.set()
-    for future in waiting:
-        future.result()
-    occupying.join()
+    with hold(engine, module):
+        engine.submit("slow", waiting)
+        assert reading(operations, "seewhy_jobs_waiting", model="slow") == 3
+        assert reading(operations, "seewhy_jobs_running", model="slow") == 1
+    assert all(task.result() for task in waiting)
     in_threads(lambda: outcomes(engine, "slow", [job(value=float("nan"))]))
     until(lambda: not reading(operations, "seewhy_jobs_running", model="slow"))
     assert reading(operations, "seewhy_jobs_waiting", model="slow") == 0
-    assert reading(operations, "seewhy_jobs_running", model="slow") == 0
     assert reading(operations, "seewhy_batch_size_sum", model="slow") == 5
     assert reading(operations, "seewhy_batch_size_bucket", model="slow", le="2.0") == 2
     assert reading(operations, "seewhy_batch_size_count", model="slow") == 3
-    engine.stop()
 
 
-def test_hooks_that_stay_on_a_resting_model_are_counted(operations, module):  # noqa: F811
-    module.gate.set()
-    engine = Engine(EngineOptions(lambda name: loaded(module, name), 2, max_batch=4, queue_size=6, observer=operations))
+def test_hooks_that_stay_on_a_resting_model_are_counted(operations, engine_of, module):  # noqa: F811
+    engine = engine_of(lambda name: loaded(module, name), observer=operations)
 
     def counted(expected):
         outcomes(engine, "slow", [job()])
@@ -311,16 +297,15 @@ def test_hooks_that_stay_on_a_resting_model_are_counted(operations, module):  # 
     assert counted(1)
     handle.remove()
     assert counted(0)
-    engine.stop()
 
 
-def test_models_come_and_go(operations, module):  # noqa: F811
+def test_models_come_and_go(operations, engine_of, module):  # noqa: F811
     def load(name):
         if name == "broken":
             raise ModelError("its weights are damaged")
         return loaded(module, name)
 
-    engine = Engine(EngineOptions(load, 1, max_batch=4, queue_size=6, observer=operations))
+    engine = engine_of(load, observer=operations)
     result = engine.model("first", Deadline.after(GUARD))
     labels = {"model": "first", "fingerprint": result.fingerprint, "device": "cpu"}
     assert reading(operations, "seewhy_model_info", **labels) == 1
@@ -330,13 +315,9 @@ def test_models_come_and_go(operations, module):  # noqa: F811
     assert reading(operations, "seewhy_model_load_failures_total", model="broken") == 1
     engine.model("second", Deadline.after(GUARD))
     until(lambda: reading(operations, "seewhy_model_info", **labels) == 0)
-    engine.stop()
 
 
-@pytest.mark.fault(
-    "metrics or traces raise an exception",
-    "nothing",
-)
+@pytest.mark.fault("metrics or traces raise an exception", "nothing")
 def test_what_cannot_be_recorded_ends_no_request_and_no_model(own_app, post, cat, monkeypatch, caplog):
     def fail(*_, **__):
         raise OSError("no space left")
@@ -398,10 +379,7 @@ def test_space_for_figures_is_taken_before_they_are_written(shared):
         assert (folder / f"{kind}_{os.getpid()}.db").stat().st_blocks * 512 >= size
 
 
-@pytest.mark.fault(
-    "no space for the metrics of several processes",
-    "`/metrics` shows those of one process",
-)
+@pytest.mark.fault("no space for the metrics of several processes", "`/metrics` shows those of one process")
 def test_without_space_each_process_keeps_its_figures_to_itself(shared, monkeypatch, tmp_path, caplog):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -90,13 +90,10 @@ def test_idle_models_make_room_for_a_request(models):
 
 def test_models_at_work_make_no_room(models, modules):
     ask(models, "slow")
-    module = modules["slow"]
-    occupied = hold(models.engine, module)
-    with pytest.raises(OutOfMemoryError, match="try again"):
-        Account(models.memory).take(300 * MIB, BODY)
-    assert set(models.engine.threads) == {"slow"}
-    module.gate.set()
-    occupied.join()
+    with hold(models.engine, modules["slow"]):
+        with pytest.raises(OutOfMemoryError, match="try again"):
+            Account(models.memory).take(300 * MIB, BODY)
+        assert set(models.engine.threads) == {"slow"}
 
 
 def test_a_model_that_never_fits_is_told_so_and_not_loaded(models, files):

@@ -9,14 +9,13 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from seewhy.app import create_app
 from seewhy.app.cli import main
-from seewhy.app.settings import Settings
 from seewhy.explainers import explain, explain_many, sweep_channels
 from seewhy.explainers.errors import TargetError
 from seewhy.models import ModelError, wrap_model
 from tests import nets
 from tests.app.conftest import EXAMPLES
+from tests.app.serving import application, declare
 
 CAT = EXAMPLES / "cat.png"
 
@@ -25,17 +24,13 @@ CAT = EXAMPLES / "cat.png"
 def file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     torch.save(nets.seeded(nets.OneLogit).state_dict(), folder / "w.pth")
-    (folder / "models.toml").write_text(
-        '[models.mine]\narchitecture = "tests.nets:OneLogit"\nweights = "w.pth"\nlabels = ["cat"]\ninput_size = 32\n'
-    )
-    return folder / "models.toml"
+    return declare(folder, "tests.nets:OneLogit", labels=["cat"])
 
 
 @pytest.fixture(scope="module")
 def client(file):
-    app = create_app(Settings(models=file, default_model="mine"))
-    yield app.test_client()
-    app.extensions["seewhy"].models.stop()
+    with application(models=file, default_model="mine") as app:
+        yield app.test_client()
 
 
 @pytest.fixture(scope="module")
@@ -67,19 +62,19 @@ def test_methods_that_watch_the_probability_see_it_change(model, method):
     assert np.ptp(explain(model, CAT, method=method, sign="signed", score="probability", **options).map) > 0
 
 
-@pytest.mark.parametrize("target", [1, "1"])
-def test_another_class_is_refused_with_what_to_do(model, client, cat, target):
-    with pytest.raises(TargetError, match=r"one logit, class 0.*sign=signed"):
-        explain(model, CAT, target=target)
-    answer = client.post(f"/explain?target={target}", data=cat, content_type="image/png")
-    assert (answer.status_code, "one logit" in answer.json["detail"]) == (422, True)
-
-
-def test_a_contrast_is_refused_with_the_reason(model, client, cat):
-    with pytest.raises(TargetError, match="no other class to contrast"):
-        explain(model, CAT, against=0)
-    answer = client.post("/explain?target=cat&against=cat", data=cat, content_type="image/png")
-    assert (answer.status_code, "one output only" in answer.json["detail"]) == (422, True)
+@pytest.mark.parametrize(
+    ("question", "message", "detail"),
+    [
+        ({"target": 1}, r"one logit, class 0.*sign=signed", "one logit"),
+        ({"target": "1"}, r"one logit, class 0.*sign=signed", "one logit"),
+        ({"target": "cat", "against": "cat"}, "no other class to contrast", "one output only"),
+    ],
+)
+def test_another_class_is_refused_with_what_to_do(model, client, cat, question, message, detail):
+    with pytest.raises(TargetError, match=message):
+        explain(model, CAT, **question)
+    answer = client.post("/explain", query_string=question, data=cat, content_type="image/png")
+    assert (answer.status_code, detail in answer.json["detail"]) == (422, True)
 
 
 def test_two_labels_for_one_logit_are_refused_with_the_reason():

@@ -10,7 +10,7 @@ import requests
 from PIL import Image
 from playwright.sync_api import expect
 
-from tests.app.browsing import answered, explained_anew, page_pixels, upload
+from tests.app.browsing import answered, clipboard, explained_anew, page_pixels, upload
 from tests.app.conftest import EXAMPLES
 from tests.waiting import GUARD
 
@@ -23,10 +23,6 @@ LATE = """([path, pause]) => {
         return fetch(asked, given);
     };
 }"""
-
-
-def clipboard(page):
-    return page.evaluate("navigator.clipboard.readText()")
 
 
 def refining(page):
@@ -122,42 +118,34 @@ def test_what_failed_can_be_asked_for_again(page):
     expect(problem).to_be_hidden()
 
 
-def test_what_would_fail_again_is_not_offered_again(page):
-    problem = json.dumps({"title": "x", "status": 413, "detail": "The body is too large."})
-    page.route("**/explain", lambda route: route.fulfill(status=413, content_type="application/json", body=problem))
+WORDS = {
+    "It has 60 s (SEEWHY_DEADLINE). Use fewer samples or a cheaper method: GET /methods lists their costs.": (
+        "It has 60 s. Use fewer samples or a cheaper method."
+    ),
+    "Use a cheaper method (`seewhy methods` or GET /methods lists the costs), or try again later.": (
+        "Use a cheaper method, or try again later."
+    ),
+    "There is no model 'x'. `seewhy models` or GET /models lists all names.": "There is no model 'x'.",
+    "The result was not ready within SEEWHY_DEADLINE.": (
+        "The result was not ready within the time that the service allows."
+    ),
+    "Put them into the folder that SEEWHY_WEIGHTS_DIR names, or set SEEWHY_DOWNLOAD=1 on a machine.": (
+        "Put them into the service’s folder of weights, or allow downloads on a machine."
+    ),
+    "Set SEEWHY_ANYTHING=2 first.": "Set a setting of the service first.",
+    "The body is too large.": "The body is too large.",
+}
+"""Errors, and what the page says of them."""
+
+
+@pytest.mark.parametrize("detail", WORDS)
+def test_errors_speak_of_no_settings_and_routes_and_what_would_fail_again_is_not_offered_again(page, detail):
+    status = 413 if "large" in detail else 422
+    problem = json.dumps({"title": "x", "status": status, "detail": detail})
+    page.route("**/explain", lambda route: route.fulfill(status=status, content_type="application/json", body=problem))
     page.set_input_files("#image", EXAMPLES / "cat.png")
-    expect(page.locator("#problem")).to_contain_text("too large")
+    expect(page.locator("#problem-text")).to_have_text(WORDS[detail])
     expect(page.locator("#retry")).to_be_hidden()
-
-
-@pytest.mark.parametrize(
-    ("detail", "words"),
-    [
-        (
-            "It has 60 s (SEEWHY_DEADLINE). Use fewer samples or a cheaper method: GET /methods lists their costs.",
-            "It has 60 s. Use fewer samples or a cheaper method.",
-        ),
-        (
-            "Use a cheaper method (`seewhy methods` or GET /methods lists the costs), or try again later.",
-            "Use a cheaper method, or try again later.",
-        ),
-        ("There is no model 'x'. `seewhy models` or GET /models lists all names.", "There is no model 'x'."),
-        (
-            "The result was not ready within SEEWHY_DEADLINE.",
-            "The result was not ready within the time that the service allows.",
-        ),
-        (
-            "Put them into the folder that SEEWHY_WEIGHTS_DIR names, or set SEEWHY_DOWNLOAD=1 on a machine.",
-            "Put them into the service’s folder of weights, or allow downloads on a machine.",
-        ),
-        ("Set SEEWHY_ANYTHING=2 first.", "Set a setting of the service first."),
-    ],
-)
-def test_errors_speak_of_no_settings_and_routes(page, detail, words):
-    problem = json.dumps({"title": "x", "status": 422, "detail": detail})
-    page.route("**/explain", lambda route: route.fulfill(status=422, content_type="application/json", body=problem))
-    page.set_input_files("#image", EXAMPLES / "cat.png")
-    expect(page.locator("#problem-text")).to_have_text(words)
 
 
 def test_quick_answers_move_nothing(page, url):

@@ -72,22 +72,6 @@ def test_layers_are_compared(tab, url):
 
 
 @pytest.mark.slow
-def test_one_pixel_is_read_in_all_compared_maps(page, url):
-    upload(page)
-    page.click("#tab-compare")
-    compared(page, 4)
-    stage = page.locator(".card .overlay").first
-    stage.scroll_into_view_if_needed()
-    box = stage.bounding_box()
-    page.mouse.move(box["x"] + (200.5 / 451) * box["width"], box["y"] + (150.5 / 300) * box["height"])
-    expect(page.locator("#compare-pixel")).to_have_text("x 200, y 150")
-    for card, method in enumerate(["votes-detail", "gradcam", "layercam", "saliency"]):
-        with np.load(io.BytesIO(ask(url, method=method, format="npz").content)) as arrays:
-            value = arrays["heatmaps"][0, 150, 200]
-        assert float(page.locator(".card .value").nth(card).inner_text()) == pytest.approx(value, abs=2e-3)
-
-
-@pytest.mark.slow
 def test_what_cannot_be_compared_says_why_in_its_card(page, url):
     example(page, url, "&show=compare&compare=gradcam&compare=gradcm")
     compared(page, 2)
@@ -155,27 +139,6 @@ def test_the_answer_moves_when_channels_are_switched_off(inside, url):
     expect(inside.locator("#effect-panel")).to_be_hidden()
 
 
-@pytest.mark.slow
-def test_feature_maps_of_another_layer(page):
-    upload(page)
-    page.click("#tab-inside")
-    looked_inside(page)
-    page.click("#inside-layer")
-    page.get_by_label("Find a layer").fill("conv_stem")
-    page.locator("dialog input[value=conv_stem]").check()
-    page.get_by_role("button", name="Use this layer").click()
-    expect(page.locator("#maps-count")).to_contain_text("24 of 32 feature maps")
-    assert "inside=conv_stem" in page.url
-
-
-@pytest.mark.slow
-def test_a_link_into_the_model(page, url):
-    example(page, url, "&show=inside&off=112%2C977")
-    expect(page.locator("#effect-title")).to_have_text("Without 2 channels of bn2")
-    expect(page.locator("#effect-panel")).to_be_visible()
-    expect(page.locator(".tile.off")).to_have_count(2)
-
-
 def tab_to(page, selector):
     """Press the tabulator until an element has the focus."""
     for _ in range(120):
@@ -237,8 +200,10 @@ STATES = {
         expect(page.locator("#pairs button")).to_have_count(5),
     ),
     "inside": lambda page, url: (
-        example(page, url, "&show=inside&off=112"),
+        example(page, url, "&show=inside&off=112%2C977"),
+        expect(page.locator("#effect-title")).to_have_text("Without 2 channels of bn2"),
         expect(page.locator("#effect-panel")).to_be_visible(),
+        expect(page.locator(".tile.off")).to_have_count(2),
         expect(page.locator("#trace svg")).to_have_count(3),
     ),
     "channel": lambda page, url: (
@@ -256,10 +221,7 @@ STATES = {
         page.click("#model"),
         page.locator("dialog .absent").first.wait_for(),
     ),
-    "fault": lambda page, url: (
-        example(page, url, "&method=smoothgrad&samples=0"),
-        page.locator(".faulty").wait_for(),
-    ),
+    "fault": lambda page, url: (example(page, url, "&method=smoothgrad&samples=0"), page.locator(".faulty").wait_for()),
 }
 
 

@@ -348,8 +348,7 @@ def test_a_worker_without_a_valid_models_file_ends_no_other(pair):
 
 
 @pytest.mark.fault(
-    "a reload (`SIGHUP`) finds damaged files",
-    "nothing: the old processes continue until the files are fixed",
+    "a reload (`SIGHUP`) finds damaged files", "nothing: the old processes continue until the files are fixed"
 )
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "workers", "wrong"), [("lone", 1, "weights"), ("pair", 2, "models")])
@@ -413,8 +412,7 @@ def test_a_worker_without_weights_begins_once_they_are_there(pair):
 
 
 @pytest.mark.fault(
-    "a process that replaces another (`SIGHUP`) is killed",
-    "nothing: another one starts, and no old process remains",
+    "a process that replaces another (`SIGHUP`) is killed", "nothing: another one starts, and no old process remains"
 )
 @pytest.mark.slow
 def test_a_new_worker_that_is_lost_leaves_no_old_one(lone):

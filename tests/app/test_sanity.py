@@ -8,16 +8,14 @@ import pytest
 import torch
 from PIL import Image
 
-from seewhy.app import create_app
 from seewhy.app.memory.budget import MemoryBudget
 from seewhy.app.pipeline import sanity
 from seewhy.app.pipeline.sanity import SanityChecks
-from seewhy.app.settings import Settings
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.sanity import networks_of
 from tests import nets
 from tests.app.conftest import encoded
-from tests.app.serving import declare
+from tests.app.serving import application, declare
 from tests.waiting import until
 
 EIGENCAM = ((METHODS["eigencam"], METHODS["eigencam"].build({})),)
@@ -39,9 +37,8 @@ def quickly(monkeypatch):
 @pytest.fixture
 def service(tmp_path):
     torch.save(net().state_dict(), tmp_path / "w.pth")
-    app = create_app(Settings(models=declare(tmp_path, f"{__name__}:net"), default_model="mine"))
-    yield app
-    app.extensions["seewhy"].models.stop()
+    with application(models=declare(tmp_path, f"{__name__}:net"), default_model="mine") as app:
+        yield app
 
 
 def pictures(count):

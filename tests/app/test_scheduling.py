@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from seewhy.app.pipeline.scheduler import TIERS, WEIGHTS, Pace, Shares, tier_of, time_left
+from seewhy.app.pipeline.scheduler import Pace, Shares, tier_of, time_left
 from seewhy.explainers.core.costs import Passes
 
 
@@ -25,18 +25,19 @@ def test_the_tier_of_work_follows_from_its_passes_and_unknown_work_is_long(passe
     assert tier_of(passes) == tier
 
 
-def test_what_is_short_goes_first():
-    assert Shares().choose(("long", "short", "medium")) == "short"
-
-
-@pytest.mark.parametrize("kind", ["medium", "long"])
-def test_longer_work_has_a_third_of_the_time_beside_short_work(kind):
-    assert turns(Shares(), ("short", kind), 300).count(kind) == 100
-
-
-def test_all_tiers_have_the_shares_of_their_weights():
-    counts = turns(Shares(), TIERS, 800)
-    assert [counts.count(tier) for tier in TIERS] == [100 * WEIGHTS[tier] for tier in TIERS]
+@pytest.mark.parametrize(
+    ("tiers", "counts"),
+    [
+        (("medium", "short"), [100, 200]),
+        (("long", "short"), [100, 200]),
+        (("long", "medium", "short"), [200, 200, 400]),
+        (("long",), [5]),  # work that is alone has all the time
+    ],
+)
+def test_what_is_short_goes_first_and_all_tiers_have_the_shares_of_their_weights(tiers, counts):
+    results = turns(Shares(), tiers, sum(counts))
+    assert results[0] == tiers[-1]
+    assert [results.count(tier) for tier in tiers] == counts
 
 
 def test_it_is_time_that_is_shared_and_not_turns():
@@ -44,10 +45,6 @@ def test_it_is_time_that_is_shared_and_not_turns():
     counts = turns(Shares(), ("short", "long"), 1000, seconds)
     spent = {tier: counts.count(tier) * seconds[tier] for tier in seconds}
     assert spent["long"] / sum(spent.values()) == pytest.approx(1 / 3, abs=0.01)
-
-
-def test_work_that_is_alone_has_all_the_time():
-    assert turns(Shares(), ("long",), 5) == ["long"] * 5
 
 
 def test_a_tier_that_had_nothing_to_do_makes_no_claims_for_that_time():

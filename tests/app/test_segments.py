@@ -13,7 +13,6 @@ from PIL import Image
 from torch import nn
 
 from seewhy import Client, explain, segment, wrap_model
-from seewhy.app import create_app
 from seewhy.app.answers import schemas
 from seewhy.app.cli import main
 from seewhy.app.errors import AnswerTooLargeError
@@ -23,11 +22,11 @@ from seewhy.app.pipeline.decode import Decoder
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.options import ExplainOptions
 from seewhy.app.pipeline.parse import parse
-from seewhy.app.settings import Settings
 from seewhy.explainers.errors import PictureTooLargeError
 from seewhy.explainers.imaging.decode import Probe
 from tests.app.conftest import EXAMPLES, encoded
-from tests.app.serving import live
+from tests.app.serving import application, declaration, live
+from tests.app.test_errors import refused
 from tests.app.test_report import record_of
 from tests.explainers.test_segmentation import CAT, LABELS, SIZE, Segmenter
 from tests.grids import few
@@ -54,15 +53,13 @@ def app(tmp_path_factory):
     folder = tmp_path_factory.mktemp("segments")
     torch.save(Segmenter().state_dict(), folder / "w.pth")
     torch.save(classifier().state_dict(), folder / "c.pth")
+    scene = {"input_size": SIZE, "head": "segmentation", "labels": LABELS}
     (folder / "models.toml").write_text(
-        '[models.scene]\narchitecture = "tests.explainers.test_segmentation:Segmenter"\nweights = "w.pth"\n'
-        f'input_size = {list(SIZE)}\nhead = "segmentation"\nlabels = {json.dumps(LABELS)}\n'
-        '[models.classifier]\narchitecture = "tests.app.test_segments:classifier"\nweights = "c.pth"\n'
-        f"input_size = 32\nlabels = {json.dumps(LABELS)}\n"
+        declaration("scene", "tests.explainers.test_segmentation:Segmenter", **scene)
+        + declaration("classifier", f"{__name__}:classifier", weights="c.pth", labels=LABELS)
     )
-    app = create_app(Settings(models=folder / "models.toml", default_model="scene"))
-    yield app
-    app.extensions["seewhy"].models.stop()
+    with application(models=folder / "models.toml", default_model="scene") as app:
+        yield app
 
 
 @pytest.fixture
@@ -75,13 +72,6 @@ def ask(client):
         return client.post(path, data=files, content_type="multipart/form-data", headers=headers)
 
     return send
-
-
-def refused(response):
-    """Return status, code and the fields at fault."""
-    document = response.get_json()
-    code = document["type"].removeprefix("urn:seewhy:problem:")
-    return response.status_code, code, [error["field"] for error in document.get("errors", [])]
 
 
 @pytest.mark.parametrize("target", few(["pixel:200,150", None], ["pixel:200,150"]))
@@ -99,13 +89,6 @@ def test_the_service_answers_as_python_does(target, client, model):
     }
     assert set(answer["predictions"][0]) == {"index", "label", "area"}
     assert explanation["heatmap"]["max"] == pytest.approx(float(expected.raw_heatmap.max()), rel=0.05)
-
-
-@pytest.mark.parametrize("target", ["pixel:0,150", "dog"])
-def test_wrong_regions_are_the_clients_mistake(target, client):
-    body = {"image": (io.BytesIO(CAT.read_bytes()), "cat.png"), "target": target}
-    answer = client.post("/explain", data=body)
-    assert (answer.status_code, answer.json["errors"][0]["field"]) == (422, "target")
 
 
 def test_an_uploaded_mask_is_the_region(ask, client, model):
@@ -173,6 +156,8 @@ def coloured(mask):
 
 
 MASKS = coloured(MASK)
+LEFT = np.zeros_like(MASK)
+LEFT[:, :10] = True  # which the crop cuts away
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -184,11 +169,13 @@ def test_masks_of_all_kinds_are_read_sample_by_sample(name):
     ("mask", "fault", "words"),
     [
         (png(np.zeros_like(MASK)), (422, "bad-target", ["mask"]), "is empty"),
+        (png(LEFT), (422, "bad-target", ["mask"]), "sees nothing of the mask"),
         (png(MASK[:100]), (422, "bad-target", ["mask"]), "451x100 pixels, but the upright picture has 451x300"),
         (b"no picture", (415, "unreadable-picture", ["mask"]), "send a JPEG, PNG"),
         (b"", (415, "unreadable-picture", ["mask"]), "is empty"),
         (png(MASK)[:-40], (415, "unreadable-picture", ["mask"]), "completely"),
         (encoded(Image.fromarray(255 * MASK.astype(np.uint8)), "JPEG"), (415, "unreadable-picture", ["mask"]), "a PNG"),
+        (encoded(Image.new("1", (9000, 9000))), (413, "picture-too-large", ["mask"]), "81,000,000"),
     ],
 )
 def test_a_bad_mask_is_the_clients_mistake(mask, fault, words, ask):
@@ -237,17 +224,11 @@ def test_a_mask_is_no_text_of_a_query(client):
     assert "a file of a form, or base64 in JSON" in response.json["detail"]
 
 
-def test_a_mask_where_the_model_sees_nothing_is_refused(ask):
-    mask = np.zeros_like(MASK)
-    mask[:, :10] = True  # which the crop cuts away
-    response = ask(mask=png(mask))
-    assert refused(response) == (422, "bad-target", ["mask"])
-    assert "sees nothing of the mask" in response.json["detail"]
-
-
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
+        ({"target": "pixel:0,150"}, "target"),
+        ({"target": "dog"}, "target"),
         ({"region": "edge"}, "region"),
         ({"region": "border", "top": 2}, "top"),
         ({"mask": png(MASK), "top": 2}, "top"),
@@ -257,14 +238,9 @@ def test_a_mask_where_the_model_sees_nothing_is_refused(ask):
         ({"mask": png(MASK), "reference": png(MASK)}, "reference"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(fields, field, ask):
+def test_wrong_options_and_those_that_do_not_go_together_are_refused(fields, field, ask):
     status, _, fields_at_fault = refused(ask(**fields))
     assert (status, fields_at_fault) == (422, [field])
-
-
-def test_a_mask_has_the_limits_of_a_picture(ask):
-    response = ask(mask=encoded(Image.new("1", (9000, 9000))))
-    assert refused(response) == (413, "picture-too-large", ["mask"])
 
 
 def test_classifiers_have_no_regions(ask):

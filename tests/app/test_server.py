@@ -22,7 +22,6 @@ from seewhy.app.server.start import _check_port
 from seewhy.app.settings import Settings
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import free_port, rests, underway
-from tests.grids import few
 from tests.waiting import GUARD, until
 
 
@@ -54,16 +53,10 @@ def test_requests_at_once_get_the_answers_they_would_get_alone(url):
         np.testing.assert_allclose(values["maps"] / scale, expected["maps"] / scale, atol=1e-3)
 
 
-def test_too_large_an_upload_is_answered_not_cut_off(url):
-    response = requests.post(
-        f"{url}/explain", data=b"\0" * (33 * 2**20), headers={"Content-Type": "image/png"}, timeout=60
-    )
-    assert response.status_code == 413
-
-
-def test_too_large_an_upload_of_unstated_length_is_refused(url):
-    chunks = (b"\0" * 2**20 for _ in range(40))
-    response = requests.post(f"{url}/explain", data=chunks, headers={"Content-Type": "image/png"}, timeout=60)
+@pytest.mark.parametrize("chunks", [1, 40], ids=["of stated length", "of unstated length"])
+def test_too_large_an_upload_is_answered_not_cut_off(url, chunks):
+    body = b"\0" * (33 * 2**20) if chunks == 1 else (b"\0" * 2**20 for _ in range(chunks))
+    response = requests.post(f"{url}/explain", data=body, headers={"Content-Type": "image/png"}, timeout=60)
     assert response.status_code == 413
 
 
@@ -115,10 +108,7 @@ def test_headers_of_nobody_trusted_move_no_path(url):
     assert requests.get(f"{url}/inner/healthz", headers={"SCRIPT_NAME": "/inner"}, timeout=60).status_code == 404
 
 
-@pytest.mark.fault(
-    "a client that disconnects",
-    "its work ends before the next pass",
-)
+@pytest.mark.fault("a client that disconnects", "its work ends before the next pass")
 def test_a_client_that_leaves_costs_no_more_passes(url):
     host, port = url.removeprefix("http://").split(":")
     picture = (EXAMPLES / "cat.png").read_bytes()
@@ -140,12 +130,8 @@ def test_a_client_that_leaves_costs_no_more_passes(url):
 def test_a_mistake_in_the_models_file_is_told_before_anything_is_served(tmp_path):
     file = tmp_path / "models.toml"
     file.write_text("[models.mine]\narchitecture = 'resnet18'\n")
-    command = [sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(free_port()), "--workers", "2"]
-    environment = {**os.environ, "SEEWHY_MODELS": str(file)}
-    process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    assert process.returncode != 0
-    assert "Error: models.toml, [models.mine], weights: Field required." in process.stderr
-    assert "Traceback" not in process.stderr
+    error = refused(free_port(), SEEWHY_MODELS=str(file), SEEWHY_WORKERS="2")
+    assert "Error: models.toml, [models.mine], weights: Field required." in error
 
 
 @pytest.mark.slow
@@ -172,27 +158,35 @@ sys.exit("torch" in sys.modules)
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_a_port_that_is_taken_is_told_at_once():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        command = [sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(port)]
-        process = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert process.returncode != 0
-    assert f"Port {port} is in use; choose another" in process.stderr
-    assert "Traceback" not in process.stderr
-
-
-def refused(**variables) -> str:
+def refused(port, **variables) -> str:
     """What the service says that does not start."""
-    command = [sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(free_port())]
+    command = [sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(port)]
     process = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **variables})
     assert process.returncode != 0
     assert "Traceback" not in process.stderr
     return process.stderr
 
 
-def test_an_address_of_another_machine_is_told_by_its_setting():
-    assert "Error: SEEWHY_HOST or --host: this machine cannot listen on '192.0.2.1'" in refused(SEEWHY_HOST="192.0.2.1")
+def test_a_port_that_is_taken_is_told_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert f"Port {port} is in use; choose another" in refused(port)
+
+
+LONG = "SEEWHY_DEADLINE or --deadline: the deadline can be at most 86,400 seconds"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("HOST", "192.0.2.1", "SEEWHY_HOST or --host: this machine cannot listen on '192.0.2.1'"),
+        ("DEADLINE", "86401", LONG),
+        pytest.param("DEADLINE", "inf", LONG, marks=pytest.mark.slow),
+        pytest.param("METHODS", "nope", "SEEWHY_METHODS: The module 'nope' cannot be imported", marks=pytest.mark.slow),
+    ],
+)
+def test_what_cannot_be_served_is_told_by_its_setting(name, value, message):
+    assert f"Error: {message}" in refused(free_port(), **{f"SEEWHY_{name}": value})
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
@@ -205,17 +199,6 @@ def test_an_address_of_ipv6_may_stand_in_brackets(host):
             pytest.skip("this machine has no IPv6")
         port = probe.getsockname()[1]
     _check_port(host, port)
-
-
-@pytest.mark.slow
-def test_a_module_of_methods_that_is_not_there_is_told_by_its_setting():
-    assert "Error: SEEWHY_METHODS: The module 'nope' cannot be imported" in refused(SEEWHY_METHODS="nope")
-
-
-@pytest.mark.parametrize("seconds", few(["inf", "86401"], short=["86401"]))
-def test_a_deadline_that_never_comes_is_told(seconds):
-    message = "Error: SEEWHY_DEADLINE or --deadline: the deadline can be at most 86,400 seconds"
-    assert message in refused(SEEWHY_DEADLINE=seconds)
 
 
 @pytest.fixture

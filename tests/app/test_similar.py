@@ -10,14 +10,13 @@ import torch
 from PIL import Image
 from torch import nn
 
-from seewhy.app import create_app
 from seewhy.app.answers import schemas
 from seewhy.app.pipeline.options import MEDIA_TYPES
-from seewhy.app.settings import Settings
 from seewhy.explainers import similar
 from tests import nets
 from tests.app.conftest import EXAMPLES, encoded
 from tests.app.serving import declare
+from tests.app.test_errors import refused
 
 CAT, COFFEE = EXAMPLES / "cat.png", EXAMPLES / "coffee.png"
 
@@ -47,14 +46,6 @@ def expected(lite0, cat, coffee):
 def answered(response):
     assert response.status_code == 200, response.get_data(as_text=True)
     return response
-
-
-def refused(response):
-    """Return status, code and the fields at fault."""
-    document = response.get_json()
-    assert response.mimetype == "application/problem+json"
-    code = document["type"].removeprefix("urn:seewhy:problem:")
-    return response.status_code, code, [error["field"] for error in document.get("errors", [])]
 
 
 def test_the_document_is_what_python_finds(ask, expected):
@@ -167,15 +158,13 @@ def test_what_is_wrong_is_named(ask, fields, expected):
 
 
 def test_pictures_over_the_limits_are_refused_by_name(app_of, cat, coffee):
-    client = app_of(max_pixels=100_000).test_client()
-    data = {"image": (io.BytesIO(coffee), "coffee"), "reference": (io.BytesIO(cat), "cat")}
-    answer = client.post("/similar", data=data, content_type="multipart/form-data")
-    assert refused(answer) == (413, "picture-too-large", ["reference"])
-    for settings, form in (({"max_values": 1000}, "npz"), ({"max_json_values": 90}, "json")):
-        client = app_of(**settings).test_client()
-        data = {"image": (io.BytesIO(coffee), "coffee"), "reference": (io.BytesIO(coffee), "coffee"), "format": form}
-        answer = client.post("/similar", data=data, content_type="multipart/form-data")
-        assert refused(answer)[:2] == (413, "answer-too-large")
+    for settings, reference, form, fault in (
+        ({"max_pixels": 100_000}, cat, "png", (413, "picture-too-large", ["reference"])),
+        ({"max_values": 1000}, coffee, "npz", (413, "answer-too-large", [])),
+        ({"max_json_values": 90}, coffee, "json", (413, "answer-too-large", [])),
+    ):
+        data = {"image": (io.BytesIO(coffee), "x"), "reference": (io.BytesIO(reference), "x"), "format": form}
+        assert refused(app_of(**settings).test_client().post("/similar", data=data)) == fault
 
 
 class Flat(nn.Sequential):
@@ -193,14 +182,11 @@ class Headless(nn.Sequential):
 
 
 @pytest.mark.parametrize("kind", [Flat, Headless])
-def test_networks_without_cells_are_refused_and_those_without_a_head_compared(kind, tmp_path, cat, coffee):
+def test_networks_without_cells_are_refused_and_those_without_a_head_compared(kind, app_of, tmp_path, cat, coffee):
     torch.save(nets.seeded(kind).state_dict(), tmp_path / "w.pth")
-    app = create_app(
-        Settings(models=declare(tmp_path, f"tests.app.test_similar:{kind.__name__}"), default_model="mine")
-    )
+    app = app_of(models=declare(tmp_path, f"{__name__}:{kind.__name__}"), default_model="mine")
     data = {"image": (io.BytesIO(cat), "cat"), "reference": (io.BytesIO(coffee), "coffee"), "format": "json"}
-    response = app.test_client().post("/similar", data=data, content_type="multipart/form-data")
-    app.extensions["seewhy"].models.stop()
+    response = app.test_client().post("/similar", data=data)
     if kind is Flat:
         assert refused(response) == (422, "bad-layer", ["model"])
         assert "No layer has cells of the picture" in response.get_json()["detail"]

@@ -2,14 +2,12 @@
 
 import base64
 import io
-import threading
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.grids import few
-from tests.waiting import GUARD
 
 MODEL = "efficientnet_lite0"
 
@@ -21,22 +19,6 @@ def refused(response, status, kind):
     assert set(body) == {"code", "type", "message"}
     assert (body["code"], body["type"]) == (status, kind)
     return body["message"]
-
-
-def test_ping(client, post, cat):
-    post(cat, "/predict")
-    assert client.get("/ping").get_json() == {"status": "Healthy"}
-
-
-def test_ping_before_the_model_is_loaded(app_of, monkeypatch):
-    app, may_load = app_of(), threading.Event()
-    service = app.extensions["seewhy"]
-    load = service.models.registry.load
-    monkeypatch.setattr(service.models.registry, "load", lambda *a, **k: may_load.wait(GUARD) and load(*a, **k))
-    response = app.test_client().get("/ping")
-    assert (response.status_code, response.get_json()) == (503, {"status": "Unhealthy"})
-    may_load.set()
-    service.models.model(None, service.deadline())  # by now it loads, in its own thread
 
 
 CALLS = [(method, version) for method in ("post", "put") for version in ("", "/1.0", "/1")]

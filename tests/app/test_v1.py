@@ -31,13 +31,10 @@ def refused(response, status=400):
     return body["error"]
 
 
-def test_models_at_hand(client):
+def test_models_at_hand_are_ready_and_those_without_weights_are_not(client):
     assert MODEL in client.get("/v1/models").get_json()["models"]
     assert "resnet50" not in client.get("/v1/models").get_json()["models"]
     assert client.get(f"/v1/models/{MODEL}").get_json() == {"name": MODEL, "ready": True}
-
-
-def test_a_model_without_weights_is_not_ready(client):
     response = client.get("/v1/models/resnet50")
     assert "SEEWHY_WEIGHTS_DIR" in refused(response, 503)
     assert int(response.headers["Retry-After"]) > 0

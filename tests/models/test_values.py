@@ -10,9 +10,7 @@ from click.testing import CliRunner
 from torch import nn
 
 from seewhy import compare, explain, intervene, sweep_channels, wrap_model
-from seewhy.app import create_app
 from seewhy.app.cli import main
-from seewhy.app.settings import Settings
 from seewhy.explainers.errors import ModelOutputError, TargetError
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.tasks.values import Values
@@ -21,14 +19,12 @@ from seewhy.models.errors import ModelsFileError
 from seewhy.models.models_file import own_specs
 from tests import nets
 from tests.app.conftest import EXAMPLES
+from tests.app.serving import application, declare
 from tests.grids import CONVOLUTIONAL, few
 
 CAT = EXAMPLES / "cat.png"
 LABELS, UNITS = ["age", "height", "age:down"], ["years", "cm", ""]
-DECLARED = (
-    '[models.patient]\narchitecture = "tests.nets:Net"\nweights = "w.pth"\ninput_size = 32\nhead = "value"\n'
-    f"labels = {json.dumps(LABELS)}\nunits = {json.dumps(UNITS)}\n"
-)
+DECLARED = {"head": "value", "labels": LABELS, "units": UNITS}
 COMPARES_CLASSES = ("finercam", "shapleycam")
 
 SAME = [
@@ -61,15 +57,24 @@ def model(module):
 def folder(tmp_path_factory, module):
     folder = tmp_path_factory.mktemp("values")
     torch.save(module.state_dict(), folder / "w.pth")
-    (folder / "models.toml").write_text(DECLARED)
+    declare(folder, names=["patient"], **DECLARED)
     return folder
 
 
 @pytest.fixture(scope="module")
 def client(folder):
-    app = create_app(Settings(models=folder / "models.toml", default_model="patient"))
-    yield app.test_client()
-    app.extensions["seewhy"].models.stop()
+    with application(models=folder / "models.toml", default_model="patient") as app:
+        yield app.test_client()
+
+
+@pytest.fixture
+def ask(client):
+    """Post the picture, with options in the query."""
+
+    def send(path="/explain", **query):
+        return client.post(path, query_string=query, data=CAT.read_bytes(), content_type="image/png")
+
+    return send
 
 
 def test_a_value_is_what_the_network_returns(model):
@@ -176,9 +181,8 @@ def test_units_that_do_not_suit_are_refused(options, reason, module):
 
 
 def test_units_are_declared_for_each_value(folder, tmp_path):
-    (tmp_path / "models.toml").write_text(DECLARED.replace(json.dumps(UNITS), '["cm"]'))
     with pytest.raises(ModelsFileError, match="3 values but 1 units"):
-        own_specs(tmp_path / "models.toml")
+        own_specs(declare(tmp_path, **DECLARED | {"units": ["cm"]}))
 
 
 def test_edits_change_values(model):
@@ -191,12 +195,9 @@ def test_edits_change_values(model):
     assert {channel.probability for channel in effects} == {channel.probability_change for channel in effects} == {None}
 
 
-def test_answers_say_value_and_never_probability(client, model):
-    cat = CAT.read_bytes()
+def test_answers_say_value_and_never_probability(client, ask, model):
     expected = explain(model, CAT, target="height").target
-    response = client.post(
-        "/explain", query_string={"target": "output:1:down", "format": "json"}, data=cat, content_type="image/png"
-    )
+    response = ask(target="output:1:down", format="json")
     (explanation,) = response.json["explanations"]
     assert explanation["target"] == {
         "index": 1,
@@ -210,43 +211,41 @@ def test_answers_say_value_and_never_probability(client, model):
     assert "probability" not in response.text
     assert response.headers["X-SeeWhy-Target"] == "output:1:down"
     assert "X-SeeWhy-Probability" not in response.headers
-    top = client.post("/explain", query_string={"top": 2, "format": "json"}, data=cat, content_type="image/png").json
-    assert [part["target"]["label"] for part in top["explanations"]] == LABELS[:2]
-    assert client.post("/explain", data=cat, content_type="image/png").status_code == 200
+    assert [part["target"]["label"] for part in ask(top=2, format="json").json["explanations"]] == LABELS[:2]
+    assert ask().status_code == 200
     assert b"seewhy_explained_probability_count" not in client.get("/metrics").data
 
 
-@pytest.mark.parametrize(("query", "field"), [("target=output:3", "target"), ("target=1&against=1", "against")])
-def test_wrong_values_are_the_clients_mistake(query, field, client):
-    response = client.post(f"/explain?{query}", data=CAT.read_bytes(), content_type="image/png")
+@pytest.mark.parametrize(
+    ("query", "field"), [({"target": "output:3"}, "target"), ({"target": 1, "against": 1}, "against")]
+)
+def test_wrong_values_are_the_clients_mistake(query, field, ask):
+    response = ask(**query)
     assert (response.status_code, response.json["errors"][0]["field"]) == (422, field)
 
 
-@pytest.mark.parametrize("route", ["intervene", "trace", "capture"])
-def test_hooks_of_networks_of_values_are_reached_over_http(route, client):
-    options = {
-        "intervene": {"edits": '[{"op": "zero", "layer": "conv"}]'},
-        "trace": {},
-        "capture": {"layer": "conv", "kind": "grad_output"},
-    }[route]
-    response = client.post(
-        f"/hooks/{route}",
-        query_string={"target": "height", "format": "json", **options},
-        data=CAT.read_bytes(),
-        content_type="image/png",
-    )
+@pytest.mark.parametrize(
+    ("route", "options"),
+    [
+        ("intervene", {"edits": '[{"op": "zero", "layer": "conv"}]'}),
+        ("trace", {}),
+        ("capture", {"layer": "conv", "kind": "grad_output"}),
+    ],
+)
+def test_hooks_of_networks_of_values_are_reached_over_http(route, options, ask):
+    response = ask(f"/hooks/{route}", target="height", format="json", **options)
     assert response.json["target"]["unit"] == "cm"
     if route == "intervene":
         assert response.json["difference"]["probability"] is None
         assert response.json["after"]["target"]["value"] != response.json["before"]["target"]["value"]
 
 
-def test_compatible_servers_give_values(client):
+def test_compatible_servers_give_values(client, ask):
     image = base64.b64encode(CAT.read_bytes()).decode()
     v1 = {"instances": [image], "parameters": {"output": "values"}}
     (values,) = client.post("/v1/models/patient:predict", json=v1).json["predictions"]
     assert len(values) == 3
-    predictions = client.post("/predict", data=CAT.read_bytes(), content_type="image/png").json["predictions"]
+    predictions = ask("/predict").json["predictions"]
     labelled = client.post("/v1/models/patient:predict", json={"instances": [image]})
     assert (labelled.status_code, labelled.json) == (200, {"predictions": [predictions]})
     for output in ("probabilities", "logits"):
@@ -259,7 +258,7 @@ def test_compatible_servers_give_values(client):
     assert client.get("/v2/models/patient").json["outputs"][0]["name"] == "values"
     explained = client.post("/v2/models/patient/explain", json={"inputs": [tensor]}).json
     assert {output["name"] for output in explained["outputs"]} >= {"values", "heatmaps", "targets"}
-    torchserve = client.post("/predictions/patient", data=CAT.read_bytes(), content_type="image/png").json
+    torchserve = ask("/predictions/patient").json
     assert torchserve == {label: pytest.approx(value, rel=1e-4) for label, value in zip(LABELS, values, strict=True)}
 
 
