@@ -1,6 +1,7 @@
 """Small nets, each with one peculiarity that hooks or explainers must survive."""
 
 import re
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -157,6 +158,61 @@ class Transformer(nn.Module):
         return self.head(self.norm(self.blocks(tokens))[:, 0])
 
 
+class Wired(nn.Module):
+    """Parts by their names, and the function of the module and its input that runs them."""
+
+    def __init__(self, run: Callable[..., Any], **parts: Any) -> None:
+        super().__init__()
+        self.run = run
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, images: Tensor) -> Any:
+        return self.run(self, images)
+
+
+class Middle(Net):
+    """Does with its feature maps what a function of the net and the features says, which may use further parts."""
+
+    def __init__(self, function: Callable[..., Tensor], **parts: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def middle(self, features: Tensor) -> Tensor:
+        return self.function(self, features)
+
+
+def linear(rows: Any, bias: Any = None) -> nn.Linear:
+    """Make a linear layer of the given weights."""
+    weight = torch.as_tensor(rows)
+    layer = nn.Linear(*reversed(weight.shape), bias=bias is not None)
+    layer.weight.data = weight
+    if bias is not None:
+        layer.bias.data = torch.as_tensor(bias)
+    return layer
+
+
+def pointwise(rows: Any, bias: Any = None) -> nn.Conv2d:
+    """Make a 1x1 convolution of the given weights."""
+    dense = linear(rows, bias)
+    layer = nn.Conv2d(dense.in_features, dense.out_features, 1, bias=bias is not None)
+    layer.weight.data, layer.bias = dense.weight.data[:, :, None, None], dense.bias
+    return layer
+
+
+class Pooled(nn.Module):
+    """Its layer hands on the picture, or what it makes of it; a head, if there is one, reads the means."""
+
+    def __init__(self, head: nn.Module | None = None, layer: nn.Module | None = None) -> None:
+        super().__init__()
+        self.layer, self.head = layer or nn.Identity(), head or nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.layer(images).mean(dim=(2, 3)))
+
+
 class Wrapped(nn.Module):
     """Returns its logits inside something else."""
 
@@ -174,9 +230,7 @@ class Weighted(nn.Module):
 
     def __init__(self, *rows: tuple[float, ...]) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(len(rows[0]), len(rows), 1, bias=False)
-        with torch.no_grad():
-            self.conv.weight.copy_(torch.tensor(rows)[:, :, None, None])
+        self.conv = pointwise(rows)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.conv(images).sum(dim=(2, 3))
