@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from copy import deepcopy
+from threading import Lock
 from typing import Any
 
 import torch
@@ -68,13 +69,18 @@ class Twice(Net):
         return self.again(self.again(features).relu())
 
 
-class PreActivation(Net):
+class Branched(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch = nn.Conv2d(5, 5, 3, padding=1)
+
+
+class PreActivation(Branched):
     """The in-place ReLU's input is used again afterwards, so what it does to that input counts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.relu = nn.ReLU(inplace=True)
-        self.branch = nn.Conv2d(5, 5, 3, padding=1)
 
     def middle(self, features: Tensor) -> Tensor:
         return self.branch(self.relu(features)) + features
@@ -184,13 +190,18 @@ class Middle(Net):
         return self.function(self, features)
 
 
+def out_of_sight() -> nn.Module:
+    """Make a module that leaves PyTorch for a moment."""
+    return Wired(lambda _, images: torch.from_numpy(images.detach().tanh().numpy()))
+
+
 def linear(rows: Any, bias: Any = None) -> nn.Linear:
     """Make a linear layer of the given weights."""
-    weight = torch.as_tensor(rows)
+    weight = torch.as_tensor(rows).float().clone()
     layer = nn.Linear(*reversed(weight.shape), bias=bias is not None)
     layer.weight.data = weight
     if bias is not None:
-        layer.bias.data = torch.as_tensor(bias)
+        layer.bias.data = torch.as_tensor(bias).float().clone()
     return layer
 
 
@@ -236,6 +247,13 @@ class Weighted(nn.Module):
         return self.conv(images).sum(dim=(2, 3))
 
 
+class Averaged(Weighted):
+    """Logits are the means of what the 1x1 convolution returns."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.conv(images).mean(dim=(2, 3))
+
+
 class Colours(nn.Module):
     """A segmenter of pictures in [0, 1]: the class of a position is its strongest colour."""
 
@@ -261,17 +279,60 @@ class Skip(Net):
         return functional.relu(self.branch(features) + features, inplace=True)
 
 
-class InPlaceLater(Net):
+class InPlaceLater(Branched):
     """Modifies in place what a module had returned before another one ran."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.branch = nn.Conv2d(5, 5, 3, padding=1)
 
     def middle(self, features: Tensor) -> Tensor:
         branch = self.branch(features.tanh())
         features += branch
         return features.relu_()
+
+
+class MasksLater(Branched):
+    """Writes by a mask, which PyTorch lets it do to memory that rows share."""
+
+    def middle(self, features: Tensor) -> Tensor:
+        features[self.branch(features.tanh()) > 0] = 0
+        return features.tanh()
+
+
+class ReturnsItsInput(Branched):
+    """An identity hands on the very tensor, which is then overwritten for both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.same = nn.Identity()
+
+    def middle(self, features: Tensor) -> Tensor:
+        same = self.same(features)
+        branch = self.branch(features.tanh())
+        same += 1
+        return features * branch
+
+
+class ViewsLater(Net):
+    def middle(self, features: Tensor) -> Tensor:
+        features[:, 0] *= 2
+        features.view(len(features), -1)[:, -1].add_(1)
+        return features.relu_()
+
+
+class Remembers(Net):
+    """Keeps a tensor of the graph and a lock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = Lock()
+
+    def middle(self, features: Tensor) -> Tensor:
+        with self.lock:
+            self.last = features.relu()
+        return self.last
+
+
+class Smooth(Net):
+    def middle(self, features: Tensor) -> Tensor:
+        return functional.softplus(features)
 
 
 class Block(nn.Module):

@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -533,15 +532,19 @@ def test_what_does_not_fit_is_named(edit, place, message, picture, untouched):
     assert message in str(fault)
 
 
-def detaching(net: nn.Module, features: Tensor) -> Tensor:
-    """Run a convolution beside the way of the gradient."""
-    net.side(features)
-    return features.relu() + net.side(features.detach()).detach()
+class Beside(nets.Branched):
+    """A convolution lies beside the way of the gradient."""
+
+    def middle(self, features: Tensor) -> Tensor:
+        self.branch(features)
+        return features.relu() + self.branch(features.detach()).detach()
 
 
-BESIDE = partial(nets.Middle, detaching, side=nn.Conv2d(5, 5, 1))
-BEFORE = partial(nets.Middle, lambda net, features: net.side(features.detach()).relu(), side=nn.Conv2d(5, 5, 3))
-"""There is no gradient of what comes before its last layer."""
+class Before(nets.Branched):
+    """The gradient ends at the last convolution."""
+
+    def middle(self, features: Tensor) -> Tensor:
+        return self.branch(features.detach()).relu()
 
 
 @pytest.mark.parametrize("trainable", [False, True])
@@ -549,8 +552,8 @@ BEFORE = partial(nets.Middle, lambda net, features: net.side(features.detach()).
     ("kind", "edit", "place", "message"),
     [
         *((nets.TupleInside, {"layer": "pair", "at": at}, "layer", "2 tensors") for at in TENSORS),
-        *((BEFORE, {"layer": "conv", "at": at}, "layer", "No gradient") for at in GRADIENTS),
-        *((BESIDE, {"layer": "side", "at": at}, "layer", "No gradient") for at in GRADIENTS),
+        *((Before, {"layer": "conv", "at": at}, "layer", "No gradient") for at in GRADIENTS),
+        *((Beside, {"layer": "branch", "at": at}, "layer", "No gradient") for at in GRADIENTS),
         (nets.Twice, {"layer": "again", "calls": [0, 2]}, "calls", "runs 2 times"),
         (
             nets.Twice,
@@ -565,7 +568,7 @@ BEFORE = partial(nets.Middle, lambda net, features: net.side(features.detach()).
 )
 def test_what_does_not_fit_a_peculiar_net_is_named(kind, edit, place, message, trainable, picture, images):
     net = nets.seeded(kind).requires_grad_(trainable)
-    explainer = GradCAM(layers=("side",)) if kind is BEFORE else SALIENCY
+    explainer = GradCAM(layers=("branch",)) if kind is Before else SALIENCY
     fault = refused(net, picture, {"op": "zero", **edit}, explainer=explainer, partner=images[:1])
     assert fault.field == f"edits[0].{place}"
     assert message in str(fault)

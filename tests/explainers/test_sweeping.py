@@ -326,55 +326,27 @@ def test_other_precisions(dtype, generator):
 # Nets that do more than their modules' outputs tell
 
 
-def remembers(net: nn.Module, features: Tensor) -> Tensor:
-    """Keep a tensor of the graph, under a lock."""
-    with net.lock:
-        net.last = features.relu()
-    return net.last
-
-
 def test_a_net_that_cannot_be_copied(pictures, untouched):
-    net = untouched(nets.seeded(lambda: nets.Middle(remembers, lock=threading.Lock())))
+    net = untouched(nets.seeded(nets.Remembers))
     net(pictures[0])
     assert net.last.requires_grad
     for layer in ("stem", "conv", "head"):
         check(net, pictures[0], {"layer": layer, **OPS[1]})
 
 
-def masks_later(net: nn.Module, features: Tensor) -> Tensor:
-    """Write by a mask, which PyTorch lets it do to memory that rows share."""
-    features[net.branch(features.tanh()) > 0] = 0
-    return features.tanh()
-
-
 @pytest.mark.parametrize(
     "op", [{"op": "set", "value": -50}, {"op": "set", "value": 50}, {"op": "negate"}], ids=nets.label
 )
 def test_writing_by_a_mask_into_what_rows_share(op, pictures):
-    net = nets.seeded(lambda: nets.Middle(masks_later, branch=nn.Conv2d(5, 5, 3, padding=1)))
-    check(net, pictures[0], {"layer": "branch", **op})
+    check(nets.seeded(nets.MasksLater), pictures[0], {"layer": "branch", **op})
 
 
-def views_later(net: nn.Module, features: Tensor) -> Tensor:
-    features[:, 0] *= 2
-    features.view(len(features), -1)[:, -1].add_(1)
-    return features.relu_()
-
-
-def returns_its_input(net: nn.Module, features: Tensor) -> Tensor:
-    """An identity hands on the very tensor, which is then overwritten for both."""
-    same = net.same(features)
-    branch = net.branch(features.tanh())
-    same += 1
-    return features * branch
-
-
-@pytest.mark.parametrize("middle", [views_later, returns_its_input])
-def test_views_and_aliases(middle, pictures):
-    net = nets.seeded(lambda: nets.Middle(middle, same=nn.Identity(), branch=nn.Conv2d(5, 5, 1)))
-    layers = ("stem", "conv", "branch")[: 2 if middle is views_later else 3]
+@pytest.mark.parametrize(
+    ("kind", "layers"), [(nets.ViewsLater, ("stem", "conv")), (nets.ReturnsItsInput, ("stem", "conv", "branch"))]
+)
+def test_views_and_aliases(kind, layers, pictures):
     for layer, at in itertools.product(layers, ("input", "output")):
-        check(net, pictures[0], {"layer": layer, "at": at, **OPS[1]})
+        check(nets.seeded(kind), pictures[0], {"layer": layer, "at": at, **OPS[1]})
 
 
 def test_a_net_that_takes_no_batch_says_so(pictures, untouched):
