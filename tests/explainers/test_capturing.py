@@ -28,11 +28,6 @@ ROWS = ((1.0, 2.0, 3.0), (4.0, 5.0, -6.0))
 ONES = torch.ones(1, 3, 4, 4)
 
 
-@pytest.fixture
-def picture(images: Tensor) -> Tensor:
-    return images[:1, :, :16, :16]
-
-
 def bytes_of(captured: Capture) -> int:
     return sum(tensor.nbytes for tensor in captured.arrays.values())
 

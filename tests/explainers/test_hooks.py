@@ -240,7 +240,7 @@ def test_an_unknown_kind_is_refused():
         hooks.record("conv", kinds=["weights"])
 
 
-def test_globs_match_in_module_order(resnet18):
+def test_globs_match_in_module_order_and_an_unknown_layer_lists_near_matches(resnet18):
     with HookSession(resnet18) as hooks:
         assert hooks.record("layer[42]", "conv1", kinds=["output"]) == ("conv1", "layer2", "layer4")
         paths = hooks.record("layer1.?.conv*", kinds=["output"])

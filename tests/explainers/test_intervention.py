@@ -66,11 +66,6 @@ def weighted(untouched) -> nn.Module:
     return untouched(nets.Weighted(*ROWS))
 
 
-@pytest.fixture
-def picture(images: Tensor) -> Tensor:
-    return images[:1, :, :16, :16]
-
-
 ONES = torch.ones(1, 3, 4, 4)
 ZERO = {"op": "zero", "layer": "bn2"}
 TENSORS = ("input", "output", "grad_input", "grad_output")
@@ -559,7 +554,7 @@ class Before(nets.Branched):
             nets.Twice,
             {"layer": "stem", "calls": [1]},
             "calls",
-            ": 'stem' runs once for this picture: its only call is 0.",
+            "'stem' runs once for this picture: its only call is 0.",
         ),
         (nets.Net, {"layer": "conv", "op": "swap"}, "op", "shape"),
         (nets.Net, {"layer": "unused", "op": "swap"}, "layer", "never runs"),

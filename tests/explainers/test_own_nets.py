@@ -192,7 +192,8 @@ def test_attention_is_no_feature_map_even_where_it_has_the_pictures_proportions(
     assert rows["attention"].output_shape == (1, 2, 64, 64)
     assert not rows[path].cam
     assert rows["embedding"].cam
-    with pytest.raises(LayerError, match=f"{path!r} is not a layer with a grid over the picture: it returns a tensor"):
+    message = f"{path!r} is not a layer with a grid over the picture: it returns a tensor of"
+    with pytest.raises(LayerError, match=message):
         survey(net, (3, 32, 32), (path,))
 
 

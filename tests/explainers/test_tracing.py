@@ -26,11 +26,6 @@ ONES = torch.ones(1, 3, 4, 4)
 NOTHING = Summary((), (), (), (), (), ())
 
 
-@pytest.fixture
-def picture(images: Tensor) -> Tensor:
-    return images[:1, :, :16, :16]
-
-
 def chain(scale: float = 1.0) -> nn.Sequential:
     """Return two convolutions and a head whose weights are scaled; a gradient passes all of them."""
     net = nets.seeded(nn.Sequential, nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.Flatten())
