@@ -1,7 +1,9 @@
 """Small nets, each with one peculiarity that hooks or explainers must survive."""
 
 import re
+from collections.abc import Callable
 from copy import deepcopy
+from threading import Lock
 from typing import Any
 
 import torch
@@ -67,13 +69,18 @@ class Twice(Net):
         return self.again(self.again(features).relu())
 
 
-class PreActivation(Net):
+class Branched(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch = nn.Conv2d(5, 5, 3, padding=1)
+
+
+class PreActivation(Branched):
     """The in-place ReLU's input is used again afterwards, so what it does to that input counts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.relu = nn.ReLU(inplace=True)
-        self.branch = nn.Conv2d(5, 5, 3, padding=1)
 
     def middle(self, features: Tensor) -> Tensor:
         return self.branch(self.relu(features)) + features
@@ -157,6 +164,66 @@ class Transformer(nn.Module):
         return self.head(self.norm(self.blocks(tokens))[:, 0])
 
 
+class Wired(nn.Module):
+    """Parts by their names, and the function of the module and its input that runs them."""
+
+    def __init__(self, run: Callable[..., Any], **parts: Any) -> None:
+        super().__init__()
+        self.run = run
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, images: Tensor) -> Any:
+        return self.run(self, images)
+
+
+class Middle(Net):
+    """Does with its feature maps what a function of the net and the features says, which may use further parts."""
+
+    def __init__(self, function: Callable[..., Tensor], **parts: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def middle(self, features: Tensor) -> Tensor:
+        return self.function(self, features)
+
+
+def out_of_sight() -> nn.Module:
+    """Make a module that leaves PyTorch for a moment."""
+    return Wired(lambda _, images: torch.from_numpy(images.detach().tanh().numpy()))
+
+
+def linear(rows: Any, bias: Any = None) -> nn.Linear:
+    """Make a linear layer of the given weights."""
+    weight = torch.as_tensor(rows).float().clone()
+    layer = nn.Linear(*reversed(weight.shape), bias=bias is not None)
+    layer.weight.data = weight
+    if bias is not None:
+        layer.bias.data = torch.as_tensor(bias).float().clone()
+    return layer
+
+
+def pointwise(rows: Any, bias: Any = None) -> nn.Conv2d:
+    """Make a 1x1 convolution of the given weights."""
+    dense = linear(rows, bias)
+    layer = nn.Conv2d(dense.in_features, dense.out_features, 1, bias=bias is not None)
+    layer.weight.data, layer.bias = dense.weight.data[:, :, None, None], dense.bias
+    return layer
+
+
+class Pooled(nn.Module):
+    """Its layer hands on the picture, or what it makes of it; a head, if there is one, reads the means."""
+
+    def __init__(self, head: nn.Module | None = None, layer: nn.Module | None = None) -> None:
+        super().__init__()
+        self.layer, self.head = layer or nn.Identity(), head or nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.layer(images).mean(dim=(2, 3)))
+
+
 class Wrapped(nn.Module):
     """Returns its logits inside something else."""
 
@@ -174,12 +241,17 @@ class Weighted(nn.Module):
 
     def __init__(self, *rows: tuple[float, ...]) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(len(rows[0]), len(rows), 1, bias=False)
-        with torch.no_grad():
-            self.conv.weight.copy_(torch.tensor(rows)[:, :, None, None])
+        self.conv = pointwise(rows)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.conv(images).sum(dim=(2, 3))
+
+
+class Averaged(Weighted):
+    """Logits are the means of what the 1x1 convolution returns."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.conv(images).mean(dim=(2, 3))
 
 
 class Colours(nn.Module):
@@ -207,17 +279,60 @@ class Skip(Net):
         return functional.relu(self.branch(features) + features, inplace=True)
 
 
-class InPlaceLater(Net):
+class InPlaceLater(Branched):
     """Modifies in place what a module had returned before another one ran."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.branch = nn.Conv2d(5, 5, 3, padding=1)
 
     def middle(self, features: Tensor) -> Tensor:
         branch = self.branch(features.tanh())
         features += branch
         return features.relu_()
+
+
+class MasksLater(Branched):
+    """Writes by a mask, which PyTorch lets it do to memory that rows share."""
+
+    def middle(self, features: Tensor) -> Tensor:
+        features[self.branch(features.tanh()) > 0] = 0
+        return features.tanh()
+
+
+class ReturnsItsInput(Branched):
+    """An identity hands on the very tensor, which is then overwritten for both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.same = nn.Identity()
+
+    def middle(self, features: Tensor) -> Tensor:
+        same = self.same(features)
+        branch = self.branch(features.tanh())
+        same += 1
+        return features * branch
+
+
+class ViewsLater(Net):
+    def middle(self, features: Tensor) -> Tensor:
+        features[:, 0] *= 2
+        features.view(len(features), -1)[:, -1].add_(1)
+        return features.relu_()
+
+
+class Remembers(Net):
+    """Keeps a tensor of the graph and a lock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = Lock()
+
+    def middle(self, features: Tensor) -> Tensor:
+        with self.lock:
+            self.last = features.relu()
+        return self.last
+
+
+class Smooth(Net):
+    def middle(self, features: Tensor) -> Tensor:
+        return functional.softplus(features)
 
 
 class Block(nn.Module):

@@ -11,7 +11,7 @@ from seewhy import wrap_model
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.methods.cam.scorecam import SSCAM
 from seewhy.explainers.methods.catalogue import METHODS
-from tests.explainers.test_evaluate import LABELS, Brightness
+from tests.explainers.test_evaluate import LABELS, brightness
 from tools.trust import table
 
 
@@ -76,7 +76,7 @@ def test_methods_in_no_table_are_named():
 @pytest.fixture(scope="module")
 def colours():
     """A model of four colours, and a picture of each."""
-    model = wrap_model(Brightness().eval(), LABELS, 16, mean=(0, 0, 0), std=(1, 1, 1), name="colours")
+    model = wrap_model(brightness(), LABELS, 16, mean=(0, 0, 0), std=(1, 1, 1), name="colours")
     return model, [Image.new("RGB", (16, 16), colour) for colour in ("red", "lime", "blue", "grey")]
 
 

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from torch import Tensor
 
 from seewhy.explainers.execution import chunks
 
@@ -12,6 +13,12 @@ from seewhy.explainers.execution import chunks
 def large_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of small pictures share a pass of a small net, which takes less time than hundreds of passes."""
     monkeypatch.setattr(chunks, "MOST", 4096)
+
+
+@pytest.fixture
+def picture(images: Tensor) -> Tensor:
+    """A random picture of 16 by 16, as a batch."""
+    return images[:1, :, :16, :16]
 
 
 @pytest.fixture

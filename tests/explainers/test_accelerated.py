@@ -2,7 +2,6 @@
 
 import gc
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +29,7 @@ from seewhy.explainers.tasks.pose import predict
 from seewhy.models import LoadedModel, load_model
 from tests import nets
 from tests.explainers.test_attention import build, pictures
+from tests.explainers.test_process_wide import while_traced
 from tests.grids import UNLIKE, few
 
 SIZE = (3, 64, 64)
@@ -58,22 +58,20 @@ class Carried(LoadedModel):
     survey = Survey((), (), None)
 
 
-class Normed(nn.Module):
+def normed() -> nn.Module:
     """A convolution, batch norm, ReLU and a layer: what comes before a layer can be fused."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 6, 3, stride=4), nn.BatchNorm2d(6), nn.ReLU(inplace=True))
-        self.layer = nn.Sequential(nn.Conv2d(6, 5, 3), nn.ReLU())
-        self.head = nn.Linear(5, 7)
+    def run(net: nn.Module, images: Tensor) -> Tensor:
+        return net.head(net.layer(net.stem(images)).mean((2, 3)))
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.layer(self.stem(images)).mean((2, 3)))
+    stem = nn.Sequential(nn.Conv2d(3, 6, 3, stride=4), nn.BatchNorm2d(6), nn.ReLU(inplace=True))
+    layer, head = nn.Sequential(nn.Conv2d(6, 5, 3), nn.ReLU()), nn.Linear(5, 7)
+    return nets.Wired(run, stem=stem, layer=layer, head=head)
 
 
 @pytest.fixture
 def warm() -> Carried:
-    return Carried(nets.seeded(Normed).requires_grad_(False), ("layer",), "openvino")
+    return Carried(nets.seeded(normed).requires_grad_(False), ("layer",), "openvino")
 
 
 def steady(explainer: Explainer, module: nn.Module, images: Tensor) -> Tensor:
@@ -116,7 +114,7 @@ METHODS = {
 @pytest.mark.parametrize("name", QUICK)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_kind_of_method_takes_the_parts(method, name, images):
-    module = nets.seeded(Normed).requires_grad_(False)
+    module = nets.seeded(normed).requires_grad_(False)
     explainer = get_method(method).build({"layers": ("layer",), **METHODS[method]})
     check(explainer, Carried(module, ("layer",), name), steady(explainer, module, images))
 
@@ -157,47 +155,34 @@ def test_cuts_at_several_layers_and_inside_blocks(layers, images):
         check(explainer, Carried(module, layers, "openvino"), steady(explainer, module, images))
 
 
-class Branches(nets.Net):
-    """Its control flow depends on a number in the picture, which no tracing can follow."""
-
-    def middle(self, features: Tensor) -> Tensor:
-        return features.relu() if float(features.detach().sum()) > 0 else features.tanh()
-
-
-class Sizes(nn.Module):
+def sizes() -> nn.Module:
     """Hands a size, a tuple and the picture itself over the cut."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.conv, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(4, 4, 3), nn.Linear(7, 5)
-
-    def forward(self, images: Tensor) -> Tensor:
-        first, second = self.stem(images).chunk(2, dim=1)
+    def run(net: nn.Module, images: Tensor) -> Tensor:
+        first, second = net.stem(images).chunk(2, dim=1)
         count = images.shape[0]
-        features = self.conv(first)
+        features = net.conv(first)
         pooled = functional.adaptive_avg_pool2d(features, 1) + second.mean((2, 3), keepdim=True)
-        return self.head(torch.cat((pooled.reshape(count, -1), images.mean((2, 3))), dim=1))
+        return net.head(torch.cat((pooled.reshape(count, -1), images.mean((2, 3))), dim=1))
+
+    return nets.Wired(run, stem=nn.Conv2d(3, 8, 3, padding=1), conv=nn.Conv2d(4, 4, 3), head=nn.Linear(7, 5))
 
 
-class Opaque(nn.Module):
+def untraceable() -> nn.Module:
+    """Its path depends on a size."""
+    return nets.Wired(lambda _, images: images * 2 if images.shape[2] > 7 else images)
+
+
+def opaque() -> nn.Module:
     """Holds a module that cannot be traced, but runs as a whole before the cut."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def run(net: nn.Module, images: Tensor) -> Tensor:
+        return net.head(net.conv(net.part(images)).relu().mean((2, 3)))
 
-        class Picky(nn.Module):
-            def forward(self, images: Tensor) -> Tensor:
-                if images.shape[2] > 7:
-                    images = images * 2
-                return images
-
-        self.picky, self.conv, self.head = Picky(), nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.conv(self.picky(images)).relu().mean((2, 3)))
+    return nets.Wired(run, part=untraceable(), conv=nn.Conv2d(3, 4, 3), head=nn.Linear(4, 5))
 
 
-@pytest.mark.parametrize("kind", [Sizes, Opaque])
+@pytest.mark.parametrize("kind", [sizes, opaque])
 def test_what_is_no_tensor_is_computed_again_and_untraceable_modules_stay_whole(kind, images):
     module = nets.seeded(kind).requires_grad_(False)
     expected = GradCAM(layers=("conv",)).explain(module, images)
@@ -207,7 +192,12 @@ def test_what_is_no_tensor_is_computed_again_and_untraceable_modules_stay_whole(
 
 
 def test_what_cannot_be_cut_runs_whole(images):
-    module = nets.seeded(Branches).requires_grad_(False)
+    """Its control flow depends on a number in the picture, which no tracing can follow."""
+
+    def branch(_: nn.Module, features: Tensor) -> Tensor:
+        return features.relu() if float(features.detach().sum()) > 0 else features.tanh()
+
+    module = nets.seeded(nets.Middle, branch).requires_grad_(False)
     with pytest.raises(UncuttableError):
         cut_before(module, ("conv",), images[:1])
     model = Carried(module, ("conv",), "openvino")
@@ -216,30 +206,10 @@ def test_what_cannot_be_cut_runs_whole(images):
     assert torch.equal(GradCAM(layers=("conv",)).explain(model, images).maps, expected)
 
 
-class Twice(nets.Net):
-    def middle(self, features: Tensor) -> Tensor:
-        return self.same(self.same(features))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.same = nn.ReLU()
-
-
-@pytest.mark.parametrize("paths", [("same",), ("conv", "unused")])
+@pytest.mark.parametrize("paths", [("again",), ("conv", "unused")])
 def test_layers_that_run_twice_or_never_are_not_cut(paths, images):
     with pytest.raises(UncuttableError, match="once"):
-        cut_before(nets.seeded(Twice), paths, images[:1])
-
-
-class FixedAtOne(nn.Module):
-    """Right for the one picture that it is traced with, and wrong for two."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.conv(_scaled(images)).relu().mean((2, 3)))
+        cut_before(nets.seeded(nets.Twice), paths, images[:1])
 
 
 @torch.fx.wrap
@@ -248,7 +218,12 @@ def _scaled(images: Tensor) -> Tensor:
 
 
 def test_parts_that_are_wrong_for_other_batch_sizes_are_found_out(images):
-    module = nets.seeded(FixedAtOne).requires_grad_(False)
+    """The module is right for the one picture that it is traced with, and wrong for two."""
+
+    def run(net: nn.Module, images: Tensor) -> Tensor:
+        return net.head(net.conv(_scaled(images)).relu().mean((2, 3)))
+
+    module = nets.Wired(run, conv=nn.Conv2d(3, 4, 3), head=nn.Linear(4, 5)).eval().requires_grad_(False)
     expected = predict(module, images)
     model = Carried(module, ("conv",), "openvino")
     assert nets.relative_error(predict(model, images), expected) < 1e-5
@@ -311,7 +286,7 @@ def test_other_pictures_run_whole(pictures, warm):
 
 @pytest.mark.parametrize("name", QUICK)
 def test_modes_stay_as_they_were(name, images):
-    module = nets.seeded(Normed).train()
+    module = nets.seeded(normed).train()
     module.layer.eval()
     before = [part.training for part in module.modules()]
     model = Carried(module, ("layer",), name)
@@ -321,9 +296,8 @@ def test_modes_stay_as_they_were(name, images):
 
 
 def test_it_compiles_after_some_pictures_and_keeps_a_bounded_number(images):
-    module = nn.Sequential(
-        *(nn.Conv2d(3, 3, 1) for _ in range(MOST_COMPILED + 2)), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-    )
+    layers = (nn.Conv2d(3, 3, 1) for _ in range(MOST_COMPILED + 2))
+    module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
     model = AcceleratedModel(module.eval().requires_grad_(False), SIZE, (), Classification().outputs, "eager")
     few = images[:1]
     for _ in range(PICTURES_TO_COMPILE - 1):
@@ -336,39 +310,10 @@ def test_it_compiles_after_some_pictures_and_keeps_a_bounded_number(images):
     assert ("1",) not in model._compiled
 
 
-class Branching(nn.Module):
-    """It cannot be traced, because its path depends on a size."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images + 1 if images.shape[-1] > 1 else images
-
-
 def test_a_module_that_cannot_be_traced_does_not_hide_the_layers_beside_it(images):
-    net = nn.Sequential(nn.Sequential(nn.Sequential(Branching(), nn.Conv2d(3, 4, 1)), nn.Conv2d(4, 2, 1)), nn.ReLU())
+    net = nn.Sequential(nn.Sequential(nn.Sequential(untraceable(), nn.Conv2d(3, 4, 1)), nn.Conv2d(4, 2, 1)), nn.ReLU())
     cut = cut_before(net.eval(), ("0.1",), images[:1])
     assert "0.0.1" in [step.target for step in cut.prefix.graph.nodes]
-
-
-class TracedBeside(nets.Net):
-    """Another thread does something while this one is traced."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        super().__init__()
-        self.work = work
-
-    def forward(self, images: Tensor) -> Tensor:
-        if isinstance(images, fx.Proxy):
-            thread = threading.Thread(target=self.work)
-            thread.start()
-            thread.join()
-        return super().forward(images)
-
-
-def test_other_threads_run_models_while_one_is_traced(images):
-    net, actual = nets.seeded(nets.Net), list[Tensor]()
-    expected = net(images)
-    cut_before(nets.seeded(TracedBeside, lambda: actual.append(net(images))), ("conv",), images[:1])
-    assert torch.equal(*actual, expected)
 
 
 def test_a_runtime_that_fails_leaves_pytorch(images, monkeypatch):
@@ -376,7 +321,7 @@ def test_a_runtime_that_fails_leaves_pytorch(images, monkeypatch):
         raise RuntimeError("no such operator")
 
     monkeypatch.setitem(ACCELERATORS, "openvino", fail)
-    model = Carried(nets.seeded(Normed).requires_grad_(False), ("layer",), "openvino")
+    model = Carried(nets.seeded(normed).requires_grad_(False), ("layer",), "openvino")
     assert model.accelerated.whole(images) is not None
     assert nets.relative_error(predict(model, images), predict(model.module, images)) < 1e-5
 
@@ -465,12 +410,8 @@ def in_another_thread(work: Callable[[], None]) -> None:
         pool.submit(work).result()
 
 
-def while_another_model_is_traced(work: Callable[[], None]) -> None:
-    cut_before(nets.seeded(TracedBeside, work), ("conv",), torch.zeros(1, *SIZE))
-
-
 @pytest.mark.parametrize("compiled_net", ["recording"], indirect=True)
-@pytest.mark.parametrize("where", [in_inference_mode, in_another_thread, while_another_model_is_traced])
+@pytest.mark.parametrize("where", [in_inference_mode, in_another_thread, while_traced])
 def test_a_compiled_part_is_not_compiled_anew(where, compiled_net):
     actual, expected = list[Tensor](), run_compiled(compiled_net, 1.0)
     compiled_before = counters["stats"]["unique_graphs"]
@@ -504,10 +445,8 @@ def test_a_converted_part_that_is_dropped_frees_its_weights(images):
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def convert() -> int:
-        network = (
-            nn.Sequential(nn.Flatten(), nn.Linear(images[0].numel(), 1000), nn.ReLU()).eval().requires_grad_(False)
-        )
-        converted(cut_before(network, ("2",), images[:1]).prefix, images[:1])
+        network = nn.Sequential(nn.Flatten(), nn.Linear(images[0].numel(), 1000), nn.ReLU())
+        converted(cut_before(network.eval().requires_grad_(False), ("2",), images[:1]).prefix, images[:1])
         return network[1].weight.nbytes
 
     size, before = convert(), resident()

@@ -134,29 +134,22 @@ def test_a_batch_with_another_number_of_targets_is_refused(model):
         list(explain_many(model, [(torch.randn(2, 3, 32, 32), torch.zeros(3))]))
 
 
-class Grey(nets.InPlaceModule):
-    def __init__(self):
-        super().__init__()
-        self.stem = torch.nn.Conv2d(1, 4, 3, padding=1)
-
-
-class Bands(nets.Net):
-    def __init__(self):
-        super().__init__()
-        self.stem = torch.nn.Conv2d(5, 4, 3, padding=1)
+def of_channels(count):
+    net = nets.seeded(nets.InPlaceModule)
+    net.stem = nets.seeded(torch.nn.Conv2d, count, 4, 3, 1, 1)
+    return wrap_model(net, LABELS, input_size=32, mean=(0.5,) * count, std=(0.25,) * count)
 
 
 @pytest.mark.parametrize("method", few(CONVOLUTIONAL, {"gradcam", "saliency", "lrp", "occlusion", "dff"}))
 def test_every_method_explains_a_network_that_sees_grey(method):
-    model = wrap_model(nets.seeded(Grey), LABELS, input_size=32, mean=(0.5,), std=(0.25,))
     quick = {"samples", "steps", "evaluations"} & set(METHODS[method].options)
-    result = explain(model, CAT, method, **dict.fromkeys(quick, 160))
+    result = explain(of_channels(1), CAT, method, **dict.fromkeys(quick, 160))
     assert np.isfinite(result.map).all()
     assert result.heatmap.shape == (300, 451)
 
 
 def test_a_network_of_other_channels_takes_tensors():
-    model = wrap_model(nets.seeded(Bands), LABELS, input_size=32, mean=(0.0,) * 5, std=(1.0,) * 5)
+    model = of_channels(5)
     image = torch.randn(5, 32, 32, generator=torch.Generator().manual_seed(0))
     result = explain(model, image)
     assert result.heatmap.shape == (32, 32)

@@ -231,65 +231,46 @@ def test_passes_without_gradients_make_tensors_in_inference_mode_only_to_drop_th
     Saliency().explain(net, images)
 
 
-class FewerRows(nets.Net):
-    """Drops the pictures that it thinks nothing of, or says two things of each."""
-
-    def __init__(self, rows: float) -> None:
-        super().__init__()
-        self.rows = rows
-
-    def forward(self, images):
-        logits = super().forward(images)
-        return torch.cat([logits, logits])[: int(self.rows * len(images))]
+def ending(kind, end):
+    """Return a network that does something with its logits."""
+    net = nets.seeded(kind)
+    forward = net.forward
+    net.forward = lambda images: end(forward(images))
+    return net
 
 
 @pytest.mark.parametrize("rows", [0.5, 2])
 @pytest.mark.parametrize("name", ["gradcam", "saliency", "scorecam", "lrp", "rise", "fullgrad"])
 def test_a_model_that_returns_another_number_of_rows_is_refused(name, rows, images):
+    """It drops the pictures that it thinks nothing of, or says two things of each."""
+    net = ending(nets.Net, lambda logits: torch.cat([logits] * 2)[: int(rows * len(logits))])
     with pytest.raises(ModelOutputError, match=rf"shape \({int(rows * 2)}, 3\) for 2 pictures: it must return one row"):
-        METHODS[name].build({}).explain(nets.seeded(FewerRows, rows), images[:2, :, :16, :16])
-
-
-class Probable(nets.Net):
-    def forward(self, images):
-        return super().forward(images).softmax(dim=1)
-
-
-class Logarithmic(nets.Net):
-    def forward(self, images):
-        return super().forward(images).log_softmax(dim=1)
-
-
-class Likely(nets.OneLogit):
-    def forward(self, images):
-        return super().forward(images).sigmoid()
+        METHODS[name].build({}).explain(net, images[:2, :, :16, :16])
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
+    ("kind", "end", "name"),
     [
-        *((Probable, name) for name in ("cam", "deeplift", "excitation-backprop", "fullgrad", "guided-backprop")),
-        *((Probable, name) for name in ("deconvnet", "guided-gradcam", "lrp")),
-        *((Logarithmic, name) for name in ("deeplift", "lrp")),
-        *((Likely, name) for name in ("cam", "excitation-backprop", "fullgrad", "lrp")),
+        *((nets.Net, nn.Softmax(1), name) for name in ("cam", "deeplift", "excitation-backprop", "fullgrad")),
+        *((nets.Net, nn.Softmax(1), name) for name in ("deconvnet", "guided-backprop", "guided-gradcam", "lrp")),
+        *((nets.Net, nn.LogSoftmax(1), name) for name in ("deeplift", "lrp")),
+        *((nets.OneLogit, nn.Sigmoid(), name) for name in ("cam", "excitation-backprop", "fullgrad", "lrp")),
     ],
 )
-def test_a_softmax_in_the_network_is_named_where_a_method_fails_for_it(kind, name, images):
+def test_a_softmax_in_the_network_is_named_where_a_method_fails_for_it(kind, end, name, images):
     with pytest.raises(ExplainerError, match=r"returns probabilities.*Return the logits before it"):
-        METHODS[name].build({}).explain(nets.seeded(kind), images[:1, :, :16, :16])
+        METHODS[name].build({}).explain(ending(kind, end), images[:1, :, :16, :16])
 
 
-class Positioned(Probable):
+class Positioned(nets.Net):
     """Ends in a softmax, and keeps a table that its first pass makes."""
 
-    def __init__(self):
-        super().__init__()
-        self.table = None
+    table = None
 
     def forward(self, images):
         if self.table is None:
             self.table = torch.ones(1)
-        return super().forward(images * self.table)
+        return super().forward(images * self.table).softmax(dim=1)
 
 
 def test_a_layer_that_is_lacking_is_no_matter_of_a_softmax_and_costs_no_pass(images):

@@ -22,32 +22,16 @@ SIZE = (3, 64, 64)
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-class Offset(nn.Module):
-    def __init__(self, offset: float) -> None:
-        super().__init__()
-        self.offset = offset
-
-    def forward(self, values: Tensor) -> Tensor:
-        return values + self.offset
-
-
 def net(offset: float = 0.0) -> nn.Module:
     """Return a network whose layer ``3`` adds an offset, which layer ``4`` subtracts."""
-    return nets.seeded(_network, offset).requires_grad_(False)
 
+    def build() -> nn.Module:
+        stem = nn.Conv2d(3, 6, 3, stride=4), nn.ReLU(), nn.Conv2d(6, 5, 3)
+        there, back = (nets.Wired(lambda _, values, by=by: values + by) for by in (offset, -offset))
+        head = nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, 7)
+        return nn.Sequential(*stem, there, back, *head)
 
-def _network(offset: float) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 6, 3, stride=4),
-        nn.ReLU(),
-        nn.Conv2d(6, 5, 3),
-        Offset(offset),
-        Offset(-offset),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(5, 7),
-    )
+    return nets.seeded(build).requires_grad_(False)
 
 
 def accelerated(module: nn.Module, bfloat16: bool = True) -> AcceleratedModel:

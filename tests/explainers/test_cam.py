@@ -1,7 +1,7 @@
 import pytest
 import torch
 import torchvision
-from torch import Tensor, nn
+from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
@@ -13,18 +13,10 @@ from tests import nets
 CAM = GradCAM(layers=("conv",))
 
 
-class ByHand(nn.Module):
+def by_hand() -> nn.Module:
     """Feature maps A0 = x and A1 = -x of four cells; logits 4 A0 + 8 A1 and 8 A0 + 4 A1, averaged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(1, 2, 1, bias=False)
-        self.head = nn.Linear(2, 2, bias=False)
-        self.conv.weight.data = torch.tensor([1.0, -1.0]).view(2, 1, 1, 1)
-        self.head.weight.data = torch.tensor([[4.0, 8.0], [8.0, 4.0]])
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.conv(images).mean(dim=(2, 3)))
+    conv, head = nets.pointwise([[1], [-1]]), nets.linear([[4, 8], [8, 4]])
+    return nets.Wired(lambda net, images: net.head(net.conv(images).mean(dim=(2, 3))), conv=conv, head=head)
 
 
 IMAGE = torch.tensor([[[[1.0, 2.0], [3.0, -4.0]]]])
@@ -42,14 +34,14 @@ BY_HAND = [1 * IMAGE[:, 0] + 2 * -IMAGE[:, 0], 2 * IMAGE[:, 0] + 1 * -IMAGE[:, 0
     ],
 )
 def test_the_map_computed_by_hand(target, sign, part, untouched):
-    attribution = GradCAM(layers=("conv",), sign=sign).explain(untouched(ByHand()), IMAGE, torch.tensor([target]))
+    attribution = GradCAM(layers=("conv",), sign=sign).explain(untouched(by_hand()), IMAGE, torch.tensor([target]))
     assert torch.equal(attribution.maps, part(BY_HAND[target]))
     assert attribution.signed is (sign == "signed")
     assert attribution.layers == ("conv",)
 
 
 def test_the_result_carries_logits_and_the_most_probable_class():
-    attribution = CAM.explain(ByHand(), IMAGE)
+    attribution = CAM.explain(by_hand(), IMAGE)
     mean = IMAGE.mean()
     assert torch.equal(attribution.logits, torch.stack([-4 * mean, 4 * mean])[None])
     assert attribution.targets.tolist() == [1]
@@ -168,27 +160,16 @@ def test_arguments_that_make_no_sense_are_refused(images, targets, error, untouc
         CAM.explain(untouched(nets.seeded(nets.Net)), images, targets)
 
 
-class Checkpoint(nn.Module):
-    """Notes how much autograd has kept when the forward pass comes by."""
-
-    def __init__(self, sizes: list[int]) -> None:
-        super().__init__()
-        self.sizes = sizes
-
-    def forward(self, features: Tensor) -> Tensor:
-        self.total = sum(self.sizes)
-        return features
-
-
 @pytest.mark.parametrize("frozen", [False, True])
 def test_nothing_before_the_layer_is_kept_for_backward(frozen, images):
-    sizes: list[int] = []
+    sizes, kept_before = list[int](), list[int]()
     stem = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)]
     head = [nn.ReLU(), nn.Conv2d(4, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)]
-    net = nn.Sequential(*stem, nn.Conv2d(8, 4, 3), Checkpoint(sizes), *head).requires_grad_(not frozen)
+    checkpoint = nets.Wired(lambda _, features: kept_before.append(sum(sizes)) or features)
+    net = nn.Sequential(*stem, nn.Conv2d(8, 4, 3), checkpoint, *head).requires_grad_(not frozen)
     with saved_tensors_hooks(lambda tensor: sizes.append(tensor.nbytes) or tensor, lambda tensor: tensor):
         GradCAM(layers=("4",)).explain(net, images)
-    assert net[5].total == 0
+    assert kept_before[-1] == 0
     assert sum(sizes) > 0
 
 
@@ -205,9 +186,7 @@ def test_a_channels_last_layer_gives_the_map_of_its_channels_first_twin(generato
 
 def test_equal_explainers_are_equal_and_hash_alike():
     assert GradCAM(layers=["conv"]) == GradCAM(layers=("conv",), sign="positive")
-    assert (
-        len({GradCAM(layers=("conv",)), GradCAM(layers=["conv"]), GradCAM(layers=("conv",), sign="signed"), GradCAM()})
-        == 3
-    )
+    equal = {GradCAM(layers=("conv",)), GradCAM(layers=["conv"])}
+    assert len({*equal, GradCAM(layers=("conv",), sign="signed"), GradCAM()}) == 3
     with pytest.raises(AttributeError):
         GradCAM().sign = "signed"

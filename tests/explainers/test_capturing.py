@@ -2,7 +2,6 @@
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,19 +11,13 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from seewhy.explainers import GradCAM, capture
+from seewhy.explainers import GradCAM, capture, errors
 from seewhy.explainers.core.ask import Ask
-from seewhy.explainers.errors import (
-    CaptureTooLargeError,
-    LayerError,
-    NonFiniteError,
-    OptionError,
-    PictureError,
-    TargetError,
-)
+from seewhy.explainers.errors import CaptureTooLargeError, LayerError, NonFiniteError, OptionError, TargetError
 from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.hooks.kinds import KINDS
 from seewhy.explainers.hooks.session import HookSession
+from seewhy.explainers.imaging.decode import read_picture
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.inspection.capture import Capture, CapturedTensor, capture_images, contact_sheet, strongest
 from seewhy.models import LoadedModel
@@ -35,13 +28,12 @@ ROWS = ((1.0, 2.0, 3.0), (4.0, 5.0, -6.0))
 ONES = torch.ones(1, 3, 4, 4)
 
 
-@pytest.fixture
-def picture(images: Tensor) -> Tensor:
-    return images[:1, :, :16, :16]
-
-
 def bytes_of(captured: Capture) -> int:
     return sum(tensor.nbytes for tensor in captured.arrays.values())
+
+
+def keys(captured: Capture) -> list[str]:
+    return [tensor.key for tensor in captured.tensors]
 
 
 # By hand
@@ -52,13 +44,7 @@ def bytes_of(captured: Capture) -> int:
 def test_all_kinds_by_hand(frozen, train, untouched):
     net = untouched(nets.Weighted(*ROWS).requires_grad_(not frozen).train(train))
     tensors = capture_images(net, ONES, ("conv",), KINDS, ask=Ask.single(1))
-    assert [tensor.key for tensor in tensors.tensors] == [
-        "conv/input/0",
-        "conv/output/0",
-        "conv/grad_input/0",
-        "conv/grad_output/0",
-        "conv/parameter_grad/weight",
-    ]
+    assert keys(tensors) == [f"conv/{kind}/0" for kind in KINDS[:4]] + ["conv/parameter_grad/weight"]
     arrays = tensors.arrays
     assert torch.equal(arrays["conv/input/0"], ONES)
     assert arrays["conv/output/0"][0, :, 0, 0].tolist() == [6, 3]
@@ -71,7 +57,7 @@ def test_all_kinds_by_hand(frozen, train, untouched):
 
 def test_the_model_itself_is_the_layer_dot():
     tensors = capture_images(nets.Weighted(*ROWS), ONES, ("",), ("input", "output", "grad_output"))
-    assert [tensor.key for tensor in tensors.tensors] == ["./input/0", "./output/0", "./grad_output/0"]
+    assert keys(tensors) == ["./input/0", "./output/0", "./grad_output/0"]
     assert tensors.arrays["./output/0"].tolist() == [[96, 48]]
     assert tensors.arrays["./grad_output/0"].tolist() == [[1, 0]]
 
@@ -96,13 +82,9 @@ def test_against_autograd(kind, picture, untouched):
 
 def test_calls_and_names_are_in_the_keys_and_in_order(picture):
     tensors = capture_images(nets.seeded(nets.Twice), picture, ("again", "stem"), ("grad_output", "output"))
-    assert [tensor.key for tensor in tensors.tensors] == [
-        "stem/output/0",
-        "stem/grad_output/0",
-        "again/output/0",
-        "again/output/1",
-        "again/grad_output/0",
-        "again/grad_output/1",
+    assert keys(tensors) == [
+        *("stem/output/0", "stem/grad_output/0"),
+        *("again/output/0", "again/output/1", "again/grad_output/0", "again/grad_output/1"),
     ]
     entry = tensors.tensors[-1]
     assert (entry.layer, entry.kind, entry.call, entry.name) == ("again", "grad_output", 1, None)
@@ -127,24 +109,10 @@ def test_a_gradient_is_named_as_the_tensor_that_it_belongs_to(picture):
     }
 
 
-class Numbered(nets.Net):
-    """A module returns a number beside its features."""
-
-    class Features(nn.Module):
-        def forward(self, features: Tensor) -> tuple[float, Tensor]:
-            return 2.0, features.relu()
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numbered = self.Features()
-
-    def middle(self, features: Tensor) -> Tensor:
-        number, features = self.numbered(features)
-        return number * features
-
-
 def test_features_beside_a_number_can_be_ranked_by_effect(picture):
-    tensors = capture_images(nets.seeded(Numbered), picture, ("numbered",), ("output", "grad_output"))
+    numbered = nets.Wired(lambda _, features: (2.0, features.relu()))
+    net = nets.seeded(lambda: nets.Middle(lambda net, features: net.numbered(features)[1] * 2.0, numbered=numbered))
+    tensors = capture_images(net, picture, ("numbered",), ("output", "grad_output"))
     assert [tensor.key for tensor in tensors.tensors if tensor.tensor is not None] == [
         "numbered/output/0/1",
         "numbered/grad_output/0/1",
@@ -166,29 +134,19 @@ def test_a_module_of_several_names_is_captured_under_each(picture):
 # Gradients that do not flow
 
 
-class Beside(nets.Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.side = nn.Conv2d(5, 2, 1)
-
-    def middle(self, features: Tensor) -> Tensor:
-        self.side(features)
-        return features.relu()
-
-
 @pytest.mark.parametrize("trainable", [False, True])
 def test_no_gradient_is_none_and_not_zero(trainable, picture):
-    net = nets.seeded(Beside).requires_grad_(trainable)
+    def beside(net: nn.Module, features: Tensor) -> Tensor:
+        net.side(features)
+        return features.relu()
+
+    net = nets.Middle(beside, side=nn.Conv2d(5, 2, 1)).eval().requires_grad_(trainable)
     tensors = capture_images(net, picture, ("side", "conv"), KINDS)
     by_key = {entry.key: entry.tensor for entry in tensors.tensors}
-    beside = [key for key, tensor in by_key.items() if tensor is None]
-    assert beside == [
-        "side/grad_input/0",
-        "side/grad_output/0",
-        "side/parameter_grad/weight",
-        "side/parameter_grad/bias",
-    ]
-    assert set(tensors.arrays) == set(by_key) - set(beside)
+    absent = [key for key, tensor in by_key.items() if tensor is None]
+    kinds = ("grad_input/0", "grad_output/0", "parameter_grad/weight", "parameter_grad/bias")
+    assert absent == [f"side/{kind}" for kind in kinds]
+    assert set(tensors.arrays) == set(by_key) - set(absent)
     assert by_key["conv/grad_output/0"].any()
 
 
@@ -227,20 +185,14 @@ def test_the_limit_is_exact(kinds, layers, dtype, picture):
         capture_images(net, picture.to(dtype), layers, kinds, max_bytes=need - 1)
 
 
-class Indexed(nets.Net):
-    """Looks up whole numbers, which have no gradient."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(4, 5)
-
-    def middle(self, features: Tensor) -> Tensor:
-        return features + self.table(torch.tensor([2]))[:, :, None, None]
+def look_up(net: nn.Module, features: Tensor) -> Tensor:
+    """Whole numbers have no gradient."""
+    return features + net.table(torch.tensor([2]))[:, :, None, None]
 
 
 @pytest.mark.parametrize("kinds", [("grad_input",), ("grad_output",), ("input", "grad_input"), KINDS])
 def test_the_limit_knows_what_can_have_a_gradient(kinds, picture):
-    net = nets.seeded(Indexed)
+    net = nets.Middle(look_up, table=nn.Embedding(4, 5)).eval()
     need = bytes_of(capture_images(net, picture, ("table",), kinds))
     capture_images(net, picture, ("table",), kinds, max_bytes=need)
     with pytest.raises(CaptureTooLargeError) if need else pytest.raises(ValueError, match="x"):
@@ -249,12 +201,9 @@ def test_the_limit_knows_what_can_have_a_gradient(kinds, picture):
 
 def test_a_capture_that_is_too_large_is_refused_before_the_backward_pass(picture, untouched):
     net, calls = untouched(nets.seeded(nets.Net)), []
-    handle = net.register_forward_hook(lambda *_: calls.append(torch.is_grad_enabled()))
-    try:
-        with pytest.raises(CaptureTooLargeError):
-            capture_images(net, picture, ("conv",), KINDS, max_bytes=0)
-    finally:
-        handle.remove()
+    watching = net.register_forward_hook(lambda *_: calls.append(torch.is_grad_enabled()))
+    with watching, pytest.raises(CaptureTooLargeError):
+        capture_images(net, picture, ("conv",), KINDS, max_bytes=0)
     assert calls == [False]
 
 
@@ -294,17 +243,14 @@ def test_other_faults(picture, untouched):
             capture_images(net, picture, ("conv",), ask=Ask.single(target))
     with pytest.raises(ValueError, match="grad_inputs"):
         capture_images(net, picture, ("conv",), ("grad_inputs",))
-    (result,) = capture_images(nets.seeded(NoGradAtAll), picture, ("conv",), ("grad_output",)).tensors
+    detached = nets.Wrapped(net, torch.detach)
+    (result,) = capture_images(detached, picture, ("net.conv",), ("grad_output",)).tensors
     assert result.tensor is None
     with torch.no_grad():
         nan = nets.seeded(nets.Net)
         nan.head.bias[0] = float("nan")
     with pytest.raises(NonFiniteError):
         capture_images(nan, picture, ("conv",))
-
-
-class TooLateError(Exception):
-    pass
 
 
 @pytest.mark.parametrize(("allowed", "passes"), [(0, 1), (1, 2)])
@@ -314,20 +260,15 @@ def test_a_check_may_end_the_capture_between_its_passes(allowed, passes, picture
 
     def check() -> None:
         if next(calls) == allowed:
-            raise TooLateError
+            raise TimeoutError
 
     net = untouched(nets.seeded(nets.Net))
     with HookSession(net) as hooks:
         hooks.before_forward(lambda *_: ran.append("forward"), "conv")
         hooks.output_gradient(lambda _: ran.append("backward"), "conv")
-        with pytest.raises(TooLateError):
+        with pytest.raises(TimeoutError):
             capture_images(net, picture, ("conv",), ("output", "grad_output"), progress=Progress(cancel=check))
     assert ran == ["forward"] * passes
-
-
-class NoGradAtAll(nets.Net):
-    def forward(self, images: Tensor) -> Any:
-        return super().forward(images).detach()
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
@@ -347,9 +288,8 @@ def test_whatever_the_callers_mode(mode, picture, untouched):
 
 
 def test_the_strongest_maps_by_hand():
-    tensors = capture_images(
-        nets.Weighted(*ROWS), ONES, ("conv",), ("output", "grad_output", "input"), ask=Ask.single(1)
-    )
+    kinds = ("output", "grad_output", "input")
+    tensors = capture_images(nets.Weighted(*ROWS), ONES, ("conv",), kinds, ask=Ask.single(1))
     maps = strongest(tensors, 9)
     assert [(feature.source.key, feature.channel, feature.strength) for feature in maps] == [
         ("conv/output/0", 0, 6),
@@ -375,9 +315,8 @@ def test_effects_add_up_to_what_the_gradient_says(picture):
     output, gradient = tensors.arrays["conv/output/0"], tensors.arrays["conv/grad_output/0"]
     maps = strongest(tensors, 99, by_effect=True)
     assert sum(feature.strength for feature in maps) == pytest.approx(float((output * gradient).sum()), rel=1e-5)
-    assert [abs(feature.strength) for feature in maps] == sorted(
-        (abs(feature.strength) for feature in maps), reverse=True
-    )
+    sizes = [abs(feature.strength) for feature in maps]
+    assert sizes == sorted(sizes, reverse=True)
     for feature in maps:
         assert torch.equal(feature.map, output[0, feature.channel])
 
@@ -400,9 +339,8 @@ def test_without_a_map_there_is_none_to_show(picture):
         strongest(tensors, 5)
     with pytest.raises(LayerError):
         strongest(capture_images(nets.seeded(nets.Net), picture, ("conv",)), 5, by_effect=True)
-    kernels = Capture(
-        (CapturedTensor("conv", "parameter_grad", None, "weight", torch.ones(1, 4, 3, 3)),), 0, tensors.logits, (9, 9)
-    )
+    kernel = CapturedTensor("conv", "parameter_grad", None, "weight", torch.ones(1, 4, 3, 3))
+    kernels = Capture((kernel,), 0, tensors.logits, (9, 9))
     with pytest.raises(LayerError):
         strongest(kernels, 5)
 
@@ -418,19 +356,12 @@ def test_a_capture_of_the_embedded_model(lite0: LoadedModel, untouched):
     gradient = tensors.arrays["classifier/grad_output/0"]
     assert gradient[0, tensors.target] == 1
     assert gradient.count_nonzero() == 1
-    cam = GradCAM(layers=("bn2",), sign="signed").explain(
-        lite0, lite0.preprocess(read(CAT))[None], torch.tensor([tensors.target])
-    )
+    images = lite0.preprocess(read_picture(CAT))[None]
+    cam = GradCAM(layers=("bn2",), sign="signed").explain(lite0, images, torch.tensor([tensors.target]))
     weights = tensors.arrays["bn2/grad_output/0"].mean(dim=(2, 3))
     by_hand = torch.einsum("nc,nchw->nhw", weights, tensors.arrays["bn2/output/0"])
     assert nets.relative_error(cam.maps, by_hand) < 1e-4
     assert len(strongest(tensors, 20, by_effect=True)) == 20
-
-
-def read(path: Path) -> Any:
-    from seewhy.explainers.imaging.decode import read_picture
-
-    return read_picture(path)
 
 
 def test_one_layer_or_kind_may_be_given_as_a_string(lite0: LoadedModel):
@@ -458,7 +389,7 @@ def test_a_capture_is_saved_as_arrays(lite0, tmp_path):
 
 def test_a_capture_is_drawn_as_a_sheet(lite0, tmp_path):
     tensors = capture(lite0, CAT, "bn2", ["output", "grad_output"], target="tabby")
-    upright = read(CAT)
+    upright = read_picture(CAT)
     geometry = lite0.preprocess.geometry(upright.width, upright.height)
     style = Style(view="heatmap", max_side=400)
     for rank in ("activation", "effect"):
@@ -475,7 +406,7 @@ def test_a_capture_is_drawn_as_a_sheet(lite0, tmp_path):
     with pytest.raises(OptionError, match="capture both"):
         values.sheet(rank="effect")
     images = lite0.preprocess(upright)[None]
-    with pytest.raises(PictureError, match="only a tensor"):
+    with pytest.raises(errors.PictureError, match="only a tensor"):
         capture_images(lite0, images, ("bn2",)).sheet()
     with pytest.raises(LayerError, match="grid"):
         capture(lite0, CAT, "classifier").sheet()

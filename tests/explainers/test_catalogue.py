@@ -358,10 +358,6 @@ SHOWING = {
 """The methods of many passes whose maps can be seen to grow."""
 
 
-class EndedError(Exception):
-    """Nobody waits for the answer any more."""
-
-
 @every_method
 def test_passes_stay_small_and_report_and_show_maps_as_they_grow(name, net, wide, untouched, monkeypatch):
     whole, method = expected(name).maps, METHODS[name]
@@ -387,19 +383,18 @@ def test_passes_stay_small_and_report_and_show_maps_as_they_grow(name, net, wide
     def report(*pair: int) -> None:
         reports.append(pair)
         if len(reports) == 2:
-            raise EndedError
+            raise TimeoutError
 
     reports = list[tuple[int, ...]]()
-    with pytest.raises(EndedError):
+    with pytest.raises(TimeoutError):
         cheap_method(name).explain(untouched(net), wide, TARGETS, progress=Progress(report))
     assert reports == steps[:2]
 
 
 def test_augmented_maps_are_shown_as_they_grow(net, wide):
     records: list[Tensor] = []
-    attribution = cheap_method("rise", smooth="tta").explain(
-        net, wide, TARGETS, progress=Progress(show=lambda maps: records.append(maps()))
-    )
+    progress = Progress(show=lambda maps: records.append(maps()))
+    attribution = cheap_method("rise", smooth="tta").explain(net, wide, TARGETS, progress=progress)
     assert len(records) == len(AUGMENTATIONS) - 1
     first = cheap_method("rise").explain(net, wide, TARGETS).maps
     close(records[0], first)

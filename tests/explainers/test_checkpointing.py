@@ -48,22 +48,17 @@ class Block(nn.Module):
         return checkpoint(self.run, features, use_reentrant=self.reentrant)
 
 
-class Checkpointed(nn.Module):
-    """Two blocks that run again in the backward pass, unless `reentrant` is None."""
-
-    def __init__(self, reentrant: bool | None = None) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 4, 3, padding=1)
-        self.first = Block(reentrant)
-        self.second = Block(reentrant)
-        self.head = nn.Linear(4, 3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.second(self.first(self.stem(images))).mean((2, 3)))
-
-
 def checkpointed_net(reentrant: bool | None, frozen: bool = True) -> nn.Module:
-    return nets.seeded(Checkpointed, reentrant).eval().requires_grad_(not frozen)
+    """Return a net with two blocks that run again in the backward pass, unless `reentrant` is None."""
+
+    def run(net: nn.Module, images: Tensor) -> Tensor:
+        return net.head(net.second(net.first(net.stem(images))).mean((2, 3)))
+
+    def build() -> nn.Module:
+        stem, head = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(4, 3)
+        return nets.Wired(run, stem=stem, first=Block(reentrant), second=Block(reentrant), head=head)
+
+    return nets.seeded(build).requires_grad_(not frozen)
 
 
 @pytest.fixture
@@ -198,16 +193,16 @@ def recorded(net: nn.Module, images: Tensor) -> HookSession:
 
 
 def test_hooks_can_tell_a_call_that_runs_again(small):
-    net, calls = checkpointed_net(False), []
-    with HookSession(net) as hooks:
-        hooks.after_forward(lambda *_: calls.append((hooks.current.number, hooks.current.again)), "first.conv")
-        hooks.after_forward(lambda module, args, output: 2 * output, "first.conv")
-        hooks.record("stem")
-        hooks.backward(net(small)[:, 0].sum())
-        plain = checkpointed_net(None)
-    with HookSession(plain) as plain_hooks:
-        plain_hooks.after_forward(lambda module, args, output: 2 * output, "first.conv")
-        plain_hooks.record("stem")
-        plain_hooks.backward(plain(small)[:, 0].sum())
-    assert calls == [(0, False), (0, True)]
-    assert torch.equal(hooks.grad_outputs["stem"][0], plain_hooks.grad_outputs["stem"][0])
+    calls, gradients = [], []
+    for reentrant in (None, False):
+        net = checkpointed_net(reentrant)
+        with HookSession(net) as hooks:
+            hooks.after_forward(
+                lambda *_, hooks=hooks: calls.append((hooks.current.number, hooks.current.again)), "first.conv"
+            )
+            hooks.after_forward(lambda module, args, output: 2 * output, "first.conv")
+            hooks.record("stem")
+            hooks.backward(net(small)[:, 0].sum())
+        gradients.append(hooks.grad_outputs["stem"][0])
+    assert calls == [(0, False), (0, False), (0, True)]
+    assert torch.equal(*gradients)

@@ -16,10 +16,7 @@ from tests.grids import CLASSIFYING, diagonal, few
 from tools import company
 
 
-@pytest.mark.parametrize(
-    "name",
-    few(CLASSIFYING, short=["gradcam", "eigencam", "fullgrad", "deeplift", "rise"]),
-)
+@pytest.mark.parametrize("name", few(CLASSIFYING, short=["gradcam", "eigencam", "fullgrad", "deeplift", "rise"]))
 def test_company_does_not_matter(name):
     model, images = net_for(name), company.pictures(24)
     options: dict[str, Any] = {"layers": LAYERS.get(name, ("conv",))} if METHODS[name].takes_layers else {}
@@ -27,15 +24,13 @@ def test_company_does_not_matter(name):
     assert gap.size <= company.TOLERANCE, gap
 
 
-class Indifferent(nn.Module):
+def indifferent(share: float) -> nn.Module:
     """Its logits hardly depend on the picture, beside a large constant."""
 
-    def __init__(self, share: float) -> None:
-        super().__init__()
-        self.layer, self.share = nn.Conv2d(3, 4, 3, padding=1), share
+    def run(net: nn.Module, images: Tensor) -> Tensor:
+        return share * net.layer(images).mean(dim=(2, 3)) + torch.tensor([10.0, 11.0, 12.0, 13.0])
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.share * self.layer(images).mean(dim=(2, 3)) + torch.tensor([10.0, 11.0, 12.0, 13.0])
+    return nets.Wired(run, layer=nn.Conv2d(3, 4, 3, padding=1))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +38,7 @@ class Indifferent(nn.Module):
 )
 @pytest.mark.parametrize(("share", "is_drawn", "codes"), [(1e-6, False, ["blank-map"]), (1e-2, True, ["faint-map"])])
 def test_a_score_that_only_rounding_changes_draws_nothing(name, share, is_drawn, codes):
-    model = wrap_model(nets.seeded(Indifferent, share), input_size=24)
+    model = wrap_model(nets.seeded(indifferent, share), input_size=24)
     explainer = company.explainer_of(name, model, sign="signed")
     images = company.pictures(24)[:2]
     attribution = explainer.explain(model, images, torch.tensor([0, 3]))

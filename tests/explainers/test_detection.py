@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 from torchvision.models import get_model
+from torchvision.models.detection import FCOS, RetinaNet
 from torchvision.ops import clip_boxes_to_image
 
 from seewhy import (
@@ -42,6 +43,10 @@ ATTRIBUTES_OF = {
     )
     for kind in KINDS
 }
+
+
+def of_windows(net):
+    return wrap_model(net, ["dog", "cup", "tree"], SIDE, mean=(0, 0, 0), std=(1, 1, 1), head=WINDOWS)
 
 
 def labels_of(kind):
@@ -88,25 +93,20 @@ class Recorded:
         label = int(self.result["labels"][number])
         boxes = boxes[:, label] if boxes.ndim == 3 else boxes
         distance = (clip_boxes_to_image(boxes, (SIDE, SIDE)) - self.result["boxes"][number]).abs().amax(dim=1)
-        candidate = int(
-            (distance + (self._scores(logits, further)[:, label] - self.result["scores"][number]).abs()).argmin()
-        )
+        surplus = (self._scores(logits, further)[:, label] - self.result["scores"][number]).abs()
+        candidate = int((distance + surplus).argmin())
         x1, y1, x2, y2 = boxes[candidate] / SIDE
         values = {"score": logits[candidate, label], "x1": x1, "y1": y1, "x2": x2, "y2": y2, "box": x2 - x1 + y2 - y1}
         return values | {name: function(candidate, label) for name, function in further.items()}
 
     def _scores(self, logits, further):
-        if (
-            not hasattr(self.module, "score_thresh")
-            or self.module.head.classification_head.__class__.__name__[:3] == "SSD"
-        ):
+        if type(self.module) not in (FCOS, RetinaNet):
             return logits.softmax(dim=1)
         scores = logits.sigmoid()
-        if "objectness" in further:
-            scores = (
-                scores * torch.stack([further["objectness"](row, 0) for row in range(len(logits))]).sigmoid()[:, None]
-            ).sqrt()
-        return scores
+        if "objectness" not in further:
+            return scores
+        objectness = torch.stack([further["objectness"](row, 0) for row in range(len(logits))])
+        return (scores * objectness.sigmoid()[:, None]).sqrt()
 
     def _dense(self):
         head, (anchors,) = self.parts["head"], self.parts["anchor_generator"]
@@ -188,17 +188,15 @@ def test_a_box_is_explained_by_what_plain_autograd_gives(kind, images):
 
 
 def test_several_boxes_share_one_forward_pass(module, model, images, monkeypatch):
-    calls, scored = [], []
+    calls, scored, names = [], [], ["box:0", "box:3:x1", "box:2"]
     scores = BoxObjective.scores
-    monkeypatch.setattr(
-        BoxObjective, "scores", lambda part, outputs: scored.append(len(outputs)) or scores(part, outputs)
-    )
+    monkeypatch.setattr(BoxObjective, "scores", lambda part, rows: scored.append(len(rows)) or scores(part, rows))
     with HookSession(model) as hooks:
         hooks.before_forward(lambda _, args: calls.append(len(args[0])), "backbone")
-        results = explain(model, images[0], "gradcam", target=["box:0", "box:3:x1", "box:2"], sign="signed")
+        results = explain(model, images[0], "gradcam", target=names, sign="signed")
     assert calls == [1]
     assert scored == [1, 1, 1]  # each backward pass is of its own box's outputs
-    for name, result in zip(["box:0", "box:3:x1", "box:2"], results, strict=True):
+    for name, result in zip(names, results, strict=True):
         alone = explain(model, images[0], "gradcam", target=name, sign="signed")
         assert result.target.name == alone.target.name == name
         assert np.allclose(result.map, alone.map, atol=1e-4 * abs(alone.map).max())
@@ -297,9 +295,8 @@ def test_the_label_of_a_place_is_the_class_of_that_name(images):
     edge = explain(model, images[0], target="region:8,8,40,40", label="x1", attribute="x1")
     assert (edge.target.label, edge.target.attribute) == ("x1", "x1")
     assert {row.target.label for row in explain(model, images[0], label="cup")} == {"cup"}
-    with pytest.raises(
-        TargetError, match="label:cup names 'cup', but the label is 'tree'; leave one of them out"
-    ) as caught:
+    message = "label:cup names 'cup', but the label is 'tree'; leave one of them out"
+    with pytest.raises(TargetError, match=message) as caught:
         explain(model, images[0], target="label:cup", label="tree")
     assert caught.value.field == "label"
 
@@ -351,19 +348,17 @@ def test_mirrored_pictures_have_mirrored_boxes():
     net = Windows()
     net.see.weight.data = (net.see.weight.data + net.see.weight.data.flip(3)) / 2
     net.say.weight.data[3:7] = net.say.weight.data[[5, 4, 3, 6]]  # left and right reach alike
-    model = wrap_model(net, ["dog", "cup", "tree"], SIDE, mean=(0, 0, 0), std=(1, 1, 1), head=WINDOWS)
+    model, options = of_windows(net), {"label": "cup", "smooth": "tta"}
     image = torch.rand(3, SIDE, SIDE, generator=torch.Generator().manual_seed(3))
-    result = explain(model, image, "saliency", target="region:8,8,16,16", label="cup", attribute="x1", smooth="tta")
-    mirror = explain(
-        model, image.flip(2), "saliency", target="region:48,8,56,16", label="cup", attribute="x2", smooth="tta"
-    )
+    result = explain(model, image, "saliency", "region:8,8,16,16", attribute="x1", **options)
+    mirror = explain(model, image.flip(2), "saliency", "region:48,8,56,16", attribute="x2", **options)
     assert np.abs(result.map).max() > 0
     assert np.allclose(result.map, mirror.map[:, ::-1], atol=1e-5 * np.abs(result.map).max())
 
 
 @pytest.fixture(scope="module")
 def windows():
-    return wrap_model(Windows(), ["dog", "cup", "tree"], SIDE, mean=(0, 0, 0), std=(1, 1, 1), head=WINDOWS)
+    return of_windows(Windows())
 
 
 def test_a_detector_of_ones_own_is_read_by_a_function(windows, images):
@@ -436,11 +431,9 @@ def test_a_detector_of_torchvision_needs_no_head_or_normalisation():
 
 
 def test_default_layers_are_the_pyramid(kind, model):
-    expected = {
-        "SSD": ("backbone.features", "backbone.extra.0"),
-        "SSDlite": ("backbone.features", "backbone.extra.0"),
-    }.get(kind, ("backbone.fpn.layer_blocks.0", "backbone.fpn.layer_blocks.1"))
-    assert model.default_layers == expected
+    steps, pyramid = ("features", "extra.0"), ("fpn.layer_blocks.0", "fpn.layer_blocks.1")
+    expected = steps if kind.startswith("SSD") else pyramid
+    assert model.default_layers == tuple(f"backbone.{part}" for part in expected)
 
 
 def test_hooks_work_on_detectors(kind, module, model, images):

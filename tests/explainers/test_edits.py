@@ -12,9 +12,7 @@ from seewhy.explainers.inspection.edits import EDITS, MAX_EDITS, OPS, Edit, Scal
 from tests import nets
 
 IMAGE = (8, 8)
-VALUES = {"scale": {"value": 2.0}, "add": {"value": 2.0}, "set": {"value": 2.0}, "noise": {"value": 2.0}} | {
-    "clamp": {"min": -0.5, "max": 0.5}
-}
+VALUES = {op: {"value": 2.0} for op in ("scale", "add", "set", "noise")} | {"clamp": {"min": -0.5, "max": 0.5}}
 
 
 def edit_of(op: str, **fields: object) -> Edit:
@@ -116,37 +114,34 @@ def test_a_fault_is_named_by_index_and_field(second, place):
     assert str(caught.value).endswith(".")
 
 
-def test_missing_fields_are_named():
-    for edit, place in [
-        ({"op": "zero"}, "edits[0].layer"),
-        ({"layer": "conv"}, "edits[0].op"),
-        ({}, "edits[0].op"),
-    ]:
-        with pytest.raises(EditError) as caught:
-            parse_edits([edit])
-        assert caught.value.field == place
-    for missing in ("scale", "add", "set", "noise"):
-        with pytest.raises(EditError) as caught:
-            parse_edits([{"op": missing, "layer": "conv"}])
-        assert caught.value.field == "edits[0].value"
-    with pytest.raises(EditError, match=", ".join(OPS)):
-        parse_edits([{"layer": "conv"}])
-    with pytest.raises(EditError, match="all calls") as caught:
-        parse_edits([{"op": "zero", "layer": "conv", "at": "parameter_grad", "calls": [0]}])
-    assert caught.value.field == "edits[0].calls"
+@pytest.mark.parametrize(
+    ("edit", "place", "message"),
+    [
+        ({"op": "zero"}, "layer", "."),
+        ({"layer": "conv"}, "op", ", ".join(OPS)),
+        ({}, "op", ", ".join(OPS)),
+        *(({"op": op, "layer": "conv"}, "value", ".") for op in ("scale", "add", "set", "noise")),
+        ({"op": "zero", "layer": "conv", "at": "parameter_grad", "calls": [0]}, "calls", "all calls"),
+    ],
+    ids=nets.label,
+)
+def test_missing_fields_are_named(edit, place, message):
+    with pytest.raises(EditError, match=message) as caught:
+        parse_edits([edit])
+    assert caught.value.field == f"edits[0].{place}"
 
 
-@pytest.mark.parametrize("edits", ["zero", b"zero", 5, None, {"op": "zero", "layer": "conv"}, Zero(layer="conv"), True])
-def test_what_is_no_list_is_refused(edits):
+EDIT = Zero(layer="conv")
+
+
+@pytest.mark.parametrize(
+    "edits",
+    ["zero", b"zero", 5, None, {"op": "zero", "layer": "conv"}, EDIT, True, [], [EDIT] * (MAX_EDITS + 1)],
+    ids=lambda edits: str(edits)[:20],
+)
+def test_what_is_no_list_of_a_few_is_refused(edits):
     with pytest.raises(EditError) as caught:
         parse_edits(edits)
-    assert caught.value.field == "edits"
-
-
-@pytest.mark.parametrize("count", [0, MAX_EDITS + 1])
-def test_none_or_too_many_are_refused(count):
-    with pytest.raises(EditError) as caught:
-        parse_edits([Zero(layer="conv")] * count)
     assert caught.value.field == "edits"
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from torch import nn
 
@@ -26,19 +25,10 @@ from seewhy.explainers.results.evaluation import Column, Evaluation
 from tests import nets
 
 
-class Brightness(nn.Module):
+def brightness() -> nn.Module:
     """Tells red, green, blue and grey by the mean of the channels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 1)
-        with torch.no_grad():
-            rows = [[1, -0.5, -0.5], [-0.5, 1, -0.5], [-0.5, -0.5, 1], [0.1, 0.1, 0.1]]
-            self.conv.weight.copy_(20 * torch.tensor(rows)[:, :, None, None])
-            self.conv.bias.zero_()
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.conv(images).mean(dim=(2, 3))
+    conv = nets.pointwise([[20, -10, -10], [-10, 20, -10], [-10, -10, 20], [2, 2, 2]], [0] * 4)
+    return nets.Wired(lambda net, images: net.conv(images).mean(dim=(2, 3)), conv=conv).eval()
 
 
 LABELS = ["red", "green", "blue", "grey"]
@@ -47,7 +37,7 @@ QUICK = ["insertion", "sparseness"]
 
 @pytest.fixture(scope="module")
 def model():
-    return wrap_model(Brightness().eval(), LABELS, 16, mean=(0, 0, 0), std=(1, 1, 1), name="brightness")
+    return wrap_model(brightness(), LABELS, 16, mean=(0, 0, 0), std=(1, 1, 1), name="brightness")
 
 
 def spots(count: int = 4) -> list[Image.Image]:

@@ -1,6 +1,5 @@
 import io
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from seewhy.explainers.tasks.classification import Classification, ClassPredicti
 from seewhy.models import LoadedModel
 
 PICTURE = Image.effect_noise((300, 200), 80).convert("RGB")
+SATURATED = (0.99999, 0.00001)
 
 
 def explanation_of(
@@ -29,6 +29,7 @@ def explanation_of(
 ) -> Explanation:
     ranked = [ClassPrediction(index, f"label {index}", value, value) for index, value in enumerate(probabilities)]
     array = np.array(values, np.float32)
+    logits = torch.tensor(probabilities).logit() if len(probabilities) == 1 else torch.tensor(probabilities).log()
     height, width = array.shape
     return Explanation(
         picture=Image.new("RGB", (width, height)),
@@ -37,9 +38,7 @@ def explanation_of(
         signed=False,
         target=ranked[target],
         predictions=tuple(ranked),
-        remarks=Classification().remarks(torch.tensor([math.log(value) for value in probabilities]), target)
-        if len(probabilities) > 1
-        else Classification().remarks(torch.tensor(probabilities).logit(), target),
+        remarks=Classification().remarks(logits, target),
         method="gradcam",
         layers=("layer4",),
     )
@@ -154,14 +153,11 @@ def test_a_fixed_scale_reaches_the_picture():
     [
         (explanation_of([[0.0, 1.0]]), []),
         (explanation_of([[0.0, 0.0]]), ["blank-map"]),
-        (explanation_of([[0.0, 1.0]], (0.99999, 0.00001)), ["saturated-softmax"]),
+        (explanation_of([[0.0, 1.0]], SATURATED), ["saturated-softmax"]),
         (explanation_of([[0.0, 1.0]], (0.7, 0.3), target=1), ["improbable-target"]),
         (explanation_of([[0.0, 1.0]], (0.99999,)), ["one-logit"]),
         (explanation_of([[0.0, 1.0]], (0.4,)), ["one-logit", "improbable-target"]),
-        (
-            explanation_of([[0.0, 0.0]], (0.99999, 0.00001), target=1),
-            ["blank-map", "saturated-softmax", "improbable-target"],
-        ),
+        (explanation_of([[0.0, 0.0]], SATURATED, target=1), ["blank-map", "saturated-softmax", "improbable-target"]),
     ],
 )
 def test_diagnostics_say_what_a_reader_should_know(result, codes):

@@ -3,6 +3,7 @@
 import gc
 import re
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -24,32 +25,32 @@ class Product(nn.Module):
         return x1 * x2 * self.W
 
 
-class Doubled(nn.Module):
-    """Runs one module twice: y = f(f(x))."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(self.inner(x))
-
-
 def scalars(*values: float) -> list[Tensor]:
     return [torch.tensor(float(value)) for value in values]
 
 
-def test_before_forward_observes_and_replaces_in_order_of_registration():
+def noting(records: list, label: object) -> Callable[..., None]:
+    return lambda *_: records.append(label)
+
+
+def failing(*_: object) -> None:
+    raise ZeroDivisionError
+
+
+def test_forward_hooks_observe_and_replace_in_order_of_registration():
     net, arguments = Product(), []
     with HookSession(net) as hooks:
         hooks.before_forward(lambda module, args: arguments.append(args), "")
         hooks.before_forward(lambda module, args: (args[0] + 1, args[1]), "")
         hooks.before_forward(lambda module, args: (args[0] * 2, args[1]), "")
+        hooks.after_forward(lambda module, args, output: output + 5, "")
+        hooks.after_forward(lambda module, args, output: output * 2, "")
         hooks.record("")
         output = net(*scalars(2, 3))
     assert [value.item() for value in arguments[0]] == [2, 3]
-    assert output.item() == (2 + 1) * 2 * 3 * 5
     assert [value.item() for value in hooks.inputs[""][0]] == [6, 3], "the record is what the module finally got"
+    assert output.item() == hooks.outputs[""][0].item() == (6 * 3 * 5 + 5) * 2
+    assert net(*scalars(2, 3)).item() == 30
 
 
 def test_a_hook_before_may_return_the_only_argument_or_keywords():
@@ -85,17 +86,6 @@ def test_what_a_module_overwrites_is_overwritten_for_others_too_where_a_hook_ask
     assert bool((hooks.outputs["conv"][0] < 0).any()), "the record is of what the convolution said"
 
 
-def test_after_forward_replaces_in_order_of_registration():
-    net = nn.Sequential(nn.ReLU())
-    with HookSession(net) as hooks:
-        hooks.after_forward(lambda module, args, output: output + 5, "0")
-        hooks.after_forward(lambda module, args, output: output * 2, "0")
-        hooks.record("0")
-        assert net(torch.ones(2)).tolist() == [12, 12]
-    assert hooks.outputs["0"][0].tolist() == [12, 12]
-    assert net(torch.ones(2)).tolist() == [1, 1]
-
-
 def test_full_backward_sees_what_torch_shows_and_replaces_in_order():
     net, gradients = Product(), []
     x1, x2 = scalars(2, 3)
@@ -114,18 +104,8 @@ def test_full_backward_sees_what_torch_shows_and_replaces_in_order():
     net.W.grad = None
 
 
-def test_a_single_gradient_may_be_returned_bare_and_misfits_are_refused():
-    net = nn.Sequential(nn.ReLU())
-    for returned, message in [
-        (torch.zeros(3), "shape"),
-        ("five", "str"),
-        ((torch.zeros(2), torch.zeros(2)), "2 gradients for 1"),
-    ]:
-        with HookSession(net) as hooks:
-            hooks.full_backward(lambda module, grad_input, grad_output, returned=returned: returned, "0")
-            with pytest.raises(ValueError, match=message):
-                hooks.backward(net(torch.ones(2)).sum())
-    x = torch.ones(2, requires_grad=True)
+def test_a_single_gradient_may_be_returned_bare():
+    net, x = nn.Sequential(nn.ReLU()), torch.ones(2, requires_grad=True)
     with HookSession(net) as hooks:
         hooks.full_backward(lambda module, grad_input, grad_output: grad_input[0] * 3, "0")
         net(x).sum().backward()
@@ -177,7 +157,10 @@ def test_errors_about_what_a_hook_returned_name_the_hook_and_its_place():
     for method, hook, where, message in [
         ("full_backward", clip, "0", "clip (test_hook_kinds.py:"),
         ("full_backward", clip, "0", "of full_backward at '0' returned shape (1, 2) for a gradient of shape (2, 2)"),
+        ("full_backward", lambda module, grad_input, grad_output: "five", "0", "returned str"),
+        ("full_backward", lambda module, grad_input, grad_output: grad_input * 2, "0", "2 gradients for 1"),
         ("full_backward_pre", lambda module, grad_output: grad_output * 2, "0", "of full_backward_pre at '0'"),
+        ("full_backward_pre", lambda module, grad_output: grad_output * 2, "0", "returned 2 gradients for 1 outputs"),
         ("output_gradient", torch.sum, "1", "The hook sum of output_gradient at '1' returned shape () for"),
         ("parameter_gradient", lambda gradient: 7, "0.bias", "of parameter_gradient at '0.bias' returned int"),
     ]:
@@ -246,10 +229,14 @@ def test_output_gradients_are_replaced_before_the_backward_of_the_module():
     assert x.grad.tolist() == [[24, 24]]
 
 
-@pytest.mark.parametrize("frozen", [False, True])
-def test_parameter_gradients_are_observed_and_replaced(frozen):
+@pytest.mark.parametrize("record_first", [False, True])
+@pytest.mark.parametrize(("frozen", "before"), [(False, None), (True, None), (True, torch.tensor(3.0))])
+def test_parameter_gradients_are_observed_and_replaced(frozen, before, record_first):
     net, gradients = Product().requires_grad_(not frozen), []
+    net.W.grad = before
     with HookSession(net) as hooks:
+        if record_first:
+            hooks.record("", kinds="parameter_grad")
         hooks.parameter_gradient(lambda gradient: gradient + 1, "W")
         hooks.parameter_gradient(lambda gradient: gradient * 2, "*")
         hooks.parameter_gradient(gradients.append, Product)
@@ -257,24 +244,17 @@ def test_parameter_gradients_are_observed_and_replaced(frozen):
         net(*scalars(2, 3)).backward()
         assert net.W.grad.item() == (6 + 1) * 2
     assert gradients == [torch.tensor(14.0)]
-    assert hooks.parameter_grads[""]["W"].item() == 14
+    assert hooks.parameter_grads[""]["W"].item() == 14, "what finally flowed"
     assert net.W.requires_grad is not frozen
-    assert (net.W.grad is None) is frozen
+    assert net.W.grad == (before if frozen else 14), "that of a frozen parameter comes back"
     net.W.grad = None
 
 
 def test_a_parameter_behind_an_output_that_nothing_uses_has_no_gradient():
     """PyTorch runs its hooks with None, where hooks expect a tensor."""
 
-    class Pair(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.used, self.unused = nn.Linear(2, 1), nn.Linear(2, 1)
-
-        def forward(self, x):
-            return self.used(x), self.unused(x)
-
-    net, gradients = Pair(), []
+    net = nets.Wired(lambda net, x: (net.used(x), net.unused(x)), used=nn.Linear(2, 1), unused=nn.Linear(2, 1))
+    gradients = []
     with HookSession(net) as hooks:
         hooks.parameter_gradient(gradients.append, "unused.weight")
         hooks.record("*", kinds=["grad_output", "parameter_grad"])
@@ -324,12 +304,8 @@ def test_unknown_parameters_list_near_matches(resnet18):
             hooks.parameter_gradient(print, "conv1.wieght")
         with pytest.raises(LayerError, match="no parameters of their own"):
             hooks.parameter_gradient(print, nn.ReLU)
-        assert hooks.parameter_gradient(print, "bn1.*", nn.Linear).paths == (
-            "bn1.weight",
-            "bn1.bias",
-            "fc.weight",
-            "fc.bias",
-        )
+        paths = hooks.parameter_gradient(print, "bn1.*", nn.Linear).paths
+        assert " ".join(paths) == "bn1.weight bn1.bias fc.weight fc.bias"
         assert hooks.parameter_gradient(print, "bn1.weight").paths == ("bn1.weight",)
         with pytest.raises(LayerError, match=r"'bn1\.running_mean'"):
             hooks.parameter_gradient(print, "bn1.running_mean")
@@ -348,8 +324,7 @@ def test_modules_are_chosen_by_path_glob_type_and_predicate(resnet18):
 
 def test_instance_methods_serve_as_hooks():
     class Counter:
-        def __init__(self) -> None:
-            self.calls = 0
+        calls = 0
 
         def note(self, *_: object) -> None:
             self.calls += 1
@@ -363,29 +338,11 @@ def test_instance_methods_serve_as_hooks():
     assert counter.calls == 5
 
 
-def test_handles_are_removed_one_by_one_even_between_forward_and_backward():
-    net, names = Product(), []
-    with HookSession(net) as hooks:
-        first = hooks.full_backward(lambda *_: names.append("first"), "")
-        hooks.full_backward(lambda *_: names.append("second"), "")
-        bias = hooks.after_forward(lambda module, args, output: output + 1, "")
-        parameter = hooks.parameter_gradient(lambda gradient: names.append("parameter"), "W")
-        assert net(*scalars(2, 3)).item() == 31
-        bias.remove()
-        bias.remove()
-        score = net(*scalars(2, 3))
-        assert score.item() == 30
-        first.remove()
-        parameter.remove()
-        hooks.backward(score)
-    assert names == ["second"]
-
-
 def test_after_the_session_no_hook_runs_and_late_gradients_still_reach_the_record():
     net, calls = Product().requires_grad_(False), []
     with HookSession(net) as hooks:
-        hooks.full_backward(lambda *_: calls.append("backward"), "")
-        hooks.output_gradient(lambda *_: calls.append("gradient"), "")
+        hooks.full_backward(noting(calls, "backward"), "")
+        hooks.output_gradient(noting(calls, "gradient"), "")
         hooks.record("")
         score = net(*scalars(2, 3))
     score.backward()
@@ -396,15 +353,11 @@ def test_after_the_session_no_hook_runs_and_late_gradients_still_reach_the_recor
 @pytest.mark.parametrize("where", ["before_forward", "after_forward", "full_backward", "output_gradient"])
 def test_an_exception_in_a_hook_comes_through_and_leaves_nothing(where, untouched):
     net = untouched(nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True)))
-
-    def fail(*_: object) -> None:
-        raise ZeroDivisionError
-
     hooks = HookSession(net)
 
     def use() -> None:
         with hooks:
-            getattr(hooks, where)(fail, "*")
+            getattr(hooks, where)(failing, "*")
             hooks.record("*", kinds=["output", "grad_output", "parameter_grad"])
             hooks.backward(net(torch.ones(1, 2)).sum())
 
@@ -414,16 +367,17 @@ def test_an_exception_in_a_hook_comes_through_and_leaves_nothing(where, untouche
 
 
 def test_current_tells_path_and_number_of_the_call_forward_and_backward():
-    net, calls = Doubled(nn.Tanh()), []
+    twice, calls = nn.Tanh(), []
+    net = nn.Sequential(twice, twice)
     with HookSession(net) as hooks:
 
         def note(*_: object) -> None:
             calls.append((hooks.current.path, hooks.current.number))
 
-        hooks.before_forward(note, "inner")
-        hooks.full_backward(note, "inner")
+        hooks.before_forward(note, "0")
+        hooks.full_backward(note, "0")
         hooks.backward(net(torch.ones(2)).sum())
-    assert calls == [("inner", 0), ("inner", 1), ("inner", 1), ("inner", 0)]
+    assert calls == [("0", 0), ("0", 1), ("0", 1), ("0", 0)]
 
 
 def test_a_full_backward_hook_runs_where_no_argument_can_have_a_gradient():
@@ -448,16 +402,8 @@ def test_a_module_without_arguments_has_gradients_of_its_output():
         def forward(self) -> Tensor:
             return 3 * self.values
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.prompt = Prompt()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return (x * self.prompt()).sum()
-
     records = []
-    with HookSession(Net()) as hooks:
+    with HookSession(nets.Wired(lambda net, x: (x * net.prompt()).sum(), prompt=Prompt())) as hooks:
         hooks.record("prompt")
         hooks.full_backward(lambda module, grad_input, grad_output: records.append((grad_input, grad_output)), "prompt")
         hooks.backward(hooks.modules[""](torch.tensor([5.0, 7.0])))
@@ -468,17 +414,12 @@ def test_a_module_without_arguments_has_gradients_of_its_output():
 
 
 def test_a_view_that_a_module_modifies_in_place_ends_with_the_session():
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.relu = nn.ReLU(inplace=True)
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.relu(x[:2])
-            return (x * x).sum()
+    def run(net: nn.Module, x: Tensor) -> Tensor:
+        net.relu(x[:2])
+        return (x * x).sum()
 
     x = torch.tensor([-1.0, 2.0, -3.0])
-    with HookSession(Net()) as hooks:
+    with HookSession(nets.Wired(run, relu=nn.ReLU(inplace=True))) as hooks:
         hooks.record("relu")
         hooks.backward(hooks.modules[""](x))
     assert x.tolist() == [0, 2, -3]
@@ -569,22 +510,10 @@ def test_a_session_and_its_records_die_without_the_garbage_collector(images):
         gc.enable()
 
 
-class Shortcut(nn.Module):
-    """y = 3 x + s(x), where s returns its own input."""
-
-    def __init__(self, short: nn.Module) -> None:
-        super().__init__()
-        self.short = short
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x * 1
-        return 3 * x + self.short(x)
-
-
 @pytest.mark.parametrize("kinds", [("grad_output",), ("grad_input", "grad_output")])
 @pytest.mark.parametrize("short", [nn.Identity(), nn.Dropout().eval()])
 def test_a_module_that_passes_its_input_on_has_a_gradient_of_its_own_whatever_is_recorded(kinds, short):
-    net, pairs = Shortcut(short), []
+    net, pairs = nets.Wired(lambda net, x: 3 * (same := x * 1) + net.short(same), short=short), []
     x = torch.ones(1, requires_grad=True)
     with HookSession(net) as hooks:
         hooks.record("short", kinds=kinds)
@@ -599,22 +528,14 @@ def test_a_module_that_passes_its_input_on_has_a_gradient_of_its_own_whatever_is
     assert x.grad.item() == 3 + 10
 
 
-class ModifiesLater(nn.Module):
-    """What a module passed on is modified in place, and so the tensor that went in."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x * 1
-        self.inner(x).mul_(3)
-        return x.sum()
-
-
 @pytest.mark.parametrize("inner", [nn.Identity(), nn.ReLU(inplace=True), nn.Dropout().eval()])
 def test_what_a_module_passes_on_stays_the_tensor_that_went_in(inner):
-    net, x = ModifiesLater(inner), torch.ones(4, requires_grad=True)
+    def run(net: nn.Module, x: Tensor) -> Tensor:
+        x = x * 1
+        net.inner(x).mul_(3)
+        return x.sum()
+
+    net, x = nets.Wired(run, inner=inner), torch.ones(4, requires_grad=True)
     with HookSession(net) as hooks:
         hooks.record("*")
         score = net(x)
@@ -682,15 +603,8 @@ def test_records_stay_in_step_when_calls_nest_or_fail():
 
 
 def test_recorded_outputs_do_not_change_with_what_the_module_keeps():
-    class Returns(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(2))
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            return self.scale, x
-
-    net, x = Returns(), torch.zeros(2)
+    net = nets.Wired(lambda net, x: (net.scale, x), scale=nn.Parameter(torch.ones(2)))
+    x = torch.zeros(2)
     with HookSession(net) as hooks:
         hooks.record("")
         net(x)
@@ -700,26 +614,6 @@ def test_recorded_outputs_do_not_change_with_what_the_module_keeps():
     scale, passed = hooks.outputs[""][0]
     assert scale.tolist() == [1, 1]
     assert passed.tolist() == [0, 0]
-
-
-def test_the_record_of_a_parameter_is_what_finally_flowed_whatever_the_order():
-    net = Product()
-    with HookSession(net) as hooks:
-        hooks.record("", kinds="parameter_grad")
-        hooks.parameter_gradient(lambda gradient: gradient * 10, "W")
-        hooks.backward(net(*scalars(2, 3)))
-    assert hooks.parameter_grads[""]["W"].item() == 60
-
-
-def test_the_gradient_of_a_frozen_parameter_comes_back():
-    net = Product().requires_grad_(False)
-    net.W.grad = torch.tensor(3.0)
-    with HookSession(net) as hooks:
-        hooks.record("", kinds=["parameter_grad"])
-        net(*scalars(2, 3)).backward()
-        assert net.W.grad.item() == 6
-    assert net.W.grad.item() == 3
-    net.W.grad = None
 
 
 def test_inference_tensors_packed_sequences_and_plain_images_pass():
@@ -787,17 +681,10 @@ def test_one_tensor_given_twice_has_a_gradient_for_each_place():
     assert [[grad.item() for grad in grads] for grads in gradients] == [[20, 15], [15, 15]]
 
 
-class Both(nn.Module):
-    """Returns two tensors, of which one may go unused."""
-
-    def forward(self, x):
-        return 2 * x, 3 * x
-
-
 @pytest.mark.parametrize("used", [(1, 1), (1, 0), (0, 1)])
 @pytest.mark.parametrize("factor", [None, 10])
 def test_full_backward_pre_sees_and_replaces_the_gradients_of_all_outputs_as_torch_does(used, factor):
-    net = Both()
+    net = nets.Wired(lambda net, x: (2 * x, 3 * x))
 
     def run(register):
         x, gradients = torch.ones(2, requires_grad=True), []
@@ -841,11 +728,6 @@ def test_full_backward_pre_comes_after_output_gradient_and_before_full_backward(
         net(x).sum().backward()
     assert order == ["output_gradient", "full_backward_pre", "full_backward"]
     assert torch.equal(x.grad, 10 * net.weight)
-    with HookSession(net) as hooks:
-        hooks.full_backward_pre(lambda module, grad_output: (grad_output[0],) * 2, "")
-        score = net(x).sum()
-        with pytest.raises(ValueError, match="returned 2 gradients for 1 outputs"):
-            score.backward()
     net.weight.grad = None
 
 
@@ -863,12 +745,8 @@ def test_prepended_hooks_run_first_as_with_torch(kind):
 
     def run(register):
         order = []
-
-        def note(name):
-            return lambda *_: order.append(name)
-
         for name, prepend in (("a", False), ("b", True), ("c", False), ("d", True)):
-            register(note(name), prepend)
+            register(noting(order, name), prepend)
         net(torch.ones(1, 2, requires_grad=True)).sum().backward()
         net.weight.grad = None
         return order
@@ -886,23 +764,19 @@ class Raises(nn.Module):
         raise ZeroDivisionError
 
 
-def failing(*_: object) -> None:
-    raise ZeroDivisionError
-
-
 @pytest.mark.parametrize("where", ["module", "before", "after", "nowhere"])
 def test_hooks_that_always_run_do_so_once_as_with_torch(where):
     net = Raises() if where == "module" else nn.Identity()
 
     def run(before, after):
         records = []
-        after(lambda *_: records.append("plain"), False)
+        after(noting(records, "plain"), False)
         if where == "before":
             before(failing)
         if where == "after":
             after(failing, False)
         after(lambda module, args, output: records.append(("always", output is None)), True)
-        after(lambda *_: records.append("last"), False)
+        after(noting(records, "last"), False)
         try:
             net(torch.ones(1))
         except ZeroDivisionError:
@@ -944,37 +818,28 @@ def test_an_error_of_a_hook_that_always_runs_is_a_warning_after_another_error():
 def test_hooks_of_a_session_stand_together_at_the_place_of_its_first():
     net, order = nn.Linear(2, 1), []
 
-    def note(name):
-        return lambda *_: order.append(name)
+    def hook(hooks, name):
+        hooks.before_forward(noting(order, name), "")
+        hooks.after_forward(noting(order, f"{name} after"), "")
 
     with HookSession(net) as outer:
-        outer.before_forward(note("outer 1"), "")
-        outer.after_forward(note("outer 1 after"), "")
-        plain = [net.register_forward_pre_hook(note("plain")), net.register_forward_hook(note("plain after"))]
-        with HookSession(net) as inner:
-            inner.before_forward(note("inner"), "")
-            inner.after_forward(note("inner after"), "")
-            outer.before_forward(note("outer 2"), "")
-            outer.after_forward(note("outer 2 after"), "")
+        hook(outer, "outer 1")
+        before = net.register_forward_pre_hook(noting(order, "plain"))
+        after = net.register_forward_hook(noting(order, "plain after"))
+        with HookSession(net) as inner, before, after:
+            hook(inner, "inner")
+            hook(outer, "outer 2")
             net(torch.ones(1, 2))
-    for handle in plain:
-        handle.remove()
-    assert order == [
-        *("outer 1", "outer 2", "plain", "inner"),
-        *("outer 1 after", "outer 2 after", "plain after", "inner after"),
-    ]
+    names = ["outer 1", "outer 2", "plain", "inner"]
+    assert order == names + [f"{name} after" for name in names]
 
 
 def test_backward_hooks_of_the_inner_session_run_first():
     net, order = nn.Linear(2, 1), []
-
-    def note(*labels):
-        return lambda *_: order.append(labels)
-
     with HookSession(net) as outer, HookSession(net) as inner:
         for name, hooks in (("outer", outer), ("inner", inner)):
             for kind in ("output_gradient", "full_backward_pre", "full_backward"):
-                getattr(hooks, kind)(note(name, kind), "")
+                getattr(hooks, kind)(noting(order, (name, kind)), "")
         inner.backward(net(torch.ones(1, 2)).sum())
     assert order == [
         *(("inner", "output_gradient"), ("inner", "full_backward_pre")),
@@ -983,15 +848,19 @@ def test_backward_hooks_of_the_inner_session_run_first():
     ]
 
 
-@pytest.mark.parametrize("kind", ["output_gradient", "full_backward_pre", "full_backward"])
-def test_a_backward_hook_that_is_removed_after_the_forward_pass_does_not_run(kind):
+@pytest.mark.parametrize("kind", ["output_gradient", "full_backward_pre", "full_backward", "parameter_gradient"])
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_backward_hook_that_is_removed_after_the_forward_pass_does_not_run(kind, alone):
     net, calls = nn.Linear(2, 1), []
-    x = torch.ones(1, 2, requires_grad=True)
+    x, where = torch.ones(1, 2, requires_grad=True), "weight" if kind == "parameter_gradient" else ""
     with HookSession(net) as hooks:
-        handle = getattr(hooks, kind)(lambda *gradients: calls.append(gradients), "")
+        handle = getattr(hooks, kind)(noting(calls, "removed"), where)
+        if not alone:
+            getattr(hooks, kind)(noting(calls, "left"), where)
         score = net(x).sum()
         handle.remove()
+        handle.remove()
         score.backward()
-    assert calls == []
+    assert calls == ([] if alone else ["left"])
     assert torch.equal(x.grad, net.weight)
     net.zero_grad()

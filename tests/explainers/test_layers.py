@@ -64,16 +64,13 @@ def pooled(*head: nn.Module) -> nn.Module:
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *head)
 
 
-class Gated(nn.Module):
+def gated(net: nn.Module, features: Tensor) -> Tensor:
     """A stage that ends in squeeze and excitation."""
+    features = net.conv(features)
+    return features * net.gate(features)[..., None, None]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.gate = nn.Conv2d(4, 4, 3), pooled(nn.Linear(4, 4), nn.Sigmoid())
 
-    def forward(self, features: Tensor) -> Tensor:
-        features = self.conv(features)
-        return features * self.gate(features)[..., None, None]
+GATED = nets.Wired(gated, conv=nn.Conv2d(4, 4, 3), gate=pooled(nn.Linear(4, 4), nn.Sigmoid()))
 
 
 class Block(nn.Sequential):
@@ -92,7 +89,7 @@ class Block(nn.Sequential):
         ([nn.Sequential(nn.Conv2d(4, 5, 3), nn.BatchNorm2d(5), nn.ReLU()), pooled(nn.Identity())], "1"),
         ([nn.Conv2d(4, 5, 1), nn.ReLU(), pooled(nn.Identity())], "2"),
         ([nn.Conv2d(4, 5, 3), nn.ReLU(), pooled(nn.BatchNorm1d(5))], "2"),
-        ([Gated(), pooled()], "1"),
+        ([GATED, pooled()], "1"),
         ([Block(nn.Conv2d(4, 8, 1), nn.ReLU(), nn.Conv2d(8, 4, 1)), pooled()], "1"),
         ([nn.Conv2d(4, 5, 1), nn.ReLU(), pooled()], "0"),  # five scores of each position, as of SqueezeNet
         ([nn.Sequential(nn.Dropout(), nn.Conv2d(4, 5, 1), nn.ReLU(), pooled())], "0"),
@@ -108,10 +105,7 @@ def test_a_net_without_a_head_explains_what_it_pools(tail, expected):
     [
         (nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 2)), "has a grid"),
         (nn.Flatten(), "no parameters"),
-        (
-            torchvision.models.VisionTransformer(32, 8, 1, 2, 32, 64),
-            r"'conv_proj'.*tokens of shape \(1, 17, 32\)",
-        ),
+        (torchvision.models.VisionTransformer(32, 8, 1, 2, 32, 64), r"'conv_proj'.*tokens of shape \(1, 17, 32\)"),
     ],
 )
 def test_a_model_without_a_default_layer_says_why(net, reason):
@@ -140,13 +134,8 @@ def test_a_half_precision_module_is_surveyed(untouched):
     assert survey(net, SHAPE).default_layers == ("conv",)
 
 
-class Unbatched(nn.Module):
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        return images, images
-
-
 def test_an_output_of_several_tensors_has_no_single_shape():
-    (layer,) = survey(Unbatched(), SHAPE).layers
+    (layer,) = survey(nets.Wired(lambda _, images: (images, images)), SHAPE).layers
     assert layer.output_shape is None
     assert not layer.cam
 

@@ -68,32 +68,18 @@ def test_a_resize_goes_from_edge_to_edge():
     assert resized(PICTURE, (1, 3, 12)) is None
 
 
-class Dilated(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(3, 4, (3, 5), stride=(1, 2), padding=(0, 2)),
-            nn.AvgPool2d((2, 3), stride=(2, 1)),
-            nn.ZeroPad2d((3, 0, 1, 0)),
-            nn.Conv2d(4, 4, 3, dilation=2),
-        )
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.body(images).mean(dim=(2, 3)))
+def dilated() -> nn.Module:
+    first, pool = nn.Conv2d(3, 4, (3, 5), (1, 2), (0, 2)), nn.AvgPool2d((2, 3), stride=(2, 1))
+    body = nn.Sequential(first, pool, nn.ZeroPad2d((3, 0, 1, 0)), nn.Conv2d(4, 4, 3, dilation=2))
+    return nets.Pooled(nn.Linear(4, 2), body)
 
 
-class Patches(nn.Module):
+def patches() -> nn.Module:
     """As Swin Transformers merge neighbours: every other row and column, side by side."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3, padding=1)
-        self.body = nn.Conv2d(4, 4, 3)
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.body(self.conv(images)[:, :, 1::2, ::2]).mean(dim=(2, 3)))
+    conv, layer = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3)
+    return nets.Wired(
+        lambda net, images: net.layer(net.conv(images)[:, :, 1::2, ::2]).sum((2, 3)), conv=conv, layer=layer
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,8 +87,8 @@ class Patches(nn.Module):
     [
         (PilotNet, "features", (66, 200), (0, 7)),
         (PilotNet, "features.4", (66, 200), (3, 9)),
-        (Dilated, "body", (40, 60), (4, 9)),
-        (Patches, "body", (32, 32), (5, 6)),
+        (dilated, "layer", (40, 60), (4, 9)),
+        (patches, "layer", (32, 32), (5, 6)),
     ],
 )
 def test_a_cell_lies_where_its_gradient_does(kind, path, size, cell):

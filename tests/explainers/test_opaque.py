@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from seewhy.explainers import FullGrad, GradCAM, survey
 from seewhy.explainers.errors import UnsuitableModelError, UnsupportedModuleError, UnsupportedOperationError
@@ -24,18 +24,13 @@ pytestmark = [
 ]
 
 
-class WithStem(nn.Module):
+class WithStem(nets.InPlaceModule):
     """A linear stem that may be opaque, and layers after it that are not."""
 
     def __init__(self, bias: bool = False) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, bias=bias), nn.Conv2d(4, 4, 3, padding=1, bias=bias))
-        self.conv = nn.Conv2d(4, 5, 3, padding=1, stride=2)
-        self.relu = nn.ReLU()
-        self.head = nn.Linear(5, 3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.relu(self.conv(self.stem(images))).mean(dim=(2, 3)))
+        del self.unused
 
 
 def in_place(module: nn.Module) -> nn.Module:
@@ -91,12 +86,8 @@ def test_hooks_of_every_session_run_around_what_is_opaque(kind, images):
         with HookSession(net) as hooks:
             hooks.record(nn.Module, kinds=["output"])
             net(images)
-        assert {path: len(calls) for path, calls in hooks.outputs.items() if path != "stem"} == {
-            "": 1,
-            "conv": 1,
-            "relu": 1,
-            "head": 1,
-        }
+        calls = {path: len(outputs) for path, outputs in hooks.outputs.items() if path != "stem"}
+        assert calls == {"": 1, "conv": 1, "relu": 1, "head": 1}
 
 
 @pytest.mark.parametrize("kind", sorted(OPAQUE))

@@ -35,141 +35,106 @@ class PilotNet(nn.Module):
         return self.head(self.features(images))
 
 
-class Audio(nn.Module):
+def halved(inputs: int, width: int) -> list[nn.Module]:
+    return [nn.Conv2d(inputs, width, 3, 2, 1), nn.ReLU()]
+
+
+def audio() -> nn.Module:
     """Of a spectrogram it pools frequencies and keeps every moment."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential()
-        for inputs, width in ((1, 8), (8, 16), (16, 16)):
-            self.body.extend([nn.Conv2d(inputs, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()])
-            self.body.append(nn.MaxPool2d((4, 1)))
-        self.head = nn.Linear(16, 5)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.body(images).mean(dim=(2, 3)))
+    layer = nn.Sequential()
+    for inputs, width in ((1, 8), (8, 16), (16, 16)):
+        layer.extend([nn.Conv2d(inputs, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d((4, 1))])
+    return nets.Pooled(nn.Linear(16, 5), layer)
 
 
-class AttentionPooling(nn.Module):
+def attention_pooling() -> nn.Module:
     """A backbone that ends in `flatten(2)`; attention of one learnt query pools its tokens."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.backbone = nn.Sequential(
-            nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU(), nn.Flatten(2)
-        )
-        self.query = nn.Parameter(torch.randn(1, 1, 16))
-        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
-        self.head = nn.Linear(16, 5)
+    def run(net: nn.Module, images: Tensor) -> Tensor:
+        tokens = net.backbone(images).transpose(1, 2)
+        pooled, _ = net.attention(net.query.expand(len(images), -1, -1), tokens, tokens)
+        return net.head(pooled[:, 0])
 
-    def forward(self, images: Tensor) -> Tensor:
-        tokens = self.backbone(images).transpose(1, 2)
-        pooled, _ = self.attention(self.query.expand(len(images), -1, -1), tokens, tokens)
-        return self.head(pooled[:, 0])
+    backbone = nn.Sequential(*halved(3, 8), *halved(8, 16), nn.Flatten(2))
+    query, attention = nn.Parameter(torch.randn(1, 1, 16)), nn.MultiheadAttention(16, 2, batch_first=True)
+    return nets.Wired(run, backbone=backbone, query=query, attention=attention, head=nn.Linear(16, 5))
 
 
-class ScoredPositions(nn.Module):
+def scored_positions() -> nn.Module:
     """A convolution of one channel, the last that runs, says how much each position counts."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU())
-        self.score = nn.Conv2d(16, 1, 1)
-        self.head = nn.Linear(16, 5)
+    def run(net: nn.Module, images: Tensor) -> Tensor:
+        features = net.features(images)
+        weights = net.score(features).flatten(2).softmax(dim=2)
+        return net.head((features.flatten(2) * weights).sum(dim=2))
 
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.features(images)
-        weights = self.score(features).flatten(2).softmax(dim=2)
-        return self.head((features.flatten(2) * weights).sum(dim=2))
+    features = nn.Sequential(*halved(3, 8), *halved(8, 16))
+    return nets.Wired(run, features=features, score=nn.Conv2d(16, 1, 1), head=nn.Linear(16, 5))
 
 
-class Recurrent(nn.Module):
+def recurrent() -> nn.Module:
     """An LSTM reads the columns, as of a line of text."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolutions = nn.Sequential()
-        for inputs, width in ((1, 8), (8, 16), (16, 16)):
-            self.convolutions.extend([nn.Conv2d(inputs, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)])
-        self.columns = nn.LSTM(16 * 4, 12, batch_first=True, bidirectional=True)
-        self.head = nn.Linear(24, 5)
+    def run(net: nn.Module, images: Tensor) -> Tensor:
+        features = net.convolutions(images).permute(0, 3, 1, 2).flatten(2)
+        return net.head(net.columns(features)[0][:, -1])
 
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.convolutions(images).permute(0, 3, 1, 2).flatten(2)
-        return self.head(self.columns(features)[0][:, -1])
+    convolutions, columns = nn.Sequential(), nn.LSTM(16 * 4, 12, batch_first=True, bidirectional=True)
+    for inputs, width in ((1, 8), (8, 16), (16, 16)):
+        convolutions.extend([nn.Conv2d(inputs, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)])
+    return nets.Wired(run, convolutions=convolutions, columns=columns, head=nn.Linear(24, 5))
 
 
-class SeveralScales(nn.Module):
+def several_scales() -> nn.Module:
     """What two stages found is pooled and put side by side."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.fine = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU())
-        self.coarse = nn.Sequential(nn.Conv2d(8, 8, 3, 2, 1), nn.ReLU())
-        self.head = nn.Linear(16, 5)
+    def run(net: nn.Module, images: Tensor) -> Tensor:
+        fine = net.fine(images)
+        return net.head(torch.cat([fine.mean(dim=(2, 3)), net.coarse(fine).mean(dim=(2, 3))], dim=1))
 
-    def forward(self, images: Tensor) -> Tensor:
-        fine = self.fine(images)
-        return self.head(torch.cat([fine.mean(dim=(2, 3)), self.coarse(fine).mean(dim=(2, 3))], dim=1))
+    fine, coarse = nn.Sequential(*halved(3, 8)), nn.Sequential(*halved(8, 8))
+    return nets.Wired(run, fine=fine, coarse=coarse, head=nn.Linear(16, 5))
 
 
-class FlatResidual(nn.Module):
+def flat_residual() -> nn.Module:
     """Residual blocks without a module around them."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, 2, 1)
-        self.blocks = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(3))
-        self.head = nn.Linear(8, 5)
-
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.stem(images)
-        for block in self.blocks:
+    def run(net: nn.Module, images: Tensor) -> Tensor:
+        features = net.stem(images)
+        for block in net.blocks:
             features = functional.relu(features + block(features))
-        return self.head(features.mean(dim=(2, 3)))
+        return net.head(features.mean(dim=(2, 3)))
+
+    blocks = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(3))
+    return nets.Wired(run, stem=nn.Conv2d(3, 8, 3, 2, 1), blocks=blocks, head=nn.Linear(8, 5))
 
 
-class BareHead(nn.Module):
+def bare_head() -> nn.Module:
     """Its head is a parameter, so that a convolution is the last module with weights."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 16, 3)
-        self.head = nn.Parameter(torch.randn(16, 5))
+    def run(net: nn.Module, images: Tensor) -> Tensor:
+        return net.last(net.first(images).relu()).relu().mean(dim=(2, 3)) @ net.head
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.last(self.first(images).relu()).relu().mean(dim=(2, 3)) @ self.head
+    head = nn.Parameter(torch.randn(16, 5))
+    return nets.Wired(run, first=nn.Conv2d(3, 8, 3), last=nn.Conv2d(8, 16, 3), head=head)
 
 
-class OutOfSight(nn.Module):
-    """Leaves PyTorch for a moment."""
-
-    def forward(self, features: Tensor) -> Tensor:
-        return torch.from_numpy(np.tanh(features.detach().numpy()))
-
-
-class Elsewhere(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.elsewhere = nn.Conv2d(3, 8, 3, 2, 1), OutOfSight()
-        self.last = nn.Conv2d(8, 8, 3, 2, 1)
-        self.head = nn.Linear(8, 5)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.last(self.elsewhere(self.stem(images))).mean(dim=(2, 3)))
+def elsewhere() -> nn.Module:
+    first, last = nn.Conv2d(3, 8, 3, 2, 1), nn.Conv2d(8, 8, 3, 2, 1)
+    return nets.Pooled(nn.Linear(8, 5), nn.Sequential(first, nets.out_of_sight(), last))
 
 
 NETS = [
     (PilotNet, (3, 66, 200), "features", (1, 18)),
-    (Audio, (1, 64, 101), "body.10", (4, 101)),
-    (AttentionPooling, (3, 32, 32), "backbone.3", (8, 8)),
-    (AttentionPooling, (3, 48, 80), "backbone.3", (12, 20)),
-    (ScoredPositions, (3, 32, 40), "features", (8, 10)),
-    (Recurrent, (1, 32, 100), "convolutions.7", (8, 25)),
-    (SeveralScales, (3, 32, 32), "coarse", (8, 8)),
-    (FlatResidual, (3, 32, 32), "blocks.2", (16, 16)),
-    (BareHead, (3, 20, 32), "last", (16, 28)),
-    (Elsewhere, (3, 32, 40), "last", (8, 10)),
+    (audio, (1, 64, 101), "layer.10", (4, 101)),
+    (attention_pooling, (3, 32, 32), "backbone.3", (8, 8)),
+    (attention_pooling, (3, 48, 80), "backbone.3", (12, 20)),
+    (scored_positions, (3, 32, 40), "features", (8, 10)),
+    (recurrent, (1, 32, 100), "convolutions.7", (8, 25)),
+    (several_scales, (3, 32, 32), "coarse", (8, 8)),
+    (flat_residual, (3, 32, 32), "blocks.2", (16, 16)),
+    (bare_head, (3, 20, 32), "last", (16, 28)),
+    (elsewhere, (3, 32, 40), "layer", (8, 10)),
 ]
 
 
@@ -210,33 +175,25 @@ def test_a_declared_layer_is_taken_whatever_its_proportions(layer):
     assert GradCAM().explain(model, images).layers == (layer,)
 
 
-class Queries(nn.Module):
+def attending(net: nn.Module, images: Tensor) -> Tensor:
     """Attention written out, whose tensors of four axes are as wide and as high as pictures might be."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Conv2d(3, 16, 4, 4)
-        self.queries, self.attention, self.attended = nn.Identity(), nn.Softmax(dim=-1), nn.Identity()
-        self.head = nn.Linear(16, 5)
-
-    def forward(self, images: Tensor) -> Tensor:
-        tokens = self.embedding(images).flatten(2).mT
-        heads = self.queries(tokens.unflatten(2, (2, 8)).transpose(1, 2))  # (N, 2, L, 8)
-        attention = self.attention(heads @ heads.mT)  # (N, 2, L, L)
-        mixed = self.attended(attention @ heads)
-        return self.head((tokens + mixed.transpose(1, 2).flatten(2)).mean(dim=1))
+    tokens = net.embedding(images).flatten(2).mT
+    heads = net.queries(tokens.unflatten(2, (2, 8)).transpose(1, 2))  # (N, 2, L, 8)
+    attention = net.attention(heads @ heads.mT)  # (N, 2, L, L)
+    mixed = net.attended(attention @ heads)
+    return net.head((tokens + mixed.transpose(1, 2).flatten(2)).mean(dim=1))
 
 
 @pytest.mark.parametrize("path", ["queries", "attention", "attended"])
 def test_attention_is_no_feature_map_even_where_it_has_the_pictures_proportions(path):
-    net = nets.seeded(Queries)
+    parts = {"queries": nn.Identity(), "attention": nn.Softmax(dim=-1), "attended": nn.Identity()}
+    net = nets.Wired(attending, embedding=nn.Conv2d(3, 16, 4, 4), head=nn.Linear(16, 5), **parts)
     rows = {layer.path: layer for layer in survey(net, (3, 32, 32)).layers}
     assert rows["attention"].output_shape == (1, 2, 64, 64)
     assert not rows[path].cam
     assert rows["embedding"].cam
-    with pytest.raises(
-        LayerError, match=f"{path!r} is not a layer with a grid over the picture: it returns a tensor of"
-    ):
+    message = f"{path!r} is not a layer with a grid over the picture: it returns a tensor of"
+    with pytest.raises(LayerError, match=message):
         survey(net, (3, 32, 32), (path,))
 
 
@@ -250,7 +207,7 @@ def test_attention_is_no_feature_map_even_where_it_has_the_pictures_proportions(
 )
 def test_a_declared_layer_that_has_no_grid_is_refused_with_the_reason(path, why):
     with pytest.raises(LayerError, match=why):
-        survey(nets.seeded(AttentionPooling), (3, 32, 32), (path,))
+        survey(nets.seeded(attention_pooling), (3, 32, 32), (path,))
 
 
 PARAMETRISED = {
@@ -302,13 +259,8 @@ def test_a_heatmap_lies_where_the_cells_saw_it():
     attribution = GradCAM().explain(model, torch.rand(1, 3, 66, 200, generator=torch.Generator().manual_seed(0)))
     last = torch.zeros_like(attribution.maps)
     last[:, :, 17] = 1
-    (results,) = explanations(
-        model,
-        "gradcam",
-        Image.fromarray(picture),
-        Geometry(200, 66, (0.0, 0.0, 200.0, 66.0)),
-        replace(attribution, maps=last),
-    )
+    geometry = Geometry(200, 66, (0.0, 0.0, 200.0, 66.0))
+    (results,) = explanations(model, "gradcam", Image.fromarray(picture), geometry, replace(attribution, maps=last))
     brightest = results.heatmap[33] > 0.99
     # The last cell has its middle at 30.5 + 17 * 8 = 166.5; what is right of it no cell is nearer to.
     assert 162 <= brightest.argmax() <= 168

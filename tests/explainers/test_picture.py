@@ -15,6 +15,7 @@ from tests import nets
 from tools.hostile.pictures import reduced
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
+EXACT = {"WEBP": {"lossless": True}, "JPEG": {"quality": 100, "subsampling": 0}}
 
 
 @pytest.fixture
@@ -39,8 +40,7 @@ def pixels(picture: Image.Image) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "GIF", "WEBP", "JPEG"])
 def test_every_format_is_read(kind, corners):
-    lossless = {"WEBP": {"lossless": True}, "JPEG": {"quality": 100, "subsampling": 0}}
-    picture = read_picture(encoded(corners, kind, **lossless.get(kind, {})))
+    picture = read_picture(encoded(corners, kind, **EXACT.get(kind, {})))
     assert np.abs(pixels(picture) - pixels(corners)).max() <= (4 if kind == "JPEG" else 0)
 
 
@@ -56,26 +56,22 @@ def test_a_path_that_does_not_exist_is_the_systems_error(tmp_path):
         read_picture(tmp_path / "nothing.png")
 
 
-UNDO = {
-    1: None,
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_90,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_270,
-}
+UNDO = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_90", "TRANSVERSE", "ROTATE_270")
+"""The transpositions that undo the orientations from 2 to 8."""
+
+
+def turned(picture: Image.Image, kind: str, orientation: int, **options: Any) -> bytes:
+    """Return a file that stores a picture in another orientation."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = picture if orientation == 1 else picture.transpose(Image.Transpose[UNDO[orientation - 2]])
+    return encoded(stored, kind, exif=exif, **options)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
-@pytest.mark.parametrize("orientation", UNDO)
+@pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation_is_applied(orientation, kind, corners):
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    stored = corners if UNDO[orientation] is None else corners.transpose(UNDO[orientation])
-    options = {"JPEG": {"quality": 100, "subsampling": 0}, "WEBP": {"lossless": True}}
-    picture = read_picture(encoded(stored, kind, exif=exif, **options.get(kind, {})))
+    picture = read_picture(turned(corners, kind, orientation, **EXACT.get(kind, {})))
     assert picture.size == (20, 10)
     assert np.abs(pixels(picture) - pixels(corners)).max() <= 4
 
@@ -121,22 +117,18 @@ def test_cmyk_is_converted(corners):
 
 
 @pytest.mark.parametrize(
-    ("samples", "expected"),
+    ("samples", "dtype", "expected"),
     [
-        ([0.0, 0.5, 1.0], [0, 128, 255]),
-        ([0.0, 1.0, 2.0], [0, 128, 255]),
-        ([-1.0, np.nan, 1.0], [0, 0, 255]),
-        ([0.0, 0.0, 0.0], [0, 0, 0]),
+        ([0.0, 0.5, 1.0], np.float32, [0, 128, 255]),
+        ([0.0, 1.0, 2.0], np.float32, [0, 128, 255]),
+        ([-1.0, np.nan, 1.0], np.float32, [0, 0, 255]),
+        ([0.0, 0.0, 0.0], np.float32, [0, 0, 0]),
+        ([0, 32896, 65535], np.int32, [0, 128, 255]),
     ],
 )
-def test_float_samples_are_scaled(samples, expected):
-    picture = Image.fromarray(np.array([samples], np.float32))
-    assert pixels(read_picture(encoded(picture, "TIFF")))[0, :, 0].tolist() == expected
-
-
-def test_integers_of_32_bits_are_scaled():
-    picture = Image.fromarray(np.array([[0, 32896, 65535]], np.int32))
-    assert pixels(read_picture(encoded(picture, "TIFF")))[0, :, 1].tolist() == [0, 128, 255]
+def test_samples_of_32_bits_are_scaled(samples, dtype, expected):
+    picture = pixels(read_picture(encoded(Image.fromarray(np.array([samples], dtype)), "TIFF")))
+    assert picture[0, :, 0].tolist() == picture[0, :, 1].tolist() == expected
 
 
 def test_an_icc_profile_is_converted_to_srgb(corners):
@@ -169,8 +161,7 @@ def test_a_broken_profile_is_ignored(corners):
 def test_the_first_frame_of_an_animation_is_taken(corners):
     second = Image.new("RGB", corners.size, GREEN)
     for kind in ("GIF", "WEBP", "TIFF", "PNG"):
-        options = {"lossless": True} if kind == "WEBP" else {}
-        content = encoded(corners, kind, save_all=True, append_images=[second], **options)
+        content = encoded(corners, kind, save_all=True, append_images=[second], **EXACT.get(kind, {}))
         assert np.array_equal(pixels(read_picture(content)), pixels(corners)), kind
 
 
@@ -288,12 +279,9 @@ WHOLE = {
     "WEBP, lossless": encoded(Image.fromarray(NOISE), "WEBP", lossless=True),
     "BMP": encoded(Image.fromarray(NOISE), "BMP"),
     **{
-        f"TIFF, {name}": encoded(Image.fromarray(NOISE), "TIFF", compression=name)
-        for name in ("raw", "tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg", "zstd", "lzma")
-    },
-    **{
-        f"TIFF, {name}": encoded(Image.fromarray(NOISE).convert("1"), "TIFF", compression=name)
-        for name in ("group3", "group4")
+        f"TIFF, {name}": encoded(Image.fromarray(NOISE).convert(mode), "TIFF", compression=name)
+        for mode, names in (("RGB", "raw tiff_lzw tiff_adobe_deflate packbits jpeg zstd lzma"), ("1", "group3 group4"))
+        for name in names.split()
     },
 }
 
@@ -346,10 +334,8 @@ def old_jpeg_tiff(jpeg: bytes, width: int, height: int) -> bytes:
 @pytest.mark.parametrize("cut", ["the JPEG", "the file"])
 def test_an_old_style_jpeg_in_a_tiff_is_refused_with_what_to_send(part, cut):
     jpeg = encoded(Image.fromarray(NOISE), "JPEG", subsampling=0)
-    if cut == "the JPEG":
-        content = old_jpeg_tiff(jpeg[: int(part * len(jpeg))], 64, 48)
-    else:
-        content = old_jpeg_tiff(jpeg, 64, 48)
+    content = old_jpeg_tiff(jpeg[: int(part * len(jpeg))] if cut == "the JPEG" else jpeg, 64, 48)
+    if cut == "the file":
         content = content[: int(part * len(content))]
     decoded = pixels(Image.open(io.BytesIO(content)).convert("RGB"))  # Pillow takes it, whole or not
     assert (np.abs(decoded[-8:] - decoded[-1, -1]).max() == 0) == (part < 1)
@@ -391,13 +377,10 @@ def test_a_jpeg_is_decoded_no_smaller_than_asked_for(least, expected):
     assert np.abs(pixels(picture) - pixels(smaller)).max() <= 8
 
 
-@pytest.mark.parametrize("orientation", UNDO)
+@pytest.mark.parametrize("orientation", range(1, 9))
 def test_a_smaller_jpeg_is_upright_and_asked_for_upright(orientation):
     picture = photograph(640, 320)
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    stored = picture if UNDO[orientation] is None else picture.transpose(UNDO[orientation])
-    probe = Probe(encoded(stored, "JPEG", quality=95, exif=exif))
+    probe = Probe(turned(picture, "JPEG", orientation, quality=95))
     assert probe.size == (640, 320)
     probe.reduce((320, 20))
     upright = probe.decode()
@@ -408,11 +391,7 @@ def test_a_smaller_jpeg_is_upright_and_asked_for_upright(orientation):
 @pytest.mark.parametrize("orientation", [1, 6])
 @pytest.mark.parametrize("size", [(807, 633), (801, 640), (640, 801), (15, 9)])
 def test_a_smaller_jpeg_covers_exactly_the_upload(size, orientation):
-    picture = photograph(*size)
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    stored = picture.transpose(Image.Transpose.ROTATE_90) if orientation == 6 else picture
-    actual, whole = reduced(encoded(stored, "JPEG", quality=100, subsampling=0, exif=exif), (1, 1))
+    actual, whole = reduced(turned(photograph(*size), "JPEG", orientation, **EXACT["JPEG"]), (1, 1))
     width, height = size[0] // 8, size[1] // 8
     assert (actual.size, whole) == ((width, height), size)
     # Red runs evenly from left to right and green from top to bottom.

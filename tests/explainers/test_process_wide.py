@@ -5,6 +5,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ class Threads:
 
     def __init__(self, *functions: Callable[[], object]) -> None:
         self.errors: list[BaseException] = []
-        self._threads = [threading.Thread(target=self._run, args=(function,)) for function in functions]
+        self._threads = [threading.Thread(target=self._run, args=(function,), daemon=True) for function in functions]
 
     def __enter__(self) -> "Threads":
         for thread in self._threads:
@@ -38,7 +39,8 @@ class Threads:
 
     def __exit__(self, *_: object) -> None:
         for thread in self._threads:
-            thread.join()
+            thread.join(120)
+            assert not thread.is_alive()
         assert self.errors == []
 
     def _run(self, function: Callable[[], object]) -> None:
@@ -49,14 +51,15 @@ class Threads:
 
 
 class Stops(nets.Net):
-    """A network during whose tracing something else happens."""
+    """A network during whose tracing, or survey, something else happens."""
 
-    def __init__(self) -> None:
+    def __init__(self, where: type = fx.Proxy) -> None:
         super().__init__()
+        self.where = where
         self.meanwhile: Callable[[], object] = lambda: None
 
     def forward(self, images: Tensor) -> Tensor:
-        if isinstance(images, fx.Proxy):
+        if isinstance(images, self.where):
             self.meanwhile()
         return super().forward(images)
 
@@ -74,9 +77,16 @@ class Lock:
         return self._lock.acquire(*args, **kwargs)
 
 
-def test_two_traces_at_once_leave_nothing_patched(images, monkeypatch):
-    first, second = nets.seeded(Stops).eval(), nets.seeded(Stops).eval()
-    first_traces, second_begins, first_is_done = threading.Event(), threading.Event(), threading.Event()
+def trace(net: nn.Module) -> None:
+    assert cut_before(net, ("conv",), torch.zeros(1, 3, 64, 64)).layer == "conv"
+
+
+@pytest.mark.parametrize(
+    ("where", "work"), [(fx.Proxy, trace), (Tensor, lambda net: pose.survey(net, (3, 8, 8)))], ids=["traces", "surveys"]
+)
+def test_two_at_once_leave_nothing_patched(where, work, monkeypatch):
+    first, second = nets.seeded(Stops, where), nets.seeded(Stops, where)
+    first_runs, second_begins, first_is_done = threading.Event(), threading.Event(), threading.Event()
 
     def attempted() -> None:
         if threading.current_thread().name == "second":
@@ -84,27 +94,28 @@ def test_two_traces_at_once_leave_nothing_patched(images, monkeypatch):
 
     monkeypatch.setattr(process_wide, "_lock", Lock(process_wide._lock, attempted))
     # The order that breaks it: the first saves, the second saves, the first puts back, the second puts back.
-    first.meanwhile = lambda: (first_traces.set(), second_begins.wait())
+    first.meanwhile = lambda: (first_runs.set(), second_begins.wait())
     second.meanwhile = lambda: (second_begins.set(), first_is_done.wait())
 
-    def trace_first() -> None:
+    def run_first() -> None:
         try:
-            cut_before(first, ("conv",), images[:1])
+            work(first)
         finally:
             first_is_done.set()
 
-    def trace_second() -> None:
+    def run_second() -> None:
         threading.current_thread().name = "second"
-        first_traces.wait()
-        cut_before(second, ("conv",), images[:1])
+        first_runs.wait()
+        work(second)
 
     before = nn.Module.__call__, nn.Module.__getattr__
     try:
-        with Threads(trace_first, trace_second):
+        with Threads(run_first, run_second):
             pass
         assert (nn.Module.__call__, nn.Module.__getattr__) == before
         assert process_wide.changes() == []
-        assert cut_before(first, ("conv",), images[:1]).layer == "conv"
+        assert not is_in_torch_dispatch_mode()
+        work(first)
     finally:
         nn.Module.__call__, nn.Module.__getattr__ = before
 
@@ -123,28 +134,23 @@ def fail_to_cut(images: Tensor) -> None:
         cut_before(nets.seeded(Untraceable).eval(), ("conv",), images[:1])
 
 
-def compile_for(accelerator: str) -> Callable[[Tensor], None]:
-    def run(images: Tensor) -> None:
-        module = nets.seeded(nets.Net).eval().requires_grad_(False)
-        accelerated = AcceleratedModel(
-            module, tuple(images.shape[1:]), ("conv",), Classification().outputs, accelerator
-        )
-        accelerated.warm()
-        assert accelerated.whole(images) is not None
-
-    return run
+def accelerated(images: Tensor, name: str = "eager") -> AcceleratedModel:
+    module = nets.seeded(nets.Net).requires_grad_(False)
+    return AcceleratedModel(module, tuple(images.shape[1:]), ("conv",), Classification().outputs, name)
 
 
-def survey(_: Tensor) -> None:
-    _without_weights(zoo_spec("mobilenet_v3_small"))
+def compile_for(accelerator: str, images: Tensor) -> None:
+    model = accelerated(images, accelerator)
+    model.warm()
+    assert model.whole(images) is not None
 
 
 CHANGING = {
     "cut": cut,
     "fail to cut": fail_to_cut,
-    "convert": compile_for("openvino"),
-    "fuse": compile_for("eager"),
-    "survey": survey,
+    "convert": partial(compile_for, "openvino"),
+    "fuse": partial(compile_for, "eager"),
+    "survey": lambda _: _without_weights(zoo_spec("mobilenet_v3_small")),
 }
 
 
@@ -168,30 +174,19 @@ def test_nothing_stays_patched_whatever_runs_beside_it(first, images):
     assert warnings.filters == before
 
 
-def while_traced(meanwhile: Callable[[], object]) -> nn.Module:
-    """Run something in another thread while this one traces a model; return the model."""
-    errors: list[BaseException] = []
-
-    def guarded() -> None:
-        try:
-            meanwhile()
-        except BaseException as error:
-            errors.append(error)
+def while_traced(meanwhile: Callable[[], object], module: nn.Module | None = None) -> None:
+    """Run something in another thread while this one traces a model."""
 
     def in_a_thread() -> None:
         assert process_wide.changes() is not None  # this thread is alone
         assert nn.Module.__call__.__code__ is not called
-        thread = threading.Thread(target=guarded, daemon=True)
-        thread.start()
-        thread.join(120)
-        assert not thread.is_alive()
+        with Threads(meanwhile):
+            pass
 
     called = nn.Module.__call__.__code__
-    module = nets.seeded(Stops).eval()
+    module = module or nets.seeded(Stops)
     module.meanwhile = in_a_thread
-    cut_before(module, ("conv",), torch.zeros(1, 3, 64, 64))
-    assert errors == []
-    return module
+    trace(module)
 
 
 def run_model(images: Tensor) -> Tensor:
@@ -205,16 +200,13 @@ def explain_model(images: Tensor) -> Tensor:
 def hook_model(images: Tensor) -> Tensor:
     module = nets.seeded(nets.Net)
     records: list[Tensor] = []
-    handles = [
-        module.conv.register_forward_hook(lambda *call: records.append(call[-1])),
-        module.conv.register_full_backward_hook(lambda *call: records.append(call[-1][0])),
-    ]
-    module(images)[:, 0].sum().backward()
-    with HookSession(module) as hooks:
-        hooks.record("*")
-        module(images)[:, 1].sum().backward()
-    for handle in handles:
-        handle.remove()
+    forward = module.conv.register_forward_hook(lambda *call: records.append(call[-1]))
+    backward = module.conv.register_full_backward_hook(lambda *call: records.append(call[-1][0]))
+    with forward, backward:
+        module(images)[:, 0].sum().backward()
+        with HookSession(module) as hooks:
+            hooks.record("*")
+            module(images)[:, 1].sum().backward()
     records += [*hooks.grad_outputs["conv"], module.head.weight.grad]
     module.zero_grad()
     return torch.cat([values.flatten() for values in records])
@@ -235,18 +227,10 @@ def test_a_thread_that_runs_hooks_or_builds_a_model_is_not_disturbed_by_one_that
 
 
 def test_the_model_that_is_traced_runs_in_other_threads(images):
-    results: list[Tensor] = []
-    module = nets.seeded(Stops).eval()
+    module, actual = nets.seeded(Stops), list[Tensor]()
     expected = module(images)
-
-    def run() -> None:
-        thread = threading.Thread(target=lambda: results.append(module(images)))
-        thread.start()
-        thread.join()
-
-    module.meanwhile = run
-    cut_before(module, ("conv",), images[:1])
-    assert torch.equal(results[0], expected)
+    while_traced(lambda: actual.append(module(images)), module)
+    assert torch.equal(*actual, expected)
 
 
 def test_functions_of_math_are_not_replaced():
@@ -256,12 +240,10 @@ def test_functions_of_math_are_not_replaced():
 
 
 def test_who_runs_a_model_does_not_wait_for_another_that_is_traced(images):
-    module = nets.seeded(nets.Net).eval().requires_grad_(False)
-    accelerated = AcceleratedModel(module, tuple(images.shape[1:]), ("conv",), Classification().outputs, "eager")
-    many, actual = images.repeat(PICTURES_TO_COMPILE, 1, 1, 1), list[object]()
-    while_traced(lambda: actual.append(accelerated.whole(many)))
+    model, many, actual = accelerated(images), images.repeat(PICTURES_TO_COMPILE, 1, 1, 1), list[object]()
+    while_traced(lambda: actual.append(model.whole(many)))
     assert actual == [None]
-    assert accelerated.whole(many) is not None
+    assert model.whole(many) is not None
 
 
 def test_who_waits_may_give_up():
@@ -335,43 +317,3 @@ def test_nothing_is_said_of_changes_while_another_thread_makes_some():
     with process_wide.exclusive(), Threads(lambda: results.append(process_wide.changes())):
         pass
     assert results == [None]
-
-
-class Waits(nets.Net):
-    """A network in whose survey something else happens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.meanwhile: Callable[[], object] = lambda: None
-
-    def forward(self, images: Tensor) -> Tensor:
-        self.meanwhile()
-        return super().forward(images)
-
-
-def test_two_surveys_at_once_leave_no_mode_behind(monkeypatch):
-    first, second = nets.seeded(Waits), nets.seeded(Waits)
-    first_runs, second_begins, first_is_done = threading.Event(), threading.Event(), threading.Event()
-
-    def attempted() -> None:
-        if threading.current_thread().name == "second":
-            second_begins.set()
-
-    monkeypatch.setattr(process_wide, "_lock", Lock(process_wide._lock, attempted))
-    first.meanwhile = lambda: (first_runs.set(), second_begins.wait())
-    second.meanwhile = lambda: (second_begins.set(), first_is_done.wait())
-
-    def survey_first() -> None:
-        try:
-            pose.survey(first, (3, 8, 8))
-        finally:
-            first_is_done.set()
-
-    def survey_second() -> None:
-        threading.current_thread().name = "second"
-        first_runs.wait()
-        pose.survey(second, (3, 8, 8))
-
-    with Threads(survey_first, survey_second):
-        pass
-    assert not is_in_torch_dispatch_mode()

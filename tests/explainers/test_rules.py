@@ -94,15 +94,9 @@ class Custom(torch.autograd.Function):
         return gradient
 
 
-class Middle(nets.Net):
+def middle(function) -> nn.Module:
     """A function of the features, between the convolutions and the head."""
-
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.function = function
-
-    def middle(self, features: Tensor) -> Tensor:
-        return self.function(features)
+    return nets.seeded(nets.Middle, lambda _, features: function(features))
 
 
 def on_a_view(features: Tensor) -> Tensor:
@@ -131,12 +125,8 @@ REFUSED = {
     "nativelayernorm": (lambda features: functional.layer_norm(features, (32, 32)), {"lrp", "deeplift"}),
     "bmm": (lambda features: features.flatten(1, 2) @ features.flatten(1, 2).mT, {"lrp", "deeplift"}),
 }
-NAMED = {
-    "guided-backprop": GuidedBackprop(),
-    "lrp": LRP(),
-    "deeplift": DeepLIFT(),
-    "excitation-backprop": ExcitationBackprop(),
-}
+NAMED = {"guided-backprop": GuidedBackprop(), "lrp": LRP(), "deeplift": DeepLIFT()}
+NAMED["excitation-backprop"] = ExcitationBackprop()
 
 
 @pytest.mark.parametrize(
@@ -144,9 +134,9 @@ NAMED = {
     [(operation, name) for operation, (_, names) in REFUSED.items() for name in sorted(names or NAMED)],
 )
 def test_what_has_no_rule_is_refused_by_name(operation, name, images, untouched):
-    net = nets.seeded(Middle, REFUSED[operation][0])
+    net = middle(REFUSED[operation][0])
     if operation == "bmm":
-        net.forward = lambda pictures: net.head(net.function(net.conv(net.stem(pictures)))[:, :5, 0])
+        net.forward = lambda pictures: net.head(net.middle(net.conv(net.stem(pictures)))[:, :5, 0])
     with pytest.raises(UnsupportedOperationError, match=f"'{name}' has no rule for the operation") as caught:
         NAMED[name].explain(untouched(net), images)
     assert caught.value.operation == operation.strip()
@@ -165,8 +155,8 @@ def test_what_is_done_in_place_to_a_view_counts(explainer, images):
         first = first + second.mean(dim=1, keepdim=True)
         return torch.cat([first, (second * 2).relu()], dim=1).relu()
 
-    expected = explainer.explain(nets.seeded(Middle, plain), images, TARGETS)
-    attribution = explainer.explain(nets.seeded(Middle, overwrite), images, TARGETS)
+    expected = explainer.explain(middle(plain), images, TARGETS)
+    attribution = explainer.explain(middle(overwrite), images, TARGETS)
     assert torch.equal(attribution.logits, expected.logits)
     assert nets.relative_error(attribution.maps, expected.maps) < 1e-5
 
@@ -178,8 +168,8 @@ def test_values_that_only_move_need_no_rule(explainer, images):
         shuffled = torch.cat([second, first], dim=3).permute(0, 3, 1, 2).contiguous()
         return functional.pad(shuffled, (1, 2, 0, 1))[:, [3, 4, 0, 1, 2], :-1, 1:-2].flip(2)
 
-    expected = explainer.explain(nets.seeded(Middle, torch.relu), images, TARGETS).maps
-    maps = explainer.explain(nets.seeded(Middle, moved), images, TARGETS).maps
+    expected = explainer.explain(middle(torch.relu), images, TARGETS).maps
+    maps = explainer.explain(middle(moved), images, TARGETS).maps
     assert nets.relative_error(maps, expected) < 1e-5
 
 
@@ -227,18 +217,9 @@ def test_an_exception_of_the_model_ends_the_mode(images):
     assert torch.overrides._get_current_function_mode() is None
 
 
-class Scales(nn.Module):
-    """One convolution, and something done with it and with what is given, which may depend on it."""
-
-    def __init__(self, combine, gate) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3)
-        self.head = nn.Linear(4, 3)
-        self.combine, self.gate = combine, gate
-
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.conv(images)
-        return self.head(self.combine(features, self.gate(features)).mean(dim=(2, 3)))
+def scaled(combine, gate) -> nn.Module:
+    """Something is done with features and with what is given, which may depend on them."""
+    return middle(lambda features: combine(features, gate(features)))
 
 
 PRODUCTS = [
@@ -260,7 +241,7 @@ QUOTIENTS = [
 
 
 def _constant(features: Tensor) -> Tensor:
-    return torch.linspace(0.5, 2, 4).view(1, 4, 1, 1)
+    return torch.linspace(0.5, 2, 5).view(1, 5, 1, 1)
 
 
 def _gate(features: Tensor) -> Tensor:
@@ -270,24 +251,24 @@ def _gate(features: Tensor) -> Tensor:
 @pytest.mark.parametrize("explainer", [LRP(), LRP(composite="epsilon"), DeepLIFT(), ExcitationBackprop()])
 @pytest.mark.parametrize("calls", [PRODUCTS, QUOTIENTS])
 def test_scaling_is_the_same_however_its_arguments_are_given(calls, explainer, images):
-    first, *maps = (explainer.explain(nets.seeded(Scales, call, _constant), images, TARGETS).maps for call in calls)
+    first, *maps = (explainer.explain(scaled(call, _constant), images, TARGETS).maps for call in calls)
     for result in maps:
         torch.testing.assert_close(result, first)
 
 
 @pytest.mark.parametrize("call", PRODUCTS)
 def test_products_of_activations_are_seen_however_their_arguments_are_given(call, images):
-    net = nets.seeded(Scales, call, _gate)
+    net = scaled(call, _gate)
     for explainer in (LRP(), ExcitationBackprop()):
         with pytest.raises(UnsupportedOperationError, match="'mul'"):
             explainer.explain(net, images, TARGETS)
-    expected = DeepLIFT().explain(nets.seeded(Scales, torch.mul, _gate), images, TARGETS).maps
+    expected = DeepLIFT().explain(scaled(torch.mul, _gate), images, TARGETS).maps
     assert nets.relative_error(DeepLIFT().explain(net, images, TARGETS).maps, expected) < 1e-5
 
 
 @pytest.mark.parametrize("call", QUOTIENTS)
 def test_quotients_of_activations_are_refused_however_their_arguments_are_given(call, images):
-    net = nets.seeded(Scales, call, _gate)
+    net = scaled(call, _gate)
     for explainer in (LRP(), ExcitationBackprop(), DeepLIFT()):
         with pytest.raises(UnsupportedOperationError, match="'div'"):
             explainer.explain(net, images, TARGETS)
@@ -296,6 +277,6 @@ def test_quotients_of_activations_are_refused_however_their_arguments_are_given(
 @pytest.mark.parametrize("mode", ["floor", "trunc"])
 @pytest.mark.parametrize("explainer", [LRP(), DeepLIFT(), ExcitationBackprop()])
 def test_division_that_rounds_is_refused(explainer, mode, images):
-    net = nets.seeded(Scales, lambda first, second: torch.div(first, second, rounding_mode=mode), _constant)
+    net = scaled(lambda first, second: torch.div(first, second, rounding_mode=mode), _constant)
     with pytest.raises(UnsupportedOperationError, match="'div'"):
         explainer.explain(net, images, TARGETS)

@@ -14,25 +14,15 @@ from seewhy import explain, segment, wrap_model
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging.classes import class_colours, legend
 from seewhy.explainers.imaging.geometry import Geometry
+from tests import nets
 from tests.explainers.test_segmentation import CAT, LABELS, SIZE, Segmenter, logits_of
 
 
-class Colours(nn.Module):
+def colours(classes=3):
     """The class of a position is its strongest channel, on a grid of a quarter of the input."""
-
-    def __init__(self, classes=3):
-        super().__init__()
-        self.pool = nn.AvgPool2d(4)
-        self.head = nn.Conv2d(3, classes, 1, bias=False)
-        self.head.weight.data = torch.eye(classes)[:, :3, None, None].contiguous()
-
-    def forward(self, images):
-        return {"out": self.head(self.pool(images))}
-
-
-def colours(classes=3, **options):
-    options = {"input_size": 16, "mean": (0, 0, 0), "std": (1, 1, 1), "interpolation": "nearest"} | options
-    return wrap_model(Colours(classes), **options)
+    net = nn.Sequential(nn.AvgPool2d(4), nets.pointwise(torch.eye(classes)[:, :3]))
+    module = nets.Wrapped(net, lambda logits: {"out": logits})
+    return wrap_model(module, input_size=16, mean=(0, 0, 0), std=(1, 1, 1), interpolation="nearest")
 
 
 @pytest.fixture

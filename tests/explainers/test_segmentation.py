@@ -215,22 +215,16 @@ def test_mirrored_pictures_have_mirrored_regions(model, inputs):
         conv.weight.data = (conv.weight.data + conv.weight.data.flip(3)) / 2
     mask = np.zeros(SIZE, dtype=bool)
     mask[:, :40] = True
-    maps = [
-        Saliency(smooth="tta")
-        .explain(wrap_model(symmetric, LABELS, input_size=SIZE, head="segmentation"), images, (Region(1, mask=part),))
-        .maps[0]
-        for part in (mask, mask[:, ::-1].copy())
-    ]
+    model = wrap_model(symmetric, LABELS, input_size=SIZE, head="segmentation")
+    regions = (Region(1, mask=mask),), (Region(1, mask=mask[:, ::-1].copy()),)
+    maps = [Saliency(smooth="tta").explain(model, images, region).maps[0] for region in regions]
     assert maps[0][:, 50:].abs().max() < 1e-6 * maps[0].max()
     assert torch.allclose(maps[0], maps[1].flip(1), atol=1e-2 * float(maps[0].max()))
 
 
 def test_pictures_in_company_have_the_maps_of_their_own(model):
-    pictures = [CAT, EXAMPLES / "coffee.png", EXAMPLES / "rocket.png"]
-    pairs = [(picture, target) for picture, target in zip(pictures, (None, "pixel:300,200", None), strict=True)]
-    for picture, target, result in zip(
-        pictures, (None, "pixel:300,200", None), explain_many(model, pairs), strict=True
-    ):
+    pairs = [(CAT, None), (EXAMPLES / "coffee.png", "pixel:300,200"), (EXAMPLES / "rocket.png", None)]
+    for (picture, target), result in zip(pairs, explain_many(model, pairs), strict=True):
         alone = explain(model, picture, target=target)
         assert result.target == alone.target or result.target.area == pytest.approx(alone.target.area)
         assert np.allclose(result.map, alone.map, atol=1e-4 * abs(alone.map).max())
@@ -239,9 +233,8 @@ def test_pictures_in_company_have_the_maps_of_their_own(model):
 @pytest.mark.parametrize("name", few(NETWORKS, ["lraspp_mobilenet_v3_large", "deeplabv3_mobilenet_v3_large"]))
 def test_torchvisions_segmenters_are_explained_at_the_end_of_their_encoder(name):
     torch.manual_seed(0)
-    module = get_model(
-        name, weights=None, weights_backbone=None, num_classes=4, aux_loss=False if "lraspp" not in name else None
-    )
+    options = {} if "lraspp" in name else {"aux_loss": False}
+    module = get_model(name, weights=None, weights_backbone=None, num_classes=4, **options)
     model = wrap_model(module, LABELS, input_size=SIZE, head="segmentation")
     (layer,) = model.default_layers
     assert layer == ("backbone.layer4" if "resnet" in name else "backbone.16")
@@ -250,10 +243,9 @@ def test_torchvisions_segmenters_are_explained_at_the_end_of_their_encoder(name)
     mask[10:60, 20:90] = True
     attribution = GradCAM(sign="signed").explain(model, images, (Region(2, mask=mask),) * 2)
     features = []
-    handle = module.get_submodule(layer).register_forward_hook(lambda *call: features.append(call[2]))
     module.eval()
-    scores = module(images)["out"][:, 2][:, torch.from_numpy(mask)].mean(dim=1)
-    handle.remove()
+    with module.get_submodule(layer).register_forward_hook(lambda *call: features.append(call[2])):
+        scores = module(images)["out"][:, 2][:, torch.from_numpy(mask)].mean(dim=1)
     (gradients,) = torch.autograd.grad(scores.sum(), features[0])
     expected = (gradients.mean(dim=(2, 3), keepdim=True) * features[0]).sum(dim=1)
     assert torch.allclose(attribution.maps, expected, atol=1e-5 * float(expected.detach().abs().max()))
@@ -280,12 +272,10 @@ def test_hooks_see_torchvisions_segmenters(name):
         logits = module(view)["out"][0]
     index = largest(logits)
     where = logits.argmax(0) == index
-    seen = {}
-    handle = module.get_submodule(layer).register_forward_hook(lambda _, __, output: seen.update(output=output))
-    leaf = view.clone().requires_grad_()
-    score = module(leaf)["out"][0, index][where].mean()
-    (gradient,) = torch.autograd.grad(score, seen["output"])
-    handle.remove()
+    seen, leaf, part = {}, view.clone().requires_grad_(), module.get_submodule(layer)
+    with part.register_forward_hook(lambda _, __, output: seen.update(output=output)):
+        score = module(leaf)["out"][0, index][where].mean()
+        (gradient,) = torch.autograd.grad(score, seen["output"])
     captured = capture(model, CAT, [layer], kinds=("output", "grad_output"))
     tensors = {row.kind: row.tensor for row in captured.tensors}
     close_to(tensors["output"], seen["output"])
@@ -293,10 +283,8 @@ def test_hooks_see_torchvisions_segmenters(name):
     events = {event.kind: event.tensors for event in trace(model, CAT, layers=(layer,)).events}
     norms = [events[kind][0].statistics.norm for kind in ("after_forward", "output_gradient")]
     assert norms == pytest.approx([seen["output"].norm().item(), gradient.norm().item()], rel=1e-4)
-    handle = module.get_submodule(layer).register_forward_hook(lambda _, __, output: output * 0)
-    with torch.no_grad():
+    with torch.no_grad(), part.register_forward_hook(lambda _, __, output: output * 0):
         edited = module(view)["out"][0]
-    handle.remove()
     effect = intervene(model, CAT, [{"op": "zero", "layer": layer}])
     assert effect.before.target.logit == pytest.approx(float(logits[index][where].mean()), rel=1e-3, abs=1e-4)
     assert effect.after.target.logit == pytest.approx(float(edited[index][where].mean()), rel=1e-3, abs=1e-4)

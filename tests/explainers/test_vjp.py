@@ -122,22 +122,15 @@ def test_an_embedded_network_has_a_graph_of_gradients():
     assert (gradients - expected).norm() < 0.01 * expected.norm()
 
 
-class Edges(nn.Module):
-    """Sums what passes a rectifier, and what passes a clip."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return torch.cat((functional.relu(images), functional.relu6(images)), dim=1).mean((2, 3))
-
-
 def test_masks_are_exact_at_their_bounds():
-    six = torch.tensor(6.0)
-    edges = torch.tensor(
-        [0.0, -0.0, 1e-20, -1e-20, 6.0, 3.0, -3.0, 1e30, torch.nextafter(six, -six), torch.nextafter(six, 2 * six)]
-    )
+    """Of a sum of what passes a rectifier, and what passes a clip."""
+    six, fractions = torch.tensor(6.0), torch.tensor([0.0, -0.0, 1e-20, -1e-20, 6.0, 3.0, -3.0, 1e30])
+    edges = torch.cat([fractions, torch.nextafter(six, torch.tensor([-1.0, 9.0]))])
+    net = nets.Wired(lambda _, images: torch.cat((images.relu(), functional.relu6(images)), dim=1).mean((2, 3)))
     images = edges.expand(1, 3, 1, -1)
-    vjp = vjp_of(Edges(), Classification().outputs, torch.randn(3, 3, 1, len(edges)))
+    vjp = vjp_of(net, Classification().outputs, torch.randn(3, 3, 1, len(edges)))
     seeds = torch.arange(1.0, 7)[None]
-    assert vjp(images.contiguous(), seeds)[1].equal(by_autograd(Edges(), images, seeds))
+    assert vjp(images.contiguous(), seeds)[1].equal(by_autograd(net, images, seeds))
 
 
 @pytest.mark.parametrize(
@@ -157,34 +150,24 @@ def test_other_operations_are_refused(part):
         vjp_of(frozen(lambda: Applied(deepcopy(part))), Classification().outputs, pictures(3))
 
 
-def test_other_gradients_are_refused(monkeypatch):
-    def without_mask(writer, gradient, *_, node):
-        return writer.value(gradient)
-
-    monkeypatch.setitem(vjp.RULES, torch.ops.aten.threshold_backward.default, without_mask)
-    with pytest.raises(DifferentResultsError, match="The gradients differ from PyTorch's"):
-        vjp_of(frozen(lambda: Applied(nn.ReLU())), Classification().outputs, pictures(3))
-
-
-def test_other_outputs_are_refused(monkeypatch):
-    def without_bias(writer, first, second, *, node):
-        return writer.value(first)
-
-    monkeypatch.setitem(vjp.RULES, torch.ops.aten.add.Tensor, without_bias)
-    with pytest.raises(DifferentResultsError, match="The outputs differ from PyTorch's"):
-        vjp_of(frozen(lambda: Applied(function=lambda values: values + 1)), Classification().outputs, pictures(3))
+@pytest.mark.parametrize(
+    ("rule", "function", "what"),
+    [
+        (torch.ops.aten.threshold_backward.default, torch.relu, "gradients"),  # without its mask
+        (torch.ops.aten.add.Tensor, lambda values: values + 1, "outputs"),  # without its second part
+    ],
+    ids=["gradients", "outputs"],
+)
+def test_other_results_are_refused(rule, function, what, monkeypatch):
+    monkeypatch.setitem(vjp.RULES, rule, lambda writer, first, *_, node: writer.value(first))
+    with pytest.raises(DifferentResultsError, match=f"The {what} differ from PyTorch's"):
+        vjp_of(frozen(lambda: Applied(function=function)), Classification().outputs, pictures(3))
 
 
-class Net(nn.Module):
-    """A small classifier."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU6(inplace=True))
-        self.head = nn.Linear(8, 5)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.features(images).mean((2, 3)))
+def net() -> nn.Module:
+    """Return a small classifier."""
+    layer = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU6(inplace=True))
+    return nets.Pooled(nn.Linear(8, 5), layer)
 
 
 def accelerated(module: nn.Module, name: str = "openvino") -> AcceleratedModel:
@@ -192,13 +175,13 @@ def accelerated(module: nn.Module, name: str = "openvino") -> AcceleratedModel:
 
 
 def test_a_graph_is_compiled_when_it_pays():
-    model = accelerated(frozen(Net))
+    model = accelerated(frozen(net))
     assert model.vjp(pictures(GRADIENTS_TO_COMPILE - 1)) is None
     assert model.vjp(pictures(1)) is not None
 
 
 def test_images_that_need_a_gradient_raise_no_warning():
-    model = accelerated(frozen(Net))
+    model = accelerated(frozen(net))
     torch.set_warn_always(True)
     try:
         assert model.vjp(pictures(GRADIENTS_TO_COMPILE).requires_grad_()) is not None
@@ -208,7 +191,7 @@ def test_images_that_need_a_gradient_raise_no_warning():
 
 def test_pytorch_computes_what_the_graph_does_not():
     images = pictures(GRADIENTS_TO_COMPILE)
-    module = frozen(Net)
+    module = frozen(net)
     model = accelerated(module)
     assert model.vjp(images) is not None
     assert model.vjp(images.double()) is None
@@ -217,13 +200,13 @@ def test_pytorch_computes_what_the_graph_does_not():
         assert model.vjp(images) is None
     module.head.bias.add_(1)
     assert model.vjp(images) is None
-    assert accelerated(frozen(Net), "eager").vjp(images) is None
+    assert accelerated(frozen(net), "eager").vjp(images) is None
     assert accelerated(frozen(lambda: Applied(nn.GELU()))).vjp(images) is None
 
 
 @pytest.fixture(scope="module")
 def model() -> LoadedModel:
-    return wrap_model(frozen(Net), input_size=SIZE[1:], accelerator="openvino")
+    return wrap_model(frozen(net), input_size=SIZE[1:], accelerator="openvino")
 
 
 @pytest.mark.parametrize(

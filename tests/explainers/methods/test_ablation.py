@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,8 +11,7 @@ from seewhy.explainers.inspection.edits import parse_edits
 from seewhy.explainers.inspection.sweep import sweep_images
 from seewhy.explainers.methods.cam.ablation import AblationCAM, ReciproCAM
 from tests import nets
-from tests.explainers.test_cam import ByHand
-from tests.explainers.test_sweeping import MasksLater, Remembers, ReturnsItsInput, ViewsLater
+from tests.explainers.test_cam import by_hand
 
 KERNEL = torch.tensor([[1.0, 2.0, 1.0], [2.0, 4.0, 2.0], [1.0, 2.0, 1.0]]) / 16
 
@@ -84,7 +85,7 @@ def test_ablation_by_hand(target):
     """The mean of x is 1/2, so logits are 4/2 - 8/2 = -2 and 2; without A0 they are -4 and -2, without A1 2 and 4."""
     image = torch.tensor([[[[1.0, 2.0], [3.0, -4.0]]]])
     falls = torch.tensor([[2.0, -4.0], [4.0, -2.0]])[target]
-    attribution = AblationCAM(layers=("conv",), sign="signed").explain(ByHand(), image, torch.tensor([target]))
+    attribution = AblationCAM(layers=("conv",), sign="signed").explain(by_hand(), image, torch.tensor([target]))
     torch.testing.assert_close(attribution.maps, (falls[0] * image[:, 0] - falls[1] * image[:, 0]) / 2)
 
 
@@ -103,7 +104,7 @@ def test_a_score_of_zero_leaves_the_map_finite_and_its_shape_alone(pictures):
 
 
 def test_what_is_divided_by_is_a_millionth_of_the_largest_logit_or_more():
-    image, net = torch.tensor([[[[1.0, 2.0], [3.0, -4.0]]]]), ByHand()
+    image, net = torch.tensor([[[[1.0, 2.0], [3.0, -4.0]]]]), by_hand()
     net.head.bias = nn.Parameter(torch.tensor([2 + 2.0**-21, 0.0]))
     attribution = AblationCAM(layers=("conv",), sign="signed").explain(net, image, torch.tensor([0]))
     assert attribution.logits[0].tolist() == [2.0**-21, 2]
@@ -113,7 +114,7 @@ def test_what_is_divided_by_is_a_millionth_of_the_largest_logit_or_more():
 @pytest.mark.parametrize(("dtype", "share"), [(torch.float32, 2.0**-20), (torch.bfloat16, 2.0**-8)])
 def test_a_contrast_that_rounding_alone_changes_draws_nothing(dtype, share):
     """Both logits are 2 or so, and no channel changes the difference by more than a share of these."""
-    image, net = torch.tensor([[[[1.0, 2.0], [3.0, -4.0]]]]), ByHand()
+    image, net = torch.tensor([[[[1.0, 2.0], [3.0, -4.0]]]]), by_hand()
     with torch.no_grad():
         net.head.weight[1] = net.head.weight[0] * (1 + share)
     targets = torch.tensor([0])
@@ -124,14 +125,14 @@ def test_a_contrast_that_rounding_alone_changes_draws_nothing(dtype, share):
 
 def test_the_largest_change_is_told():
     image = torch.tensor([[[[1.0, 2.0], [3.0, -4.0]]]])
-    attribution = AblationCAM(layers=("conv",)).explain(ByHand(), image, torch.tensor([0]))
+    attribution = AblationCAM(layers=("conv",)).explain(by_hand(), image, torch.tensor([0]))
     assert attribution.change.tolist() == [2.0]
 
 
 def test_recipro_by_hand():
     """The head sees the mean: of one position its features over the number of positions, times the kernel's share."""
     image = torch.tensor([[[[1.0, 2.0, 0.5], [3.0, -4.0, 0.0]]]])
-    net = ByHand()
+    net = by_hand()
     for gaussian in (False, True):
         share = (1.0, torch.tensor([[9.0, 12.0, 9.0]] * 2) / 16)[gaussian]
         logits = torch.stack([-4 * image[0, 0], 4 * image[0, 0]]) * share / 6
@@ -143,7 +144,7 @@ def test_recipro_by_hand():
 
 # One channel or position at a time, whatever the net does
 
-SHORT = (nets.AddsInto, nets.Skip, nets.Stochastic, MasksLater)
+SHORT = (nets.AddsInto, nets.Skip, nets.Stochastic, nets.MasksLater)
 """The nets of `make test`."""
 
 NETS = [
@@ -156,10 +157,10 @@ NETS = [
     (nets.TupleInside, ["pair.conv"]),
     (nets.Skip, ["conv", "branch", "branch.0", "branch.1", "branch.2"]),
     (nets.InPlaceLater, ["conv", "branch"]),
-    (MasksLater, ["stem", "branch"]),
-    (ViewsLater, ["stem", "conv"]),
-    (ReturnsItsInput, ["stem", "conv", "branch"]),
-    (Remembers, ["conv"]),
+    (nets.MasksLater, ["stem", "branch"]),
+    (nets.ViewsLater, ["stem", "conv"]),
+    (nets.ReturnsItsInput, ["stem", "conv", "branch"]),
+    (nets.Remembers, ["conv"]),
 ]
 
 
@@ -255,40 +256,30 @@ def test_a_net_that_takes_no_batch_says_so(cam, pictures, untouched):
         cam(layers=("conv",)).explain(untouched(nets.seeded(nets.OneByOne)), pictures[:1])
 
 
-class Mixes(nets.Net):
+CALLS = itertools.count(2)
+
+
+def mixing(_: nn.Module, features: Tensor) -> Tensor:
     """What a picture gets depends on those beside it."""
-
-    def middle(self, features: Tensor) -> Tensor:
-        return features.relu() / features.amax(dim=0, keepdim=True).abs() * len(features)
+    return features.relu() / features.amax(dim=0, keepdim=True).abs() * len(features)
 
 
-class Counts(nets.Net):
+def counting(_: nn.Module, features: Tensor) -> Tensor:
     """Every forward pass differs."""
-
-    calls = 0
-
-    def middle(self, features: Tensor) -> Tensor:
-        Counts.calls += 1
-        return features.relu() * (1 + Counts.calls)
+    return features.relu() * next(CALLS)
 
 
 @pytest.mark.parametrize("cam", [AblationCAM, ReciproCAM])
-@pytest.mark.parametrize("kind", [Mixes, Counts])
-def test_a_net_whose_rows_are_not_independent_is_refused(cam, kind, pictures, monkeypatch):
-    monkeypatch.setattr(Counts, "calls", 0)
-    net = nets.seeded(kind)
+@pytest.mark.parametrize("middle", [mixing, counting])
+def test_a_net_whose_rows_are_not_independent_is_refused(cam, middle, pictures):
+    net = nets.seeded(nets.Middle, middle)
     with pytest.raises(ModelOutputError, match="batch"):
         cam(layers=("stem",)).explain(net, pictures[:1])
     with pytest.raises(ModelOutputError, match="in place"):
-        cam(layers=("same",)).explain(nets.seeded(ReturnsItsInput), pictures[:1])
-
-
-class Reciprocates(nets.Net):
-    def middle(self, features: Tensor) -> Tensor:
-        return 1 / features
+        cam(layers=("same",)).explain(nets.seeded(nets.ReturnsItsInput), pictures[:1])
 
 
 @pytest.mark.parametrize("cam", [AblationCAM, ReciproCAM])
 def test_infinite_logits_without_a_part_name_the_layer(cam, pictures):
     with pytest.raises(ModelOutputError, match="'conv'"):
-        cam(layers=("conv",)).explain(nets.seeded(Reciprocates), pictures)
+        cam(layers=("conv",)).explain(nets.seeded(nets.Middle, lambda _, features: 1 / features), pictures)

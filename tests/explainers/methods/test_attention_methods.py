@@ -1,5 +1,7 @@
 """Attention rollout, Chefer's relevance and LeGrad: by hand, as their equations written out, and on stock models."""
 
+from functools import partial
+
 import pytest
 import timm
 import torch
@@ -29,13 +31,10 @@ class ByHand(nn.Module):
 
     def __init__(self, blocks: int, pooled: bool = False) -> None:
         super().__init__()
-        self.patches = nn.Conv2d(1, 1, 1, bias=False)
-        self.patches.weight.data.fill_(1)
+        self.patches = nets.pointwise([[1.0]])
         self.first = nn.Parameter(torch.zeros(1, 1, 1))
         self.blocks = nn.Sequential(*(Uniform() for _ in range(blocks)))
-        self.head = nn.Linear(1, 2, bias=False)
-        self.head.weight.data = torch.tensor([[2.0], [-2.0]])
-        self.pooled = pooled
+        self.head, self.pooled = nets.linear([[2.0], [-2.0]]), pooled
 
     def forward(self, images: Tensor) -> Tensor:
         tokens = self.patches(images).flatten(2).mT
@@ -190,18 +189,11 @@ def test_tokens_that_wait_for_their_head_count_alike():
     ("build", "side", "reason"),
     [
         (lambda: torchvision.models.resnet18(num_classes=4), 64, "no attention is seen"),
-        (
-            lambda: build("swin"),
-            64,
-            r"'features.1.0.attn' is of shape \(16, 2, 16, 16\), as within windows",
+        (lambda: build("swin"), 64, r"'features.1.0.attn' is of shape \(16, 2, 16, 16\), as within windows"),
+        *(
+            pytest.param(partial(timm.create_model, name, num_classes=4), 224, reason, marks=pytest.mark.slow)
+            for name, reason in (("xcit_nano_12_p16_224", "over channels"), ("pvt_v2_b0", "is of shape"))
         ),
-        pytest.param(
-            lambda: timm.create_model("xcit_nano_12_p16_224", num_classes=4),
-            224,
-            "over channels",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(lambda: timm.create_model("pvt_v2_b0", num_classes=4), 224, "is of shape", marks=pytest.mark.slow),
     ],
     ids=["resnet", "swin", "xcit", "pvt"],
 )
@@ -212,21 +204,13 @@ def test_a_model_without_attention_of_all_tokens_is_refused(build, side, reason,
             method.explain(net, pictures(side, count=1 if side == 224 else 2))
 
 
-class Bare(nn.Module):
-    """Attends twice in one module."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, 4, 8, stride=8)
-        self.attend = nn.MultiheadAttention(4, 2, batch_first=True)
-
-    def forward(self, images: Tensor) -> Tensor:
-        tokens = self.patches(images).flatten(2).mT
+def test_blocks_that_are_no_modules_are_refused():
+    def attend_twice(net: nn.Module, images: Tensor) -> Tensor:
+        tokens = net.patches(images).flatten(2).mT
         for _ in range(2):
-            tokens = tokens + self.attend(tokens, tokens, tokens)[0]
+            tokens = tokens + net.attend(tokens, tokens, tokens)[0]
         return tokens.mean(dim=1)
 
-
-def test_blocks_that_are_no_modules_are_refused():
+    patches, attend = nn.Conv2d(3, 4, 8, stride=8), nn.MultiheadAttention(4, 2, batch_first=True)
     with pytest.raises(UnsuitableModelError, match="the attention of 'attend'"):
-        Chefer().explain(nets.seeded(Bare).eval(), pictures(64))
+        Chefer().explain(nets.Wired(attend_twice, patches=patches, attend=attend).eval(), pictures(64))

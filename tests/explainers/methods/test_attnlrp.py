@@ -34,24 +34,19 @@ def test_the_rule_of_a_product_by_hand():
     torch.testing.assert_close(parts, (torch.tensor([[6.0, -4.0]]), torch.tensor([[6.0], [-4.0]])))
 
 
-class Elementwise(nn.Module):
+def elementwise(pixels: Tensor) -> Tensor:
     """Logits x·σ(2x), GELU(x), x / |x + 1| and (x - mean) / deviation of three pixels."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        pixels = images.flatten(1)
-        gated = pixels * (2 * pixels).sigmoid()
-        return torch.cat(
-            [gated, functional.gelu(pixels), pixels / (pixels + 1), functional.layer_norm(pixels, (3,))], dim=1
-        )
+    gated, normal = pixels * (2 * pixels).sigmoid(), functional.layer_norm(pixels, (3,))
+    return torch.cat([gated, functional.gelu(pixels), pixels / (pixels + 1), normal], dim=1)
 
 
 def test_gates_activations_quotients_and_norms_by_hand():
-    image = torch.tensor([1.0, 2.0, 6.0]).view(1, 1, 1, 3)
-    logits = Elementwise()(image)[0]
+    net, image = nets.Wrapped(nn.Flatten(), elementwise), torch.tensor([1.0, 2.0, 6.0]).view(1, 1, 1, 3)
+    logits = net(image)[0]
     for target in range(9):  # each of one pixel, which gets all: of a gate from both of its factors
-        maps = PLAIN.explain(Elementwise(), image, torch.tensor([target])).maps[0, 0]
+        maps = PLAIN.explain(net, image, torch.tensor([target])).maps[0, 0]
         torch.testing.assert_close(maps, logits[target] * torch.eye(3)[target % 3])
-    maps = PLAIN.explain(Elementwise(), image, torch.tensor([11])).maps[0, 0]
+    maps = PLAIN.explain(net, image, torch.tensor([11])).maps[0, 0]
     # The last of three: 6 - (1 + 2 + 6) / 3 = 3, of which the pixels contribute -1/3, -2/3 and 4.
     torch.testing.assert_close(maps, logits[11] * torch.tensor([-1 / 3, -2 / 3, 4.0]) / 3)
 
@@ -210,11 +205,7 @@ def test_groups_are_normalised_as_layers_are(generator):
     torch.testing.assert_close(*maps)
 
 
-class Sorted(nn.Module):
-    def forward(self, images: Tensor) -> Tensor:
-        return images.flatten(1).logsumexp(dim=1, keepdim=True) * torch.ones(3)
-
-
 def test_an_operation_without_a_rule_is_named(images):
+    net = nets.Wrapped(nn.Flatten(), lambda pixels: pixels.logsumexp(dim=1, keepdim=True) * torch.ones(3))
     with pytest.raises(UnsupportedOperationError, match="'attnlrp' has no rule for the operation 'logsumexp'"):
-        AttnLRP().explain(Sorted(), images)
+        AttnLRP().explain(net, images)

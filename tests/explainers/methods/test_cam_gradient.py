@@ -1,7 +1,7 @@
 import pytest
 import torch
 import torchvision
-from torch import Tensor, nn
+from torch import nn
 
 from seewhy.explainers import get_method
 from tests import nets
@@ -14,17 +14,10 @@ FEATURES = torch.tensor([[[1.0, 2.0], [3.0, 4.0]], [[0.0, 1.0], [0.0, 3.0]]])
 HEAD = torch.tensor([[[1.0, -1.0], [0.0, 2.0]], [[5.0, 2.0], [1.0, -2.0]]])
 
 
-class ByHand(nn.Module):
+def by_hand() -> nn.Module:
     """The picture's two channels are the features; one logit has a weight for each position, another is nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Identity()
-        self.head = nn.Linear(8, 2, bias=False)
-        self.head.weight.data = torch.stack([HEAD.flatten(), torch.zeros(8)])
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.layer(images).flatten(1))
+    head = nets.linear(torch.stack([HEAD.flatten(), torch.zeros(8)]))
+    return nets.Wired(lambda net, images: net.head(net.layer(images).flatten(1)), layer=nn.Identity(), head=head)
 
 
 @pytest.mark.parametrize(
@@ -39,21 +32,15 @@ class ByHand(nn.Module):
 )
 def test_maps_computed_by_hand(name, expected, untouched):
     explainer = get_method(name).build({"layers": ["layer"], "sign": "signed"})
-    maps = explainer.explain(untouched(ByHand()), FEATURES[None], torch.tensor([0])).maps
+    maps = explainer.explain(untouched(by_hand()), FEATURES[None], torch.tensor([0])).maps
     torch.testing.assert_close(maps[0], expected)
 
 
 def test_layercam_keeps_negative_features_and_elementwise_gradcam_products_of_two_negatives():
-    features = -FEATURES[None]
-    maps = {
-        name: get_method(name)
-        .build({"layers": ["layer"], "sign": "signed"})
-        .explain(ByHand(), features, torch.tensor([0]))
-        .maps
-        for name in ("layercam", "gradcam-elementwise")
-    }
-    assert torch.equal(maps["layercam"][0], torch.tensor([[-1.0, -2.0], [0.0, -8.0]]))
-    assert torch.equal(maps["gradcam-elementwise"][0], torch.tensor([[0.0, 2.0], [0.0, 6.0]]))
+    for name, expected in (("layercam", [[-1, -2], [0, -8]]), ("gradcam-elementwise", [[0, 2], [0, 6]])):
+        explainer = get_method(name).build({"layers": ["layer"], "sign": "signed"})
+        maps = explainer.explain(by_hand(), -FEATURES[None], torch.tensor([0])).maps
+        assert maps[0].tolist() == expected
 
 
 @pytest.fixture(scope="module", params=LAYERS)
@@ -79,5 +66,5 @@ def test_xgradcam_gives_a_map_without_features_no_weight(untouched):
     features = FEATURES.clone()
     features[1] = torch.tensor([[1.0, -1.0], [2.0, -2.0]])
     explainer = get_method("xgradcam").build({"layers": ["layer"], "sign": "signed"})
-    maps = explainer.explain(untouched(ByHand()), features[None], torch.tensor([0])).maps
+    maps = explainer.explain(untouched(by_hand()), features[None], torch.tensor([0])).maps
     torch.testing.assert_close(maps[0], 0.7 * FEATURES[0])

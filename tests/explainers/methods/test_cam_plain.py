@@ -34,16 +34,10 @@ def test_gradcam_is_a_multiple_of_cam(pooled, images):
 
 
 def test_cam_of_a_convolution_as_head():
-    class Convolutional(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Conv2d(3, 4, 3, padding=1)
-            self.head = nn.Conv2d(4, 3, 1)
+    def run(net: nn.Module, images: Tensor) -> Tensor:
+        return net.head(net.layer(images).mean(dim=(2, 3), keepdim=True)).flatten(1)
 
-        def forward(self, images: Tensor) -> Tensor:
-            return self.head(self.layer(images).mean(dim=(2, 3), keepdim=True)).flatten(1)
-
-    net = nets.seeded(Convolutional)
+    net = nets.seeded(lambda: nets.Wired(run, layer=nn.Conv2d(3, 4, 3, padding=1), head=nn.Conv2d(4, 3, 1)))
     images = torch.randn(2, 3, 6, 8)
     maps = built("cam", layers=["layer"]).explain(net, images, torch.tensor([2, 0])).maps
     expected = torch.einsum("nc,nchw->nhw", net.head.weight[[2, 0], :, 0, 0], net.layer(images)).detach()
@@ -68,19 +62,10 @@ def test_cam_of_another_head_is_refused_with_the_reason(name, layers, message, i
 
 def test_fem_computed_by_hand(untouched):
     """pytorch-grad-cam weighs features, not binary maps, and by how many positions stand out, not by the mean."""
-
-    class Features(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Identity()
-
-        def forward(self, images: Tensor) -> Tensor:
-            return self.layer(images).mean(dim=(2, 3))
-
     # Means 1, 2 and 3; standard deviations sqrt(3), sqrt(12) and 0.
     images = torch.zeros(1, 3, 2, 2)
     images[0, 0, 0, 1], images[0, 1, 1, 1], images[0, 2] = 4.0, 8.0, 3.0
-    net = untouched(Features())
+    net = untouched(nets.Pooled())
     attribution = built("fem", layers=["layer"], deviations=1.5).explain(net, images)
     assert attribution.maps.tolist() == [[[0.0, 1.0], [0.0, 2.0]]]
     with pytest.raises(LayerError, match=r"Among 4 positions none can exceed the mean by more than 1.73"):

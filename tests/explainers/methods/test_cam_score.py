@@ -11,26 +11,13 @@ from tests import nets
 TARGETS = torch.tensor([7, 999, 0, 7])
 
 
-class Head(nn.Module):
-    """The picture's two channels are the features; the logits are given weights times their means."""
-
-    def __init__(self, *rows: tuple[float, float]) -> None:
-        super().__init__()
-        self.layer = nn.Identity()
-        self.head = nn.Linear(2, len(rows), bias=False)
-        self.head.weight.data = torch.tensor(rows)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.layer(images).mean(dim=(2, 3)))
-
-
 PICTURE = torch.tensor([[[[2.0, 4.0], [6.0, 8.0]], [[1.0, 1.0], [3.0, 3.0]]]])
 """Means 5 and 2."""
 
 
 def test_finercam_by_hand(untouched):
     # The logits are 11, 9, 10, -3 and 30; those next to 10 are 11 and 9.
-    net = untouched(Head((1.0, 3.0), (1.0, 2.0), (2.0, 0.0), (-1.0, 1.0), (6.0, 0.0)))
+    net = untouched(nets.Pooled(nets.linear([[1, 3], [1, 2], [2, 0], [-1, 1], [6, 0]])))
     explainer = FinerCAM(layers=("layer",), sign="signed", references=2, strength=0.5)
     attribution = explainer.explain(net, PICTURE, torch.tensor([2]))
     weights = (torch.tensor([2.0, 0.0]) - 0.5 * torch.tensor([1.0, 2.5])) / 4
@@ -52,30 +39,22 @@ def test_finercam_without_strength_is_gradcam_and_a_full_contrast_is_its_contras
 def test_finercam_compares_with_all_classes_of_a_small_model_and_refuses_a_single_one(untouched):
     few = FinerCAM(layers=("layer",), sign="signed", references=2)
     many = FinerCAM(layers=("layer",), sign="signed", references=9)
-    net = untouched(Head((1.0, 3.0), (1.0, 2.0), (2.0, 0.0)))
+    net = untouched(nets.Pooled(nets.linear([[1, 3], [1, 2], [2, 0]])))
     assert torch.equal(few.explain(net, PICTURE).maps, many.explain(net, PICTURE).maps)
     with pytest.raises(TargetError, match="compares classes, but the model has only one; use gradcam"):
-        few.explain(Head((1.0, 3.0)), PICTURE)
+        few.explain(nets.Pooled(nets.linear([[1, 3]])), PICTURE)
 
 
-class Curved(nn.Module):
+def curved(net: nn.Module, images: Tensor) -> Tensor:
     """One logit that is quadratic in the features, with a given symmetric matrix, and one that is 0."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Identity()
-        half = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
-        self.register_buffer("matrix", half + half.T)
-        self.register_buffer("slope", torch.arange(8.0))
-
-    def forward(self, images: Tensor) -> Tensor:
-        flat = self.layer(images).flatten(1)
-        score = flat @ self.slope + ((flat @ self.matrix) * flat).sum(dim=1) / 2
-        return torch.stack([score, torch.zeros_like(score)], dim=1)
+    flat = net.layer(images).flatten(1)
+    score = flat @ net.slope + ((flat @ net.matrix) * flat).sum(dim=1) / 2
+    return torch.stack([score, torch.zeros_like(score)], dim=1)
 
 
-def test_shapleycam_of_a_quadratic_logit_by_hand(untouched):
-    net = untouched(Curved())
+def test_shapleycam_of_a_quadratic_logit_by_hand(generator, untouched):
+    half = torch.randn(8, 8, generator=generator)
+    net = untouched(nets.Wired(curved, layer=nn.Identity(), matrix=half + half.T, slope=torch.arange(8.0)))
     attribution = ShapleyCAM(layers=("layer",), sign="signed", utility="logit").explain(net, PICTURE, torch.tensor([0]))
     flat = PICTURE.flatten()
     corrected = net.slope + net.matrix @ flat - net.matrix @ flat / 2

@@ -18,26 +18,13 @@ CAMS = [name for name, method in METHODS.items() if method.family == "cam" or na
 LAST = "encoder.layers.encoder_layer_1.ln_1"
 
 
-class Patches(nn.Module):
-    """Returns its input, which hooks can reach."""
-
-    def forward(self, maps: Tensor) -> Tensor:
-        return maps
-
-
-class Twin(nn.Module):
+def twin(net: nn.Module, images: Tensor) -> Tensor:
     """The small ViT of torchvision, whose last attention reads its patches from a grid (N, C, h, w)."""
-
-    def __init__(self, vit: torchvision.models.VisionTransformer) -> None:
-        super().__init__()
-        self.vit, self.patches = vit, Patches()
-
-    def forward(self, images: Tensor) -> Tensor:
-        tokens = first_block(self.vit, images)
-        normal = self.vit.encoder.layers[1].ln_1(tokens)
-        height, width = (side // self.vit.patch_size for side in images.shape[2:])
-        patches = self.patches(normal[:, 1:].mT.unflatten(2, (height, width))).flatten(2).mT
-        return last_block(self.vit, tokens, torch.cat([normal[:, :1], patches], dim=1))
+    tokens = first_block(net.vit, images)
+    normal = net.vit.encoder.layers[1].ln_1(tokens)
+    height, width = (side // net.vit.patch_size for side in images.shape[2:])
+    patches = net.patches(normal[:, 1:].mT.unflatten(2, (height, width))).flatten(2).mT
+    return last_block(net.vit, tokens, torch.cat([normal[:, :1], patches], dim=1))
 
 
 def first_block(vit: torchvision.models.VisionTransformer, images: Tensor) -> Tensor:
@@ -93,7 +80,8 @@ def test_a_cam_of_tokens_is_that_of_the_patches_on_a_grid(method, untouched):
     options = {"sign": "signed"} if "signed" in METHODS[method].options["sign"]["enum"] else {}
     of_tokens, of_grid = (METHODS[method].build({**options, "layers": (layer,)}) for layer in (LAST, "patches"))
     try:
-        expected = of_grid.explain(untouched(Twin(vit)), images, targets).maps
+        net = nets.Wired(twin, vit=vit, patches=nn.Identity())
+        expected = of_grid.explain(untouched(net), images, targets).maps
     except UnsuitableModelError as error:  # CAM needs pooling, which a class token replaces
         with pytest.raises(UnsuitableModelError, match=str(error)[:40]):
             of_tokens.explain(untouched(vit), images, targets)

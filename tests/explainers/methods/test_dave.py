@@ -62,33 +62,30 @@ def test_without_biases_the_map_sums_to_the_logit(generator):
     torch.testing.assert_close(attribution.maps.sum(dim=(1, 2)), scores, rtol=1e-4, atol=1e-4)
 
 
-class Elementwise(nn.Module):
-    """Logits x·σ(2x), GELU(x), x from -2 to 3, and group norm of three pixels."""
+def of_pixels(function) -> nn.Module:
+    return nets.Wrapped(nn.Flatten(), function)
 
-    def forward(self, images: Tensor) -> Tensor:
-        pixels = images.flatten(1)
-        gated = pixels * (2 * pixels).sigmoid()
-        grouped = functional.group_norm(pixels, 1)
-        return torch.cat([gated, functional.gelu(pixels), functional.hardtanh(pixels, -2, 3), grouped], dim=1)
+
+def elementwise(pixels: Tensor) -> Tensor:
+    """Logits x·σ(2x), GELU(x), x from -2 to 3, and group norm of three pixels."""
+    gated = pixels * (2 * pixels).sigmoid()
+    grouped = functional.group_norm(pixels, 1)
+    return torch.cat([gated, functional.gelu(pixels), functional.hardtanh(pixels, -2, 3), grouped], dim=1)
 
 
 def test_gates_of_activations_by_hand():
-    image = torch.tensor([-1.0, 0.0, 4.0]).view(1, 1, 1, 3)
-    logits = Elementwise()(image)[0]
+    net, image = of_pixels(elementwise), torch.tensor([-1.0, 0.0, 4.0]).view(1, 1, 1, 3)
+    logits = net(image)[0]
     for target in range(9):  # each is one pixel times its gate
-        maps = PLAIN.explain(Elementwise(), image, torch.tensor([target])).maps[0, 0]
+        maps = PLAIN.explain(net, image, torch.tensor([target])).maps[0, 0]
         torch.testing.assert_close(maps, logits[target] * torch.eye(3)[target % 3])
-    maps = PLAIN.explain(Elementwise(), image, torch.tensor([11])).maps[0, 0]
+    maps = PLAIN.explain(net, image, torch.tensor([11])).maps[0, 0]
     torch.testing.assert_close(maps, logits[11] / 3 * torch.tensor([1 / 3, 0, 8 / 3]))  # 4 - (-1 + 0 + 4) / 3 = 3
 
 
-class Shifted(nn.Module):
-    def forward(self, images: Tensor) -> Tensor:
-        return functional.gelu(images.flatten(1) - 1)
-
-
 def test_a_gate_at_zero_is_the_slope_there():
-    maps = PLAIN.explain(Shifted(), torch.ones(1, 1, 1, 3), torch.tensor([1])).maps  # not 0 / 0
+    shifted = of_pixels(lambda pixels: functional.gelu(pixels - 1))
+    maps = PLAIN.explain(shifted, torch.ones(1, 1, 1, 3), torch.tensor([1])).maps  # not 0 / 0
     torch.testing.assert_close(maps, torch.tensor([[[0.0, 0.5, 0.0]]]))
 
 
@@ -132,16 +129,14 @@ def test_what_is_laid_back_is_the_transpose_of_what_is_seen(generator):
     torch.testing.assert_close(forth, back)
 
 
-class Sums(nn.Module):
+def sums() -> nn.Module:
     """Logits that are sums of a picture's channels, weighted."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images.sum(dim=(2, 3)) @ torch.tensor([[1.0, 0.0], [-2.0, 0.0], [3.0, 0.0]])
+    return nets.Weighted((1.0, -2.0, 3.0), (0.0, 0.0, 0.0))
 
 
 def test_the_map_of_a_linear_network_is_gradient_times_input_but_where_views_end(generator):
     images = torch.randn(2, 3, 20, 30, generator=generator)
-    moved = DAVE(samples=8, **{**STILL, "flips": True, "shift": 0.1}).explain(Sums(), images, torch.tensor([0, 0]))
+    moved = DAVE(samples=8, **{**STILL, "flips": True, "shift": 0.1}).explain(sums(), images, torch.tensor([0, 0]))
     expected = (images * torch.tensor([1.0, -2.0, 3.0]).view(3, 1, 1)).sum(dim=1)
     inside = moved.maps[:, 3:-3, 4:-4]
     torch.testing.assert_close(inside, expected[:, 3:-3, 4:-4], rtol=1e-4, atol=1e-4)
@@ -150,14 +145,14 @@ def test_the_map_of_a_linear_network_is_gradient_times_input_but_where_views_end
 
 def test_noise_takes_from_the_picture_evenly_up_to_its_level(generator):
     images = torch.randn(1, 3, 6, 8, generator=generator)
-    still = PLAIN.explain(Sums(), images, torch.tensor([0])).maps
-    noisy = DAVE(samples=2, **{**STILL, "noise_level": 0.6}).explain(Sums(), images, torch.tensor([0])).maps
+    still = PLAIN.explain(sums(), images, torch.tensor([0])).maps
+    noisy = DAVE(samples=2, **{**STILL, "noise_level": 0.6}).explain(sums(), images, torch.tensor([0])).maps
     torch.testing.assert_close(noisy, still * (1 + 0.4) / 2)
 
 
 def test_views_of_noise_alone_have_the_variance_of_noise():
     rows = []
-    net = Sums()
+    net = sums()
     with net.register_forward_pre_hook(lambda module, args: rows.append(args[0])):
         DAVE(samples=2, **{**STILL, "noise_level": 1.0}).explain(net, torch.full((1, 3, 40, 40), 7.0))
     last = rows[-1][-1]
@@ -177,7 +172,7 @@ def test_samples_far_from_the_median_do_not_count():
 def test_half_of_the_map_is_blurred(generator):
     images = torch.zeros(1, 3, 21, 21)
     images[0, 0, 10, 10] = 1
-    maps = DAVE(samples=1, **{**STILL, "blur": 2}).explain(Sums(), images, torch.tensor([0])).maps[0]
+    maps = DAVE(samples=1, **{**STILL, "blur": 2}).explain(sums(), images, torch.tensor([0])).maps[0]
     torch.testing.assert_close(maps.sum(), torch.tensor(1.0))
     assert 0.5 < maps[10, 10] < 0.6
     assert 0 < maps[10, 11] < 0.05
@@ -198,34 +193,18 @@ def test_convolutional_networks_with_gates_are_explained(untouched):
     assert DAVE(samples=1).explain(net, pictures(96, count=1)).maps.max() > 0
 
 
-class Product(nn.Module):
-    def forward(self, images: Tensor) -> Tensor:
-        pixels = images.flatten(1)
-        return pixels * pixels.flip(1)
-
-
-class Bounded(nn.Module):
-    def forward(self, images: Tensor) -> Tensor:
-        return images.flatten(1).clamp(min=1)
-
-
-class Probabilities(nn.Module):
-    def forward(self, images: Tensor) -> Tensor:
-        return images.flatten(1).softmax(dim=1)
-
-
 def test_what_has_no_effective_transformation_is_refused(images):
     with pytest.raises(UnsupportedOperationError, match="'dave' has no rule for the operation 'mul'"):
-        PLAIN.explain(Product(), images)
+        PLAIN.explain(of_pixels(lambda pixels: pixels * pixels.flip(1)), images)
     with pytest.raises(UnsupportedOperationError, match="'dave' has no rule for the operation 'clamp'"):
-        PLAIN.explain(Bounded(), images)
+        PLAIN.explain(of_pixels(lambda pixels: pixels.clamp(min=1)), images)
     with pytest.raises(ModelOutputError, match="or ends in sigmoid or softmax, which 'dave' holds constant"):
-        PLAIN.explain(Probabilities(), images)
+        PLAIN.explain(of_pixels(lambda pixels: pixels.softmax(dim=1)), images)
 
 
 def test_each_sample_is_a_pass_and_the_picture_itself_one(images):
     rows = []
-    net = Sums()
+    net = sums()
     with net.register_forward_pre_hook(lambda module, args: rows.append(len(args[0]))):
         DAVE(samples=5).explain(net, images)  # whose activations are counted, once
     passes = METHODS["dave"].passes(DAVE(samples=5), net, images.shape[1:])

@@ -17,29 +17,15 @@ TARGETS = torch.tensor([7, 999])
 FIRST = torch.zeros(1, dtype=torch.int64)
 
 
-class Function(nn.Module):
-    """Logits are a function of the picture."""
-
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.function(images).flatten(1)
-
-
 def contributions(function, values: list[float], shape: tuple[int, ...], baseline: str = "zero") -> list[float]:
-    image = torch.tensor(values).view(shape)
-    return DeepLIFT(baseline=baseline).explain(Function(function), image, FIRST).maps.flatten().tolist()
+    image, net = torch.tensor(values).view(shape), nets.Wired(lambda _, images: function(images).flatten(1))
+    return DeepLIFT(baseline=baseline).explain(net, image, FIRST).maps.flatten().tolist()
 
 
 def test_the_rescale_rule_by_hand():
     # The picture's ReLU has 2 - 1 + 3 - 2 = 2, the baseline's max(-2, 0) = 0: half of the difference 4 arrives.
-    assert contributions(lambda x: (x.flatten(1).sum(1) - 2).relu()[:, None], [2.0, -1.0, 3.0], (1, 1, 1, 3)) == [
-        1.0,
-        -0.5,
-        1.5,
-    ]
+    parts = contributions(lambda x: (x.flatten(1).sum(1) - 2).relu()[:, None], [2.0, -1.0, 3.0], (1, 1, 1, 3))
+    assert parts == [1.0, -0.5, 1.5]
     # A saturated unit, whose gradient is zero.
     parts = contributions(lambda x: 1 - (1 - x.flatten(1).sum(1)).relu()[:, None], [1.0, 1.0], (1, 1, 1, 2))
     assert parts == [0.5, 0.5]
@@ -114,16 +100,11 @@ def test_contributions_sum_to_the_difference_of_the_scores(name, baseline, image
     torch.testing.assert_close(attribution.maps.sum(dim=(1, 2)), expected[0] - expected[1], rtol=1e-3, atol=1e-6)
 
 
-class Rows(nets.Net):
-    """Pictures of a batch see each other."""
-
-    def middle(self, features: Tensor) -> Tensor:
-        return features.relu() * features.flip(0).mean(dim=1, keepdim=True)
-
-
 def test_a_model_that_breaks_the_sum_is_refused(images):
+    """Pictures of a batch see each other."""
+    net = nets.seeded(nets.Middle, lambda _, features: features.relu() * features.flip(0).mean(dim=1, keepdim=True))
     with pytest.raises(UnsupportedOperationError, match="do not sum"):
-        DeepLIFT().explain(nets.seeded(Rows), images, torch.tensor([0, 1, 2, 0]))
+        DeepLIFT().explain(net, images, torch.tensor([0, 1, 2, 0]))
 
 
 def test_a_picture_equal_to_its_baseline_has_no_contributions():

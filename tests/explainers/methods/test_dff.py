@@ -3,7 +3,7 @@ import pytest
 import torch
 import torchvision
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from seewhy.explainers import explain, get_method
 from seewhy.explainers.errors import LayerError, OptionError
@@ -15,17 +15,8 @@ from seewhy.explainers.tasks.pose import pose
 from tests import nets
 from tests.explainers.test_perturbing import EXAMPLES
 
-
-class ByHand(nn.Module):
-    """The layer is the picture; class 0 is the mean of channel 0, class 1 that of channel 1 twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Identity()
-
-    def forward(self, images: Tensor) -> Tensor:
-        means = self.layer(images).mean(dim=(2, 3))
-        return torch.stack([means[:, 0], 2 * means[:, 1], means[:, 2]], dim=1)
+BY_HAND = nets.Pooled(nets.linear([[1, 0, 0], [0, 2, 0], [0, 0, 1]]))
+"""The layer is the picture; class 0 is the mean of channel 0, class 1 that of channel 1 twice."""
 
 
 @pytest.fixture
@@ -40,24 +31,17 @@ def corners() -> Tensor:
 
 @pytest.mark.parametrize("target", [0, 1, 2])
 def test_the_map_is_the_region_that_gives_the_target_the_highest_score(target, corners, untouched):
-    attribution = DFF(layers=("layer",), concepts=3).explain(untouched(ByHand()), corners, torch.tensor([target]))
+    attribution = DFF(layers=("layer",), concepts=3).explain(untouched(BY_HAND), corners, torch.tensor([target]))
     torch.testing.assert_close(attribution.maps, corners[:, target], rtol=1e-3, atol=1e-3)
     assert attribution.layers == ("layer",)
     assert not attribution.signed
 
 
-class SharesAChannel(ByHand):
-    """Both classes see channel 1; class 0 also sees channel 0."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        means = self.layer(images).mean(dim=(2, 3))
-        return torch.stack([means[:, 0] + 3 * means[:, 1], 3 * means[:, 1]], dim=1)
-
-
 def test_a_contrast_chooses_the_region_for_the_one_against_the_other(corners):
-    explainer = DFF(layers=("layer",), concepts=3)
-    plain = explainer.explain(SharesAChannel(), corners, torch.tensor([0])).maps
-    contrast = explainer.explain(SharesAChannel(), corners, torch.tensor([0]), torch.tensor([1])).maps
+    """Both classes see channel 1; class 0 also sees channel 0."""
+    net, explainer = nets.Pooled(nets.linear([[1, 3, 0], [0, 3, 0]])), DFF(layers=("layer",), concepts=3)
+    plain = explainer.explain(net, corners, torch.tensor([0])).maps
+    contrast = explainer.explain(net, corners, torch.tensor([0]), torch.tensor([1])).maps
     torch.testing.assert_close(plain, corners[:, 1], rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(contrast, corners[:, 0], rtol=1e-3, atol=1e-3)
 
@@ -90,7 +74,7 @@ def test_factors_are_found_again_and_as_good_as_those_of_scikit_learn(generator)
 
 
 def test_blank_activations_have_a_blank_map():
-    attribution = DFF(layers=("layer",)).explain(ByHand(), torch.zeros(1, 3, 4, 6))
+    attribution = DFF(layers=("layer",)).explain(BY_HAND, torch.zeros(1, 3, 4, 6))
     assert torch.equal(attribution.maps, torch.zeros(1, 4, 6))
 
 
@@ -99,7 +83,7 @@ def test_blank_activations_have_a_blank_map():
 )
 def test_layers_that_cannot_be_factorised_are_refused(layers, message, resnet18, images, untouched):
     if message is None:
-        resnet18, layers, message = ByHand(), ("layer",), "mostly negative"
+        resnet18, layers, message = BY_HAND, ("layer",), "mostly negative"
         images = -images.abs()
     with pytest.raises(LayerError, match=message):
         DFF(layers=layers).explain(untouched(resnet18), images)
@@ -187,15 +171,13 @@ def test_the_factorisation_ends_when_a_report_raises(corners):
             raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        DFF(layers=("layer",), concepts=3, iterations=1000).explain(ByHand(), corners, progress=Progress(report=report))
+        DFF(layers=("layer",), concepts=3, iterations=1000).explain(BY_HAND, corners, progress=Progress(report=report))
     assert reports == [(0, 7)] * 7
 
 
 def test_iterations_are_no_passes(corners, monkeypatch):
     monkeypatch.setattr("seewhy.explainers.execution.chunks.MOST", 14)
     reports = []
-    pictures = corners.expand(2, -1, -1, -1)
-    DFF(layers=("layer",), concepts=3, iterations=4).explain(
-        ByHand(), pictures, progress=Progress(report=lambda *pair: reports.append(pair))
-    )
+    pictures, progress = corners.expand(2, -1, -1, -1), Progress(report=lambda *pair: reports.append(pair))
+    DFF(layers=("layer",), concepts=3, iterations=4).explain(BY_HAND, pictures, progress=progress)
     assert reports == [(0, 14)] * 5 + [(14, 14)]

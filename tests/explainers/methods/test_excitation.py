@@ -23,20 +23,16 @@ STOCK = {
 }
 
 
-class ByHand(nn.Module):
+def excited(net: nn.Module, images: Tensor) -> Tensor:
     """Pixels 1, 2, 3 excite two hidden units (with 1 + 4 - 3 = 2 and 2 + 3 = 5), these two logits."""
+    pixels = images.permute(0, 3, 1, 2)  # so that channels are places of the map
+    return net.head(net.relu(net.hidden(pixels)).flatten(1))
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden = nn.Conv2d(3, 2, 1)
-        self.relu = nn.ReLU(inplace=True)
-        self.head = nn.Linear(2, 2)
-        self.hidden.weight.data = torch.tensor([[1.0, 2.0, -1.0], [0.0, 1.0, 1.0]])[:, :, None, None]
-        self.head.weight.data = torch.tensor([[1.0, 1.0], [-1.0, 2.0]])
 
-    def forward(self, images: Tensor) -> Tensor:
-        pixels = images.permute(0, 3, 1, 2)  # so that channels are places of the map
-        return self.head(self.relu(self.hidden(pixels)).flatten(1))
+def by_hand(run, bias: float, head_bias: float) -> nn.Module:
+    hidden = nets.pointwise([[1, 2, -1], [0, 1, 1]], [bias, 0])
+    head = nets.linear([[1, 1], [-1, 2]], [head_bias, head_bias])
+    return nets.Wired(run, hidden=hidden, relu=nn.ReLU(inplace=True), head=head)
 
 
 IMAGE = torch.tensor([1.0, 2.0, 3.0]).view(1, 1, 1, 3)
@@ -44,9 +40,7 @@ IMAGE = torch.tensor([1.0, 2.0, 3.0]).view(1, 1, 1, 3)
 
 @pytest.mark.parametrize("bias", [0.0, 1.0])
 def test_probabilities_by_hand(bias, untouched):
-    net = ByHand()
-    net.hidden.bias.data = torch.tensor([bias, 0.0])
-    net.head.bias.data.fill_(-30.0)
+    net = by_hand(excited, bias, -30)
     first, second = 2 + bias, 5
     walks = torch.tensor([[1 / 5, 4 / 5, 0], [0, 2 / 5, 3 / 5]])
     mixture = (first * walks[0] + second * walks[1]) / (first + second)
@@ -85,10 +79,7 @@ def test_without_biases_it_is_z_plus_of_a_positive_logit(images):
 
 
 def test_at_a_layer_it_is_what_arrives_there():
-    net = ByHand()
-    net.hidden.bias.data.zero_()
-    image = IMAGE.view(1, 1, 1, 3)
-    net.forward = lambda images: net.head(net.relu(net.hidden(images)).mean(dim=(2, 3)))
+    net = by_hand(lambda net, images: net.head(net.relu(net.hidden(images)).mean(dim=(2, 3))), 0, 0)
     image = torch.rand(1, 3, 4, 6, generator=torch.Generator().manual_seed(0))
     hidden = net.hidden(image).relu().detach()
     for target, weights in ((0, [1.0, 1.0]), (1, [0.0, 2.0])):

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from seewhy.explainers.errors import ModelOutputError, OptionError
@@ -74,12 +74,10 @@ def test_a_contrast_chooses_another_part():
     assert contrast[:, 4:].sum() > 5 * contrast[:, :4].sum()
 
 
-class Detaches(nets.Net):
-    def forward(self, images: Tensor) -> Tensor:
-        return super().forward(images.detach())
+DETACHING = nets.Wired(lambda net, images: net.net(images.detach()), net=nets.seeded(nets.Net))
 
 
-@pytest.mark.parametrize("net", [nets.seeded(Detaches), nets.Wrapped(nets.seeded(nets.Net), torch.detach)])
+@pytest.mark.parametrize("net", [DETACHING, nets.Wrapped(nets.seeded(nets.Net), torch.detach)], ids=["in", "out"])
 def test_a_model_that_stops_gradients_is_refused(net: nn.Module, images, untouched):
     with pytest.raises(ModelOutputError, match="No gradient flows"):
         ExtremalPerturbation(steps=2).explain(untouched(net), images)
@@ -97,9 +95,8 @@ def test_few_pictures_share_a_pass_where_the_gaussian_is_large(images, monkeypat
     # 16 by 16 cells, and 9 by 9 under the Gaussian: room for two pictures of four.
     monkeypatch.setattr("seewhy.explainers.execution.chunks.MEMORY", 2 * 24 * 16 * 16 * 9 * 9)
     explainer = ExtremalPerturbation(steps=1, cells=16, width=0.1)
-    maps = explainer.explain(
-        nets.seeded(nets.Net), images, progress=Progress(report=lambda *pair: reports.append(pair))
-    ).maps
+    progress = Progress(report=lambda *pair: reports.append(pair))
+    maps = explainer.explain(nets.seeded(nets.Net), images, progress=progress).maps
     assert reports == [(step, 4) for step in range(5)]
     monkeypatch.undo()
     torch.testing.assert_close(maps, explainer.explain(nets.seeded(nets.Net), images).maps)

@@ -65,22 +65,14 @@ def test_terms_by_hand(untouched):
     assert float(parts.outputs[0, 0]) == 50 - 20 + 15 - 80 + 6
 
 
-@pytest.mark.parametrize(
-    "name",
-    few(
-        [
-            "resnet18",
-            "densenet121",
-            "mobilenet_v2",
-            "squeezenet1_1",
-            "efficientnet_b0",  # SiLU, gates
-            "mobilenet_v3_small",  # hard swish, gates
-            "convnext_tiny",  # GELU, layer norm
-            "convnext",  # the same, of two blocks
-        ],
-        short=["mobilenet_v3_small", "convnext"],
-    ),
+NETWORKS = (
+    *("resnet18", "densenet121", "mobilenet_v2", "squeezenet1_1"),
+    *("efficientnet_b0", "mobilenet_v3_small"),  # SiLU; hard swish; gates
+    *("convnext_tiny", "convnext"),  # GELU, layer norm; the same, of two blocks
 )
+
+
+@pytest.mark.parametrize("name", few(NETWORKS, short=["mobilenet_v3_small", "convnext"]))
 def test_the_terms_add_up_to_the_logit(name, images, untouched):
     model = untouched(biased(name))
     for against in (None, torch.tensor([1, 2])):
@@ -99,11 +91,10 @@ def test_terms_of_a_bias_sum_to_it_times_its_gradient(images):
     biases = [model.stem.bias, model.conv.bias, model.norm.bias, model.head.bias]
     gradients = torch.autograd.grad(model(images[:1])[0, 1], biases)
     for path, bias, gradient in zip(("stem", "conv", "norm", "head"), biases, gradients, strict=True):
-        expected = (
-            bias
-            if path != "norm"
-            else bias - model.norm.running_mean * model.norm.weight / (model.norm.running_var + model.norm.eps).sqrt()
-        )
+        expected = bias
+        if path == "norm":
+            scale = model.norm.weight / (model.norm.running_var + model.norm.eps).sqrt()
+            expected = bias - model.norm.running_mean * scale
         channels = results[path][0].sum(dim=(1, 2)) if path != "head" else results[path][0]
         torch.testing.assert_close(channels, (expected * gradient).detach(), rtol=1e-4, atol=1e-6)
 
@@ -119,25 +110,16 @@ def test_the_implicit_bias_of_batch_norm_counts_its_running_mean(images):
     assert gradients[0].shape == (4, 5, 32, 32)
 
 
-class Gate(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 3, 1)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images * self.conv(images).sigmoid()
+def gated(slope=torch.sigmoid) -> nn.Module:
+    return nets.Wired(lambda net, images: images * slope(net.conv(images)), conv=nn.Conv2d(3, 3, 1))
 
 
-class HardGate(Gate):
-    """A gate without slope where it is shut, or open all the way."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images * functional.hardsigmoid(self.conv(images).abs() * 0.5 - 2.5)
+def before_head(*parts: nn.Module) -> nn.Module:
+    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2)).eval()
 
 
 def test_a_module_that_does_more_than_its_parts_is_taken_as_a_whole(images):
-    net = nn.Sequential(nn.Conv2d(3, 3, 3), Gate(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
-    parts = decomposed(net.eval(), images, torch.tensor([0, 1, 0, 1]))
+    parts = decomposed(before_head(nn.Conv2d(3, 3, 3), gated()), images, torch.tensor([0, 1, 0, 1]))
     assert [path for path, _ in pairs(parts)] == ["", "0", "4", "1"]
     assert float(parts.missing.abs().max()) < 1e-5
 
@@ -171,15 +153,8 @@ def test_the_signed_map_sums_to_the_score_less_what_has_no_position(images, unto
 
 @pytest.mark.parametrize("smooth", ["none", "tta"])
 def test_the_signed_map_of_layers_larger_than_the_picture_sums_to_the_score(smooth, generator):
-    net = nets.seeded(
-        lambda: nn.Sequential(
-            nn.Conv2d(3, 8, 1, padding=6),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(8, 3, bias=False),
-        )
-    )
+    head = (nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3, bias=False))
+    net = nn.Sequential(nn.Conv2d(3, 8, 1, padding=6), *head).eval()
     pictures, targets = torch.randn(2, 3, 20, 23, generator=generator), torch.tensor([0, 2])
     attribution = FullGrad(sign="signed", smooth=smooth).explain(net, pictures, targets)
     changed = AUGMENTATIONS if smooth == "tta" else [(False, 1.0)]
@@ -232,21 +207,11 @@ def test_untrained_biases_which_are_zero_draw_nothing_in_any_company(kind, image
         assert nets.relative_error(whole[row], alone) < 1e-4
 
 
-class Constant(nn.Module):
-    """A large multiple of its input, and a constant."""
-
-    def __init__(self, share: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.tensor(share))
-
-    def forward(self, features: Tensor) -> Tensor:
-        return features * 1e4 + self.weight
-
-
 @pytest.mark.parametrize(("share", "largest"), [(1.0, 0.02), (1e3, 1.0)])
 def test_a_bias_that_rounding_could_have_made_is_not_stretched_all_the_way(share, largest):
     """Beside values of 10^4 a bias of 1 is of few roundings, one of 1000 of many."""
-    net = nn.Sequential(Constant(share), nn.Flatten(), nn.Linear(48, 2, bias=False)).eval()
+    part = nets.Wired(lambda net, features: features * 1e4 + net.weight, weight=nn.Parameter(torch.tensor(share)))
+    net = nn.Sequential(part, nn.Flatten(), nn.Linear(48, 2, bias=False)).eval()
     picture = torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(0)) + 0.5
     parts = decomposed(net, picture, torch.tensor([0]))
     (term,) = (term for term in parts.terms if term.path == "0")
@@ -257,7 +222,8 @@ def test_a_bias_that_rounding_could_have_made_is_not_stretched_all_the_way(share
 
 def test_which_modules_are_taken_as_a_whole_depends_on_no_picture(images):
     """A gate that is shut for the first picture, and lets the second one through."""
-    net = nn.Sequential(nn.Conv2d(3, 3, 3), HardGate(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2)).eval()
+    shut_or_open = gated(lambda values: functional.hardsigmoid(values.abs() * 0.5 - 2.5))  # without slope
+    net = before_head(nn.Conv2d(3, 3, 3), shut_or_open)
     pictures = torch.cat([torch.full((1, 3, 64, 64), -50.0), images[:1]])
     targets = torch.tensor([0, 0])
     whole = decomposed(net, pictures, targets)
@@ -269,7 +235,7 @@ def test_which_modules_are_taken_as_a_whole_depends_on_no_picture(images):
 
 
 def test_changed_weights_are_seen(images):
-    net = nn.Sequential(Gate(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2)).eval()
+    net = before_head(gated())
     with torch.no_grad():
         weight = net[0].conv.weight.clone()
         net[0].conv.weight.zero_()
@@ -280,7 +246,7 @@ def test_changed_weights_are_seen(images):
 
 
 def test_units_are_found_once_for_each_size_until_weights_change(images, monkeypatch):
-    net = nn.Sequential(Gate(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2)).eval()
+    net = before_head(gated())
     searched = []
     find = decomposition._find_units
     monkeypatch.setattr(decomposition, "_find_units", lambda question: searched.append(1) or find(question))
@@ -295,15 +261,10 @@ def test_units_are_found_once_for_each_size_until_weights_change(images, monkeyp
     assert len(searched) == 4
 
 
-class Mixing(nn.Module):
+def mixing() -> nn.Module:
     """Holds a tensor that is neither parameter nor buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = torch.tensor([[1.0, 2.0, 0.0], [0.0, 1.0, 1.0], [1.0, 0.0, 3.0]])
-
-    def forward(self, features: Tensor) -> Tensor:
-        return torch.einsum("nchw,cd->ndhw", features.tanh(), self.table)
+    table = torch.tensor([[1.0, 2.0, 0.0], [0.0, 1.0, 1.0], [1.0, 0.0, 3.0]])
+    return nets.Wired(lambda net, images: torch.einsum("nchw,cd->ndhw", images.tanh(), net.table), table=table)
 
 
 class Raised(nn.ReLU):
@@ -313,11 +274,10 @@ class Raised(nn.ReLU):
         return super().forward(features) + 1
 
 
-@pytest.mark.parametrize("kind", [Mixing, Raised])
+@pytest.mark.parametrize("kind", [mixing, Raised])
 def test_own_modules_without_parameters_have_their_implicit_bias(kind, images):
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 3, 3), kind(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2)).eval()
-    parts = decomposed(net, images, TARGETS[: len(images)] % 2)
+    parts = decomposed(before_head(nn.Conv2d(3, 3, 3), kind()), images, TARGETS[: len(images)] % 2)
     assert dict(pairs(parts))["1"].abs().max() > 0
     assert parts.missing.abs().max() < 1e-5
 

@@ -6,15 +6,14 @@ from torch import nn
 from seewhy.explainers import get_method
 from seewhy.explainers.methods.cam.gradcam_plus_plus import GradCAMPlusPlus, SmoothGradCAMPlusPlus
 from tests import nets
-from tests.explainers.methods.test_cam_gradient import FEATURES, ByHand
+from tests.explainers.methods.test_cam_gradient import FEATURES, by_hand
 
 TARGETS = torch.tensor([7, 999, 0, 7])
 
 
 def test_the_map_computed_by_hand(untouched):
-    attribution = GradCAMPlusPlus(layers=("layer",), sign="signed").explain(
-        untouched(ByHand()), FEATURES[None], torch.tensor([0])
-    )
+    explainer = GradCAMPlusPlus(layers=("layer",), sign="signed")
+    attribution = explainer.explain(untouched(by_hand()), FEATURES[None], torch.tensor([0]))
     # The sums of the features are 10 and 4; of the gradients 1, -1, 0, 2 and 5, 2, 1, -2 the positive ones count.
     first = 1 / (2 + 10 * 1) + 2 / (2 + 10 * 2)
     second = 5 / (2 + 4 * 5) + 2 / (2 + 4 * 2) + 1 / (2 + 4 * 1)
@@ -23,7 +22,7 @@ def test_the_map_computed_by_hand(untouched):
 
 def test_the_weights_are_those_of_the_derivatives_of_the_exponential_score(untouched):
     """Equation 19 with the second and third derivatives of exp(y) by autograd, not in closed form."""
-    net = untouched(ByHand().double())
+    net = untouched(by_hand().double())
     features = FEATURES[None].double().requires_grad_()
     score = net(features)[0, 0].exp()
     (first,) = torch.autograd.grad(score, features, create_graph=True)
@@ -50,25 +49,13 @@ def test_a_sum_that_rounding_made_decides_nothing(name):
     features[:, 1] = features[:, 1].abs()
     options = {"samples": 1, "noise": 0} if name == "smoothgradcam++" else {}
     explainer = get_method(name).build({"layers": ["layer"], "sign": "signed", **options})
-    net = Scaled(gradients)
-    maps = []
+    net, maps = nets.Pooled(nets.linear(torch.full((2, 2), 4 * gradients))), []
     for rounding in (-1e-6, 0.0, 1e-6):
         values = features.clone()
         values[0, 0, 0, 0] += rounding
         maps.append(explainer.explain(net, values, torch.tensor([0])).maps)
     assert nets.relative_error(maps[0], maps[1]) < 1e-3
     assert nets.relative_error(maps[2], maps[1]) < 1e-3
-
-
-class Scaled(nn.Module):
-    """Its layer hands on the picture, whose values have all the same gradient."""
-
-    def __init__(self, slope: float) -> None:
-        super().__init__()
-        self.layer, self.slope = nn.Identity(), slope
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.slope * self.layer(images).sum(dim=(1, 2, 3))[:, None].expand(-1, 2)
 
 
 def test_one_sample_without_noise_is_gradcam_plus_plus(resnet18, images):

@@ -16,24 +16,21 @@ CELL = (5, 1)
 """Of the grid of eight by eight, the one that decides."""
 
 
-class FarCell(nn.Module):
+def far_cell(net, images):
     """The class of every position is told by the mean of one cell of the picture."""
+    cells = functional.adaptive_avg_pool2d(images[:, :1], 8)
+    cue = (cells[:, :, CELL[0], CELL[1]] * net.need).reshape(-1, 1, 1, 1) + 0 * images[:, :1]
+    return {"out": torch.cat([4 * cue - 2, 2 - 4 * cue], dim=1)}
 
-    def __init__(self, need=1.0):
-        super().__init__()
-        self.need = need
-        self.weight = nn.Parameter(torch.ones(1))
 
-    def forward(self, images):
-        cells = functional.adaptive_avg_pool2d(images[:, :1], 8)
-        cue = (cells[:, :, CELL[0], CELL[1]] * self.need * self.weight).reshape(-1, 1, 1, 1)
-        cue = cue + 0 * images[:, :1]
-        return {"out": torch.cat([4 * cue - 2, 2 - 4 * cue], dim=1)}
+def needing(need):
+    module = nets.Wired(far_cell, need=nn.Parameter(torch.tensor(need)))
+    return wrap_model(module, ["cued", "other"], input_size=64, mean=(0, 0, 0), std=(1, 1, 1))
 
 
 @pytest.fixture
 def far():
-    return wrap_model(FarCell(), ["cued", "other"], input_size=64, mean=(0, 0, 0), std=(1, 1, 1))
+    return needing(1.0)
 
 
 def region(rows=slice(8, 24), columns=slice(40, 56)):
@@ -62,8 +59,7 @@ def test_what_is_visible_in_the_region_is_no_context(far):
 
 @pytest.mark.slow
 def test_without_need_there_is_no_context():
-    alone = wrap_model(FarCell(need=0.0), ["cued", "other"], input_size=64, mean=(0, 0, 0), std=(1, 1, 1))
-    (saliency,) = GridSaliency().explain(alone, torch.ones(1, 3, 64, 64), (region(),)).maps
+    (saliency,) = GridSaliency().explain(needing(0.0), torch.ones(1, 3, 64, 64), (region(),)).maps
     assert not saliency.any()
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torchvision
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from seewhy.explainers import GradCAM
@@ -14,18 +14,10 @@ from tests import nets
 TARGETS = torch.tensor([7, 999, 0, 7])
 
 
-class ByHand(nn.Module):
+def by_hand(relu: nn.Module) -> nn.Module:
     """Two rectified sums of four pixels, h = ReLU(x0 + x1), ReLU(x2 - x3), and the logits h0 - h1 and h1 - h0."""
-
-    def __init__(self, relu: nn.Module) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 2, bias=False), nn.Linear(2, 2, bias=False)
-        self.relu = relu
-        self.first.weight.data = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, -1.0]])
-        self.second.weight.data = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.second(self.relu(self.first(images.flatten(1))))
+    first, second = nets.linear([[1, 1, 0, 0], [0, 0, 1, -1]]), nets.linear([[1, -1], [-1, 1]])
+    return nn.Sequential(nn.Flatten(), first, relu, second)
 
 
 IMAGES = torch.tensor([[1.0, 2.0, 3.0, 1.0], [1.0, -2.0, 3.0, 1.0], [4.0, 4.0, 3.0, 9.0]]).view(3, 1, 2, 2)
@@ -44,7 +36,7 @@ def test_the_maps_computed_by_hand(method, target, expected, untouched):
     targets = torch.full((3,), target)
     expected = torch.tensor(expected).float().view(3, 2, 2)
     for relu in (nn.ReLU(), nn.ReLU(inplace=True)):
-        net = untouched(ByHand(relu))
+        net = untouched(by_hand(relu))
         assert torch.equal(method(sign="signed").explain(net, IMAGES, targets).maps, expected)
         assert torch.equal(method().explain(net, IMAGES, targets).maps, expected.abs())
         contrast = method(sign="signed").explain(net, IMAGES, targets, 1 - targets).maps
@@ -52,20 +44,10 @@ def test_the_maps_computed_by_hand(method, target, expected, untouched):
 
 
 def test_beyond_six_a_relu6_has_no_slope():
-    images = IMAGES.clone()
     for method, expected in ((GuidedBackprop, 0.0), (Deconvnet, 1.0)):
-        maps = method(sign="signed").explain(ByHand(nn.ReLU6()), images, torch.tensor([0, 0, 0])).maps
+        maps = method(sign="signed").explain(by_hand(nn.ReLU6()), IMAGES, torch.tensor([0, 0, 0])).maps
         assert maps[2].tolist() == [[expected, expected], [0, 0]]
         assert maps[0].tolist() == [[1, 1], [0, 0]]
-
-
-class DenseNetOfModules(nn.Module):
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.features, self.relu, self.classifier = net.features, nn.ReLU(), net.classifier
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.classifier(functional.adaptive_avg_pool2d(self.relu(self.features(images)), 1).flatten(1))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -77,7 +59,8 @@ def test_the_functional_relu_of_densenet_counts_where_captum_misses_it(images):
     maps = GuidedBackprop(sign="signed").explain(net, images[:2], TARGETS[:2]).maps
     leaf = images[:2].clone().requires_grad_()
     missed = Peer(nets.modules_of_their_own(net)).attribute(leaf, TARGETS[:2]).sum(dim=1)
-    expected = Peer(DenseNetOfModules(net)).attribute(leaf, TARGETS[:2]).sum(dim=1)
+    of_modules = nn.Sequential(net.features, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), net.classifier)
+    expected = Peer(of_modules).attribute(leaf, TARGETS[:2]).sum(dim=1)
     assert nets.relative_error(maps, expected.detach()) < 1e-5
     assert nets.relative_error(missed.detach(), expected.detach()) > 0.1
 

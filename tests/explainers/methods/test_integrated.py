@@ -17,16 +17,8 @@ from tests.grids import few
 WEIGHT = torch.tensor([[1.0, 2.0, -3.0], [0.5, 0.0, 1.0]])
 
 
-class Cubes(nn.Module):
-    """Logit k is the sum of w_k x³."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return torch.einsum("kc,nchw->nk", WEIGHT.to(images), images**3)
-
-
-class Smooth(nets.Net):
-    def middle(self, features: Tensor) -> Tensor:
-        return nn.functional.softplus(features)
+CUBES = nets.Wired(lambda _, images: torch.einsum("kc,nchw->nk", WEIGHT.to(images), images**3))
+"""Logit k is the sum of w_k x³."""
 
 
 @pytest.fixture
@@ -38,7 +30,7 @@ def pictures(generator) -> Tensor:
 def test_integrated_gradients_by_hand(colour, pictures):
     """Two points integrate the square exactly: (x - b) times the mean of 3 w a² from b to x is w (x³ - b³)."""
     explainer = IntegratedGradients(steps=2, baseline="given" if colour else "zero", value=colour)
-    maps = explainer.explain(Cubes(), pictures, torch.tensor([1, 0])).maps
+    maps = explainer.explain(CUBES, pictures, torch.tensor([1, 0])).maps
     start = torch.tensor(colour or (0.0,)).view(-1, 1, 1)
     expected = (WEIGHT[[1, 0], :, None, None] * (pictures**3 - start**3)).sum(dim=1)
     torch.testing.assert_close(maps, expected, rtol=1e-4, atol=1e-5)
@@ -54,7 +46,7 @@ def baseline_of(baseline: str, pictures: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("baseline", ["zero", "mean", "blur", "given"])
 def test_integrated_gradients_are_complete(baseline, pictures):
-    net, targets = nets.seeded(Smooth), torch.tensor([2, 0])
+    net, targets = nets.seeded(nets.Smooth), torch.tensor([2, 0])
     value = (0.7,) if baseline == "given" else ()
     maps = IntegratedGradients(steps=10, baseline=baseline, value=value).explain(net, pictures, targets).maps
     difference = predict(net, pictures) - predict(net, baseline_of(baseline, pictures))
@@ -75,18 +67,18 @@ def test_more_steps_come_nearer_to_completeness_on_a_rectified_net(pictures, lar
 def test_a_baseline_like_the_picture_gets_nothing():
     grey = torch.full((1, 3, 6, 8), 0.4)
     for explainer in (IntegratedGradients(baseline="mean"), IntegratedGradients(baseline="given", value=(0.4,))):
-        assert explainer.explain(Cubes(), grey, torch.tensor([0])).maps.abs().max() < 1e-5
+        assert explainer.explain(CUBES, grey, torch.tensor([0])).maps.abs().max() < 1e-5
 
 
 def test_black_is_that_of_the_models_normalisation(pictures):
     preprocess = SimpleNamespace(mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.1))
-    model = SimpleNamespace(module=Cubes(), preprocess=preprocess, task=Classification(), accelerated=None)
+    model = SimpleNamespace(module=CUBES, preprocess=preprocess, task=Classification(), accelerated=None)
     black = (-2.0, -2.0, -3.0)
     maps = IntegratedGradients(steps=2, baseline="black").explain(model, pictures).maps
-    expected = IntegratedGradients(steps=2, baseline="given", value=black).explain(Cubes(), pictures).maps
+    expected = IntegratedGradients(steps=2, baseline="given", value=black).explain(CUBES, pictures).maps
     torch.testing.assert_close(maps, expected)
     with pytest.raises(OptionError, match="does not say how its pictures are normalised") as caught:
-        IntegratedGradients(baseline="black").explain(Cubes(), pictures)
+        IntegratedGradients(baseline="black").explain(CUBES, pictures)
     assert caught.value.field == "baseline"
 
 
@@ -100,7 +92,7 @@ def test_black_is_that_of_the_models_normalisation(pictures):
 )
 def test_colours_that_cannot_be_are_refused(options, message, pictures):
     with pytest.raises(OptionError, match=message) as caught:
-        IntegratedGradients(**options).explain(Cubes(), pictures)
+        IntegratedGradients(**options).explain(CUBES, pictures)
     assert caught.value.field == "value"
 
 
@@ -124,13 +116,13 @@ def test_expected_gradients_are_complete_but_for_chance(baselines, pictures, lar
     """The spread of the sum is that of the baselines' scores, and shrinks with the root of the samples."""
     targets = torch.tensor([0, 1])
     maps, more_maps = (
-        ExpectedGradients(baselines=baselines, samples=samples, seed=samples).explain(Cubes(), pictures, targets).maps
+        ExpectedGradients(baselines=baselines, samples=samples, seed=samples).explain(CUBES, pictures, targets).maps
         for samples in (500, 1000)
     )
     scale, sums = maps.abs().sum(), more_maps.sum(dim=(1, 2))
     assert (maps.sum(dim=(1, 2)) - sums).abs().max() < 0.05 * scale
     if baselines == "noise":  # its cubes are 0 on average
-        expected = Cubes()(pictures)[[0, 1], targets]
+        expected = CUBES(pictures)[[0, 1], targets]
         assert (sums - expected).abs().max() < 0.05 * scale
     if baselines == "shuffle":  # the same pixels elsewhere have the same score
         assert sums.abs().max() < 0.05 * scale
@@ -148,17 +140,10 @@ def test_expected_gradients_of_a_linear_model_are_differences_from_the_mean_base
 
 
 def test_a_shuffled_baseline_keeps_the_colours_of_pixels(pictures):
-    class Records(Cubes):
-        inputs: list[Tensor] = []  # noqa: RUF012
-
-        def forward(self, images: Tensor) -> Tensor:
-            self.inputs.append(images.detach().clone())
-            return super().forward(images)
-
-    grey = pictures[:1, :1].expand(-1, 3, -1, -1).clone()
-    net = Records()
-    ExpectedGradients(samples=2, seed=4).explain(net, grey)
-    for point in net.inputs[-1]:  # between the picture and pixels of three equal channels
+    grey, inputs = pictures[:1, :1].expand(-1, 3, -1, -1).clone(), list[Tensor]()
+    with CUBES.register_forward_pre_hook(lambda _, args: inputs.append(args[0].detach().clone())):
+        ExpectedGradients(samples=2, seed=4).explain(CUBES, grey)
+    for point in inputs[-1]:  # between the picture and pixels of three equal channels
         torch.testing.assert_close(point[0], point[1])
         assert not torch.allclose(point, grey[0])
 

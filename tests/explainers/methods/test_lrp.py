@@ -1,5 +1,6 @@
 """Layer-wise relevance propagation."""
 
+from copy import deepcopy
 from typing import get_args
 
 import pytest
@@ -19,20 +20,16 @@ COMPOSITES = get_args(CompositeName)
 TARGETS = torch.tensor([3, 7])
 
 
-class Dense(nn.Module):
-    """One dense layer: logits 1*1 - 2*2 + 3*3 + b = 6 + b and, of the signs reversed, -6 + b."""
-
-    def __init__(self, bias: float = 0.0) -> None:
-        super().__init__()
-        self.head = nn.Linear(3, 2)
-        self.head.weight.data = torch.tensor([[1.0, -2.0, 3.0], [-1.0, 2.0, -3.0]])
-        self.head.bias.data = torch.full((2,), bias)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(images.flatten(1))
-
-
 IMAGE = torch.tensor([1.0, 2.0, 3.0]).view(1, 1, 1, 3)
+
+
+def dense(bias: float = 0.0) -> nn.Module:
+    """One dense layer: logits 1*1 - 2*2 + 3*3 + b = 6 + b and, of the signs reversed, -6 + b."""
+    return nn.Sequential(nn.Flatten(), nets.linear([[1, -2, 3], [-1, 2, -3]], [bias, bias]))
+
+
+def dense_map(lrp: LRP, bias: float = 0.0, target: int = 0) -> Tensor:
+    return lrp.explain(dense(bias), IMAGE, torch.tensor([target])).maps[0, 0]
 
 
 @pytest.mark.parametrize(
@@ -51,28 +48,25 @@ IMAGE = torch.tensor([1.0, 2.0, 3.0]).view(1, 1, 1, 3)
     ],
 )
 def test_the_rules_by_hand(composite, target, expected, untouched):
-    result = LRP(composite=composite, gamma=1.0).explain(untouched(Dense()), IMAGE, torch.tensor([target]))
+    result = LRP(composite=composite, gamma=1.0).explain(untouched(dense()), IMAGE, torch.tensor([target]))
     torch.testing.assert_close(result.maps[0, 0], torch.tensor(expected, dtype=torch.float32), rtol=1e-5, atol=1e-5)
     assert result.signed
 
 
-class Tokens(nn.Module):
+def tokens() -> nn.Module:
     """A dense layer of each of eight tokens of six channels."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Linear(6, 4)
-        self.head = nn.Linear(4, 3)
+    def run(net: nn.Module, images: Tensor) -> Tensor:
+        return net.head(net.embed(images.reshape(len(images), 8, 6)).relu().mean(dim=1))
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.embed(images.reshape(len(images), 8, 6)).relu().mean(dim=1))
+    return nets.Wired(run, embed=nn.Linear(6, 4), head=nn.Linear(4, 3))
 
 
 @pytest.mark.parametrize(
     "build",
     [
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(48, 3)),
-        Tokens,
+        tokens,
         lambda: nn.Sequential(nn.Flatten(2), nn.Conv1d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(56, 3)),
     ],
 )
@@ -97,26 +91,24 @@ def test_the_box_of_tokens_has_an_end_for_each_channel():
 
 @pytest.mark.parametrize("bias", [2.0, -3.0])
 def test_biases_keep_their_share(bias):
-    heatmap = LRP(composite="epsilon", epsilon=1e-9).explain(Dense(bias), IMAGE, torch.tensor([0])).maps[0, 0]
-    torch.testing.assert_close(heatmap, torch.tensor([1.0, -4.0, 9.0]))
-    plus = LRP(composite="z-plus").explain(Dense(bias), IMAGE, torch.tensor([0])).maps[0, 0]
+    expected = torch.tensor([1.0, -4.0, 9.0])
+    torch.testing.assert_close(dense_map(LRP(composite="epsilon", epsilon=1e-9), bias), expected)
     share = (6 + bias) / (10 + max(bias, 0))
-    torch.testing.assert_close(plus, torch.tensor([1.0, 0.0, 9.0]) * share)
+    torch.testing.assert_close(dense_map(LRP(composite="z-plus"), bias), expected.clamp_min(0) * share)
 
 
 def test_a_large_epsilon_keeps_relevance_back():
-    heatmap = LRP(composite="epsilon", epsilon=1.0).explain(Dense(), IMAGE, torch.tensor([0])).maps[0, 0]
-    torch.testing.assert_close(heatmap, torch.tensor([1.0, -4.0, 9.0]) * 6 / 7)
-    heatmap = LRP(composite="epsilon", epsilon=1.0).explain(Dense(), IMAGE, torch.tensor([1])).maps[0, 0]
-    torch.testing.assert_close(heatmap, torch.tensor([-1.0, 4.0, -9.0]) * 6 / 7)
+    expected = torch.tensor([1.0, -4.0, 9.0]) * 6 / 7
+    for target, sign in ((0, 1), (1, -1)):
+        heatmap = dense_map(LRP(composite="epsilon", epsilon=1.0), target=target)
+        torch.testing.assert_close(heatmap, sign * expected)
 
 
 def test_no_gamma_is_epsilon_and_a_large_gamma_is_z_plus(resnet18, images):
     zero = LRP(composite="gamma", gamma=0).explain(resnet18, images[:1], TARGETS[:1]).maps
     epsilon = LRP(composite="epsilon", epsilon=1e-9).explain(resnet18, images[:1], TARGETS[:1]).maps
     assert nets.relative_error(zero, epsilon) < 1e-3
-    large = LRP(composite="gamma", gamma=1000).explain(Dense(1.0), IMAGE, torch.tensor([0])).maps
-    plus = LRP(composite="z-plus").explain(Dense(1.0), IMAGE, torch.tensor([0])).maps
+    large, plus = dense_map(LRP(composite="gamma", gamma=1000), 1.0), dense_map(LRP(composite="z-plus"), 1.0)
     assert nets.relative_error(large, plus) < 2e-3
 
 
@@ -176,25 +168,22 @@ def test_batch_norm_of_anything_else_shares_with_its_bias(images):
     assert nets.relative_error(maps, (weights * scale * images[:2]).sum(dim=1)) < 1e-3
 
 
-class Shortcut(nn.Module):
+def shortcut(pixels: Tensor) -> Tensor:
     """Logits 2x + (x + 1) and, of another class, x - (x * 3) / 2."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        pixels = images.flatten(1)
-        first = 2 * pixels
-        first += pixels + 1
-        return torch.cat([first, pixels - pixels * 3 / 2], dim=1)
+    first = 2 * pixels
+    first += pixels + 1
+    return torch.cat([first, pixels - pixels * 3 / 2], dim=1)
 
 
 def test_additions_share_by_contribution_and_constants_are_biases():
-    image = torch.full((1, 1, 1, 1), 4.0)
+    net, image = nets.Wrapped(nn.Flatten(), shortcut), torch.full((1, 1, 1, 1), 4.0)
     for composite, target, expected in (
         ("epsilon", 0, 13 * (8 / 13 + 5 / 13 * 4 / 5)),
         ("epsilon", 1, -2.0),  # 4 of 4 - 6, and -6 of it
         ("z-plus", 0, 12.0),
         ("z-plus", 1, -2.0),
     ):
-        maps = LRP(composite=composite, epsilon=1e-9).explain(Shortcut(), image, torch.tensor([target])).maps
+        maps = LRP(composite=composite, epsilon=1e-9).explain(net, image, torch.tensor([target])).maps
         torch.testing.assert_close(maps.flatten()[0].item(), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -219,14 +208,10 @@ def test_it_equals_captum_on_squeezenet(composite, images):
     targets = net(pictures).argmax(dim=1)
     attribution = LRP(composite=composite, epsilon=1e-9).explain(net, pictures, targets)
     assert attribution.logits.amax(dim=1).min() > 0
-    kinds = {
-        "epsilon": lambda: EpsilonRule(epsilon=1e-9),
-        "gamma": lambda: GammaRule(gamma=0.25),
-        "z-plus": Alpha1_Beta0_Rule,
-    }
+    rules = {"epsilon": EpsilonRule(epsilon=1e-9), "gamma": GammaRule(gamma=0.25), "z-plus": Alpha1_Beta0_Rule()}
     for part in net.modules():
         if isinstance(part, nn.Conv2d):
-            part.rule = kinds[composite]()
+            part.rule = deepcopy(rules[composite])
         elif isinstance(part, nn.MaxPool2d | nn.AdaptiveAvgPool2d):
             part.rule = EpsilonRule(epsilon=1e-9)
     expected = attr.LRP(net).attribute(pictures.clone().requires_grad_(), targets).sum(dim=1).detach().float()

@@ -15,22 +15,12 @@ from tests import nets
 from tools.peers import network
 
 
-class Smooth(nets.Net):
-    def middle(self, features: Tensor) -> Tensor:
-        return nn.functional.softplus(features)
-
-
-class Records(nn.Module):
-    """Keeps every batch that it gets."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-        self.inputs: list[Tensor] = []
-
-    def forward(self, images: Tensor) -> Tensor:
-        self.inputs.append(images.detach().clone())
-        return self.net(images)
+def path_of(explainer: GuidedIG, net: nn.Module, pictures: Tensor, target: int = 0) -> tuple[list[Tensor], Tensor]:
+    """Return the points at which gradients are taken, and the maps."""
+    points: list[Tensor] = []
+    with net.register_forward_pre_hook(lambda _, args: points.append(args[0].detach().clone())):
+        maps = explainer.explain(net, pictures, torch.full((len(pictures),), target)).maps
+    return [point for point in points if len(point) == len(pictures)][-explainer.steps - 1 :], maps
 
 
 @pytest.fixture
@@ -60,7 +50,7 @@ def test_blur_ig_of_a_linear_model_is_exact(linear, pictures):
 @pytest.mark.parametrize("size", [pytest.param((8, 12), marks=pytest.mark.slow), (12, 5)])
 def test_blur_ig_is_complete(size, generator, large_passes):
     pictures = torch.randn(2, 3, *size, generator=generator)
-    net, targets = nets.seeded(Smooth), torch.tensor([2, 0])
+    net, targets = nets.seeded(nets.Smooth), torch.tensor([2, 0])
     values = BlurIG(steps=50, max_sigma=10).explain(net, pictures, targets).maps.sum(dim=(1, 2))
     expected = (predict(net, pictures) - predict(net, blurred(pictures, 10)))[[0, 1], targets]
     torch.testing.assert_close(values, expected, rtol=1e-3, atol=1e-5)
@@ -75,7 +65,7 @@ def test_blur_ig_is_complete(size, generator, large_passes):
 
 
 def test_one_piece_takes_the_gradient_in_its_middle(pictures):
-    net, targets = nets.seeded(Smooth), torch.tensor([2, 2])
+    net, targets = nets.seeded(nets.Smooth), torch.tensor([2, 2])
     middle = gradients(net, blurred(pictures, 8 * 0.25), 2)
     maps = BlurIG(steps=1, max_sigma=8).explain(net, pictures, targets).maps
     torch.testing.assert_close(maps, (middle * (pictures - blurred(pictures, 8))).sum(dim=1))
@@ -91,7 +81,7 @@ def test_blur_ig_comes_to_what_the_authors_code_comes_to(pictures, monkeypatch, 
         return ndimage.gaussian_filter(image, (sigma, sigma, 0), mode="reflect") if sigma else image
 
     monkeypatch.setattr(peer, "gaussian_blur", mirrored)
-    net = nets.seeded(Smooth).double()
+    net = nets.seeded(nets.Smooth).double()
 
     def call(values: np.ndarray, **_: object) -> dict[str, np.ndarray]:
         gradient = gradients(net, torch.as_tensor(values).permute(0, 3, 1, 2), 1)
@@ -114,7 +104,7 @@ def test_guided_ig_of_a_linear_model_is_exact(linear, pictures):
 
 
 def test_guided_ig_on_a_leash_of_no_length_follows_the_straight_line(pictures):
-    net = nets.seeded(Smooth)
+    net = nets.seeded(nets.Smooth)
     slopes = [gradients(net, pictures * alpha / 4, 1) for alpha in range(5)]
     expected = sum((first + second) / 2 for first, second in pairwise(slopes)) * pictures / 4
     maps = GuidedIG(steps=4, max_dist=0.0).explain(net, pictures, torch.tensor([1, 1])).maps
@@ -122,27 +112,23 @@ def test_guided_ig_on_a_leash_of_no_length_follows_the_straight_line(pictures):
 
 
 def test_values_of_small_gradients_move_first():
-    net = Records(nn.Sequential(nn.Flatten(), nn.Linear(4, 1, bias=False)))
-    net.net[1].weight.data = torch.tensor([[10.0, -1.0, 5.0, 0.0]])
+    net = nn.Sequential(nn.Flatten(), nets.linear([[10, -1, 5, 0]]))
     picture = torch.tensor([2.0, -4.0, 1.0, 1.0]).view(1, 1, 2, 2)
-    GuidedIG(steps=4, fraction=0.01, max_dist=1.0).explain(net, picture)
-    path = [point.flatten().tolist() for point in net.inputs if len(point) == 1][-5:]
+    free, held = (
+        [point.flatten().tolist() for point in path_of(GuidedIG(steps=4, fraction=0.01, max_dist=far), net, picture)[0]]
+        for far in (1.0, 0.25)
+    )
     # Each step is worth 2: the last value and a quarter of the second; half of the second; ...
-    assert path == [[0, 0, 0, 0], [0, -1, 0, 1], [0, -3, 0, 1], [0, -4, 1, 1], [2, -4, 1, 1]]
-    net.inputs.clear()
-    GuidedIG(steps=4, fraction=0.01, max_dist=0.25).explain(net, picture)
-    path = [point.flatten().tolist() for point in net.inputs if len(point) == 1][-5:]
-    assert path[1] == pytest.approx([0, -1.5, 0, 0.5])  # no further than half the way; that is 2.0 of 8
-    assert path[2] == pytest.approx(
-        [0.5, -2.5, 0.25, 0.75]
-    )  # no less than a quarter of it, which is 3.0 of 8; then 1.0
+    assert free == [[0, 0, 0, 0], [0, -1, 0, 1], [0, -3, 0, 1], [0, -4, 1, 1], [2, -4, 1, 1]]
+    assert held[1] == pytest.approx([0, -1.5, 0, 0.5])  # no further than half the way; that is 2.0 of 8
+    # No less than a quarter of it, which is 3.0 of 8; then 1.0.
+    assert held[2] == pytest.approx([0.5, -2.5, 0.25, 0.75])
 
 
 @pytest.mark.parametrize("max_dist", [0.02, 0.3, 1.0])
 def test_the_path_makes_equal_steps_within_its_bounds(max_dist, pictures):
-    net = Records(nets.seeded(Smooth))
-    GuidedIG(steps=10, max_dist=max_dist, baseline="given", value=(0.1,)).explain(net, pictures)
-    path = [point for point in net.inputs if len(point) == 2][-11:]
+    explainer = GuidedIG(steps=10, max_dist=max_dist, baseline="given", value=(0.1,))
+    path, _ = path_of(explainer, nets.seeded(nets.Smooth), pictures)
     assert torch.equal(path[-1], pictures)
     whole = (pictures - 0.1).abs().sum(dim=(1, 2, 3))
     for step, point in enumerate(path):
@@ -153,7 +139,7 @@ def test_the_path_makes_equal_steps_within_its_bounds(max_dist, pictures):
 
 
 def test_guided_ig_is_complete(pictures):
-    net, targets = nets.seeded(Smooth), torch.tensor([2, 0])
+    net, targets = nets.seeded(nets.Smooth), torch.tensor([2, 0])
     expected = (predict(net, pictures) - predict(net, torch.zeros_like(pictures)))[[0, 1], targets]
     maps = GuidedIG(steps=50).explain(net, pictures, targets).maps.sum(dim=(1, 2))
     torch.testing.assert_close(maps, expected, rtol=1e-3, atol=1e-5)
@@ -161,7 +147,9 @@ def test_guided_ig_is_complete(pictures):
 
 def test_a_baseline_like_the_picture_gets_nothing():
     grey = torch.full((1, 3, 6, 8), 0.5)
-    result = GuidedIG(steps=3, baseline="given", value=(0.5,)).explain(nets.seeded(Smooth), grey, torch.tensor([0]))
+    result = GuidedIG(steps=3, baseline="given", value=(0.5,)).explain(
+        nets.seeded(nets.Smooth), grey, torch.tensor([0])
+    )
     assert torch.equal(result.maps, torch.zeros(1, 6, 8))
 
 
@@ -195,10 +183,8 @@ def test_guided_ig_takes_the_path_of_the_authors_code(max_dist, images, monkeypa
     starts = sum(slope * way for slope, way in zip(slopes, ways, strict=False))
     assert nets.relative_error(starts[0].permute(1, 2, 0), torch.as_tensor(mask)) < 1e-6
     ends = sum(slope * way for slope, way in zip(slopes[1:], ways, strict=True))
-    recorder = Records(net)
-    explainer = GuidedIG(steps=8, max_dist=max_dist, baseline="given", value=(0.1,))
-    maps = explainer.explain(recorder, image, torch.tensor([7])).maps
-    for point, reference in zip(recorder.inputs[-9:], points, strict=True):
+    path, maps = path_of(GuidedIG(steps=8, max_dist=max_dist, baseline="given", value=(0.1,)), net, image, 7)
+    for point, reference in zip(path, points, strict=True):
         assert nets.relative_error(point, reference) < 1e-6
     assert nets.relative_error(maps, ((starts + ends) / 2).sum(dim=1).float()) < 1e-5
 
@@ -220,6 +206,6 @@ def test_a_small_fraction_costs_no_more_than_a_large_one(generator, monkeypatch)
 
     sort = Tensor.sort
     monkeypatch.setattr(Tensor, "sort", counted)
-    net, picture = nets.seeded(Smooth), torch.randn(1, 3, 40, 40, generator=generator)
+    net, picture = nets.seeded(nets.Smooth), torch.randn(1, 3, 40, 40, generator=generator)
     GuidedIG(steps=4, fraction=0.001).explain(net, picture, torch.tensor([1]))
     assert len(counts) == 3

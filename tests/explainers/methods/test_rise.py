@@ -10,21 +10,16 @@ from seewhy.explainers.methods.perturbation.random_masks import RISE
 from tests import nets
 
 
-class Constant(nn.Module):
+def constant(noise: float = 0.0) -> nn.Module:
     """Logits that are always the same, but for the rounding that a mask may cause."""
-
-    def __init__(self, noise: float = 0.0) -> None:
-        super().__init__()
-        self.noise = noise
-
-    def forward(self, images: Tensor) -> Tensor:
-        return torch.tensor([[1.0, 2.0]]) + self.noise * images.mean(dim=(1, 2, 3))[:, None].sin() * torch.ones(2)
+    logits = torch.tensor([[1.0, 2.0]])
+    return nets.Wired(lambda _, images: logits + noise * images.mean(dim=(1, 2, 3))[:, None].sin() * torch.ones(2))
 
 
 @pytest.mark.parametrize("score", ["probability", "logit"])
 def test_the_map_of_a_constant_model_is_zero(score, large_passes):
     for noise in (0.0, 1e-6):
-        net, pictures = Constant(noise), torch.rand(2, 3, 8, 10)
+        net, pictures = constant(noise), torch.rand(2, 3, 8, 10)
         maps = RISE(samples=1000, cells=3, score=score, sign="signed").explain(net, pictures).maps
         assert torch.equal(maps, torch.zeros(2, 8, 10))
 
@@ -69,22 +64,21 @@ def test_the_map_is_the_average_of_the_masks_by_the_equation(images):
 
 def test_masks_that_leave_pixels_unseen_are_refused():
     with pytest.raises(OptionError, match="more samples") as caught:
-        RISE(samples=1, probability=0.05).explain(Constant(), torch.rand(1, 3, 32, 32))
+        RISE(samples=1, probability=0.05).explain(constant(), torch.rand(1, 3, 32, 32))
     assert caught.value.field == "samples"
 
 
 def test_the_masks_are_centred(large_passes):
     """The grid is cropped at every place, so no pixel is shown more often than another."""
     visibility = torch.zeros(16, 16)
+
+    def see(_: nn.Module, images: Tensor) -> Tensor:
+        if len(images) > 1:
+            visibility.add_(images[:, 0].sum(dim=0))
+        return images.sum(dim=(2, 3))
+
     for seed in range(3):
-
-        class Sees(nn.Module):
-            def forward(self, images: Tensor) -> Tensor:
-                if len(images) > 1:
-                    visibility.add_(images[:, 0].sum(dim=0))
-                return images.sum(dim=(2, 3))
-
-        RISE(samples=1000, cells=4, seed=seed).explain(Sees(), torch.ones(1, 2, 16, 16))
+        RISE(samples=1000, cells=4, seed=seed).explain(nets.Wired(see), torch.ones(1, 2, 16, 16))
     assert (visibility / 3000 - 0.5).abs().max() < 0.05
 
 
@@ -97,5 +91,5 @@ def test_different_cells_make_different_maps(images):
 
 def test_more_cells_than_memory_has_room_for_are_refused():
     with pytest.raises(OptionError, match="64 by 64 cells are 81920000 cells, and 20000000 are allowed") as caught:
-        RISE(samples=20_000, cells=64).explain(Constant(), torch.rand(1, 3, 8, 8))
+        RISE(samples=20_000, cells=64).explain(constant(), torch.rand(1, 3, 8, 8))
     assert caught.value.field == "samples"

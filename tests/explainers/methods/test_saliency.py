@@ -53,24 +53,16 @@ def test_predict_gives_float32_logits_and_leaves_no_trace(images, untouched):
         predict(net, images * torch.inf)
 
 
-class Rootless(nets.Net):
-    """A net whose logits are finite, and whose gradients are not: infinity times zero."""
-
-    def middle(self, features):
-        return features + (features - features).sqrt()
-
-
 @pytest.mark.parametrize("explainer", [Saliency(), GradCAM(layers=("conv",))], ids=["saliency", "gradcam"])
 def test_maps_of_nan_are_told_though_the_logits_are_finite(images, untouched, explainer):
-    net = untouched(nets.seeded(Rootless))
+    # The gradient is infinity times zero.
+    net = untouched(nets.seeded(nets.Middle, lambda _, features: features + (features - features).sqrt()))
     assert predict(net, images).isfinite().all()
     with pytest.raises(NonFiniteError, match="map"):
         explainer.explain(net, images, None)
 
 
 def test_prediction_of_a_half_precision_model_takes_ordinary_pictures():
-    from seewhy.explainers.tasks.pose import predict
-
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(2))
     net(torch.rand(1, 3, 8, 8))
     images = torch.rand(2, 3, 8, 8)

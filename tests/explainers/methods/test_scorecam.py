@@ -1,3 +1,5 @@
+from operator import itemgetter
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -61,59 +63,42 @@ def test_the_equation(kind, layer, pictures):
     rivals = (TARGETS + 1) % 3
     contrast = cam.explain(net, pictures, TARGETS, rivals).maps
     for row, (target, rival) in enumerate(zip(TARGETS, rivals, strict=True)):
-        expected = by_equation(cam, net, pictures[row], layer, lambda logits, target=target: logits[target])
+        expected = by_equation(cam, net, pictures[row], layer, itemgetter(target))
         assert nets.relative_error(maps[row], expected) < 1e-4
-        expected = by_equation(
-            cam, net, pictures[row], layer, lambda logits, pair=(target, rival): logits[pair[0]] - logits[pair[1]]
-        )
+        expected = by_equation(cam, net, pictures[row], layer, lambda logits, a=target, b=rival: logits[a] - logits[b])
         assert nets.relative_error(contrast[row], expected) < 1e-4
         assert nets.relative_error(maps[row], contrast[row]) > 1e-4
     positive = kind(layers=(layer,), **options).explain(net, pictures, TARGETS).maps
     assert torch.equal(positive, maps.clamp_min(0))
 
 
-class ThreeMaps(nn.Module):
-    """Feature maps x, -x and 5; logits 4 A0 + 8 A1 and 8 A0 + 4 A1, summed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(1, 3, 1)
-        self.conv.weight.data = torch.tensor([1.0, -1.0, 0.0]).view(3, 1, 1, 1)
-        self.conv.bias.data = torch.tensor([0.0, 0.0, 5.0])
-        self.head = nn.Linear(3, 2, bias=False)
-        self.head.weight.data = torch.tensor([[4.0, 8.0, 1.0], [8.0, 4.0, 1.0]])
-        self.rows = 0
-
-    def forward(self, images: Tensor) -> Tensor:
-        self.rows += len(images)
-        return self.head(self.conv(images).sum(dim=(2, 3)))
-
-
 @pytest.mark.parametrize("target", [0, 1])
 def test_by_hand_with_a_constant_map(target):
-    """Masks are (0.6, 0.8; 1, 0) and one less that, so masked pictures sum to 0.6 + 1.6 + 3 = 5.2 and 2 - 5.2."""
+    """Feature maps x, -x and 5; logits 4 A0 + 8 A1 and 8 A0 + 4 A1, summed.
+
+    Masks are (0.6, 0.8; 1, 0) and one less that, so masked pictures sum to 0.6 + 1.6 + 3 = 5.2 and 2 - 5.2.
+    """
     picture = torch.tensor([[[[1.0, 2.0], [3.0, -2.0]]]])
     masks = torch.tensor([[0.6, 0.8], [1.0, 0.0]])
     sums = torch.stack([(picture * masks).sum(), (picture * (1 - masks)).sum()])
     torch.testing.assert_close(sums, torch.tensor([5.2, 4 - 5.2]))
     slope = [-4.0, 4.0][target]  # of a logit in the sum of the picture
     weights = (slope * sums).softmax(dim=0)
-    net = ThreeMaps()
-    cam = ScoreCAM(layers=("conv",), sign="signed")
+    net, rows = nets.Pooled(nets.linear([[16, 32, 4], [32, 16, 4]]), nets.pointwise([[1], [-1], [0]], [0, 0, 5])), []
+    cam = ScoreCAM(layers=("layer",), sign="signed")
     maps = cam.explain(net, picture, torch.tensor([target])).maps
     torch.testing.assert_close(maps, (weights[0] - weights[1]) * picture[:, 0])
-    net.rows = 0
-    cam.explain(net, picture)
-    assert net.rows == 1 + 2, "none for the constant map, none for the baseline"
-    assert not ScoreCAM(layers=("conv",)).explain(net, torch.ones(1, 1, 2, 2)).maps.any()
+    with net.register_forward_pre_hook(lambda _, args: rows.append(len(args[0]))):
+        cam.explain(net, picture)
+    assert sum(rows) == 1 + 2, "none for the constant map, none for the baseline"
+    assert not ScoreCAM(layers=("layer",)).explain(net, torch.ones(1, 1, 2, 2)).maps.any()
 
 
 def test_limits(pictures):
     net = nets.seeded(nets.Net)
     plain = ScoreCAM(layers=("conv",)).explain(net, pictures, TARGETS).maps
-    assert nets.relative_error(
-        SSCAM(layers=("conv",), std=0, samples=2).explain(net, pictures, TARGETS).maps, plain
-    ) < (1e-5)
+    noiseless = SSCAM(layers=("conv",), std=0, samples=2).explain(net, pictures, TARGETS).maps
+    assert nets.relative_error(noiseless, plain) < 1e-5
     # Where the score is linear in the picture, IS-CAM is Score-CAM of its mean multiple, (1 + 3 + 6) / 4 / 4 for N = 4.
     linear = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
     four = ISCAM(layers=("0",), samples=4, sign="signed").explain(linear, pictures, TARGETS).maps

@@ -9,18 +9,18 @@ from seewhy.explainers.methods.perturbation.sobol import Sobol, total_order
 from tests import nets
 
 
-class Ishigami(nn.Module):
+def ishigami(quarters: Tensor) -> Tensor:
     """The textbook function of three variables, of the mean brightness of three of four quarters of a grey picture."""
+    first, second, third, _ = (quarters[:, 0].flatten(1) * 2 * torch.pi - torch.pi).unbind(1)
+    result = first.sin() + 7 * second.sin() ** 2 + 0.1 * third**4 * first.sin()
+    return torch.stack([result, torch.zeros_like(result)], dim=1)
 
-    def forward(self, images: Tensor) -> Tensor:
-        quarters = nn.functional.avg_pool2d(images, 2)[:, 0].flatten(1) * 2 * torch.pi - torch.pi
-        first, second, third, _ = quarters.unbind(1)
-        result = first.sin() + 7 * second.sin() ** 2 + 0.1 * third**4 * first.sin()
-        return torch.stack([result, torch.zeros_like(result)], dim=1)
+
+ISHIGAMI = nets.Wrapped(nn.AvgPool2d(2), ishigami)
 
 
 def test_the_indices_of_ishigamis_function(large_passes):
-    maps = Sobol(cells=2, samples=4096).explain(Ishigami(), torch.ones(1, 1, 4, 4), torch.tensor([0])).maps
+    maps = Sobol(cells=2, samples=4096).explain(ISHIGAMI, torch.ones(1, 1, 4, 4), torch.tensor([0])).maps
     # 0.5576, 0.4424, 0.2437 follow from its parts of the variance; the fourth quarter counts for nothing.
     torch.testing.assert_close(maps[0], torch.tensor([[0.5576, 0.4424], [0.2437, 0.0]]), rtol=0, atol=0.01)
 
@@ -62,7 +62,7 @@ def test_the_estimator_equals_scipy():
 
 
 def test_a_constant_score_has_a_blank_map():
-    maps = Sobol(cells=2, samples=4).explain(Ishigami(), torch.ones(1, 1, 4, 4), torch.tensor([1])).maps
+    maps = Sobol(cells=2, samples=4).explain(ISHIGAMI, torch.ones(1, 1, 4, 4), torch.tensor([1])).maps
     assert torch.equal(maps, torch.zeros(1, 2, 2))
     rounding = 5 + torch.randn(6, 8, dtype=torch.float64) * 1e-7
     assert torch.equal(total_order(rounding), torch.zeros(4, dtype=torch.float64))
@@ -70,5 +70,5 @@ def test_a_constant_score_has_a_blank_map():
 
 def test_more_passes_than_anybody_waits_for_are_refused():
     with pytest.raises(OptionError, match="64 by 64 cells take 16785408 passes, and 1000000 are allowed") as caught:
-        Sobol(cells=64, samples=4096).explain(Ishigami(), torch.ones(1, 1, 4, 4))
+        Sobol(cells=64, samples=4096).explain(ISHIGAMI, torch.ones(1, 1, 4, 4))
     assert caught.value.field == "samples"

@@ -12,12 +12,9 @@ from seewhy.explainers.methods.perturbation.superpixels import LIME, FeatureAbla
 from tests import nets
 
 
-class Products(nn.Module):
+def products(values: Tensor) -> Tensor:
     """Pixels interact: logits are sums and products of them."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        values = images.flatten(1)
-        return torch.stack([values.prod(dim=1) + values[:, 0] ** 2, values.sum(dim=1) ** 2 / 4], dim=1)
+    return torch.stack([values.prod(dim=1) + values[:, 0] ** 2, values.sum(dim=1) ** 2 / 4], dim=1)
 
 
 PICTURE = torch.tensor([[[[1.0, 2.0], [-3.0, 1.5]]]])
@@ -59,7 +56,7 @@ def test_of_a_linear_model_each_superpixel_has_its_part_of_the_logit(explainer, 
 
 @pytest.mark.parametrize("target", [0, 1])
 def test_all_sets_give_the_shapley_values_of_the_definition(target):
-    net = Products()
+    net = nets.Wrapped(nn.Flatten(), products)
     expected = torch.zeros(4)
     for order in permutations(range(4)):
         coalition = torch.zeros(4)

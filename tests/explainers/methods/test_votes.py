@@ -32,34 +32,22 @@ def codes(attribution):
     return {diagnostic.code for row in attribution.diagnostics for diagnostic in row}
 
 
-class Same(nn.Module):
-    def forward(self, images: Tensor) -> Tensor:
-        return images * 1
+def averages(features: Tensor) -> Tensor:
+    return features.mean(dim=(2, 3))
 
 
-class Pooled(nn.Module):
-    """A picture is its own features; a head reads their averages."""
-
-    def __init__(self, head: nn.Module) -> None:
-        super().__init__()
-        self.layer, self.head = Same(), head
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.layer(images).mean(dim=(2, 3)))
+def pooled(head: nn.Module, read=averages, see=lambda images: images) -> nn.Module:
+    """A picture is its own features; a head reads their averages, or all of them."""
+    layer = nets.Wired(lambda _, images: images * 1)
+    return nets.Wired(lambda net, images: net.head(read(net.layer(see(images)))), layer=layer, head=head)
 
 
-class Listed(Pooled):
-    """Likewise, and the head reads the features of all positions."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.layer(images).flatten(1))
+def listed(head: nn.Module) -> nn.Module:
+    return pooled(head, lambda features: features.flatten(1))
 
 
-class Rectified(Pooled):
-    """Likewise, and what is averaged is rectified."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(functional.relu(self.layer(images), inplace=True).mean(dim=(2, 3)))
+def untraceable(head: nn.Module) -> nn.Module:
+    return pooled(head, see=lambda images: images if images.sum() > -1e9 else -images)
 
 
 class Strides(nn.Module):
@@ -76,44 +64,17 @@ class Strides(nn.Module):
         return self.head(self.last(self.sixteen(self.eight(images))).mean(dim=(2, 3)))
 
 
-class Inside(nn.Module):
-    """The parts of another network, in a sequence that is the default layer."""
-
-    def __init__(self, net: Strides) -> None:
-        super().__init__()
-        parts = OrderedDict((name, getattr(net, name)) for name in ("eight", "sixteen", "last"))
-        self.features, self.head = nn.Sequential(parts), net.head
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.features(images).mean(dim=(2, 3)))
-
-
-def linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
-    layer = nn.Linear(weight.shape[1], weight.shape[0])
-    layer.weight.data, layer.bias.data = weight.clone(), torch.zeros(len(weight)) if bias is None else bias.clone()
-    return layer
-
-
 def randn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def test_two_classes_and_one_convolution_by_hand():
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = nn.Conv2d(1, 2, 1, bias=False)
-            self.conv.weight.data = torch.tensor([1.0, -1.0]).reshape(2, 1, 1, 1)
-            self.head = linear(torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([0.5, -0.5]))
-
-        def forward(self, images: Tensor) -> Tensor:
-            return self.head(self.conv(images).relu().mean(dim=(2, 3)))
-
+    conv, head = nets.pointwise([[1], [-1]]), nets.linear([[1, 0], [0, 2]], [0.5, -0.5])
+    net = nets.Wired(lambda net, images: net.head(averages(net.conv(images).relu())), conv=conv, head=head)
     # Rectified features (2, 0) and (0, 1): the classes say 2 and 0, then 0 and 2; less their mean, 1 and -1, -1 and 1.
     picture = torch.tensor([[[[2.0, -1.0]]]]).expand(2, -1, -1, -1)
-    attribution = votes(layers="conv").explain(Two(), picture, torch.tensor([0, 1]))
-    sigmoid = lambda value: 1 / (1 + math.exp(-value))  # noqa: E731
-    expected = torch.tensor([[[sigmoid(2 + 1), 0.0]], [[0.0, sigmoid(2 - 1)]]])
+    attribution = votes(layers="conv").explain(net, picture, torch.tensor([0, 1]))
+    expected = torch.tensor([[[2.0 + 1, -torch.inf]], [[-torch.inf, 2 - 1]]]).sigmoid()
     torch.testing.assert_close(attribution.maps, expected)
     assert not codes(attribution)
 
@@ -137,7 +98,7 @@ def by_formula(features: Tensor, weight: Tensor, bias: Tensor, target: int) -> T
 
 def test_votes_are_those_of_the_equations_in_a_batch_of_mixed_targets():
     weight, bias, images, targets = randn(6, 4), randn(6, seed=1), randn(3, 4, 3, 5, seed=2), torch.tensor([4, 0, 5])
-    attribution = votes().explain(Pooled(linear(weight, bias)), images, targets)
+    attribution = votes().explain(pooled(nets.linear(weight, bias)), images, targets)
     expected = [by_formula(picture, weight, bias, int(target)) for picture, target in zip(images, targets, strict=True)]
     assert nets.relative_error(attribution.maps, torch.stack(expected)) < 1e-5
 
@@ -153,19 +114,20 @@ def test_a_vector_added_to_all_classes_changes_nothing(name):
 
 
 WEIGHT, BIAS = randn(6, 4), randn(6, seed=1)
+LINEAR = nets.linear(WEIGHT, BIAS)
 
 
 @pytest.mark.parametrize(
     "net",
     [
-        Pooled(nn.Sequential(linear(torch.eye(4) * 2), nn.Identity(), linear(WEIGHT / 2, BIAS))),
-        Listed(linear((WEIGHT / 15).repeat_interleave(15, dim=1), BIAS)),
+        pooled(nn.Sequential(nets.linear(torch.eye(4) * 2), nn.Identity(), nets.linear(WEIGHT / 2, BIAS))),
+        listed(nets.linear((WEIGHT / 15).repeat_interleave(15, dim=1), BIAS)),
     ],
     ids=["two layers behind pooling", "a list of positions"],
 )
 def test_other_heads_that_are_linear_vote_as_a_linear_head(net, untouched):
     images, targets, against = randn(3, 4, 3, 5), torch.tensor([4, 0, 5]), torch.tensor([1, NO_CONTRAST, 2])
-    expected = votes().explain(Pooled(linear(WEIGHT, BIAS)), images, targets, against)
+    expected = votes().explain(pooled(LINEAR), images, targets, against)
     attribution = votes().explain(untouched(net), images, targets, against)
     assert not codes(attribution)
     assert nets.relative_error(attribution.maps, expected.maps) < 1e-5
@@ -180,14 +142,15 @@ def test_a_head_behind_pooling_runs_at_each_position():
         empty = head(torch.zeros(1, 4))
         values = head(images[0].flatten(1).T) - empty
     expected = by_formula(values.T.reshape(6, 2, 3), torch.eye(6), empty[0], 2)
-    assert nets.relative_error(votes().explain(Pooled(head), images, target).maps[0], expected) < 1e-5
+    assert nets.relative_error(votes().explain(pooled(head), images, target).maps[0], expected) < 1e-5
 
 
 def test_what_stands_between_the_layer_and_the_pooling_is_run_at_each_position(monkeypatch):
     monkeypatch.setattr(torch.autograd, "grad", None)  # no backward pass
+    rectified = pooled(LINEAR, lambda features: averages(functional.relu(features, inplace=True)))
     images, targets = randn(2, 4, 3, 5), torch.tensor([0, 3])
-    expected = votes().explain(Pooled(linear(WEIGHT, BIAS)), images.relu(), targets)
-    attribution = votes().explain(Rectified(linear(WEIGHT, BIAS)), images, targets)
+    expected = votes().explain(pooled(LINEAR), images.relu(), targets)
+    attribution = votes().explain(rectified, images, targets)
     assert not codes(attribution)
     assert nets.relative_error(attribution.maps, expected.maps) < 1e-5
 
@@ -196,7 +159,7 @@ def test_a_head_of_listed_positions_is_differentiated_for_the_strongest_rivals()
     head = nets.seeded(lambda: nn.Sequential(nn.Linear(4 * 6, 9), nn.ReLU(), nn.Linear(9, 70)))
     images = randn(1, 4, 2, 3).requires_grad_()
     outputs = head(images.flatten(1))
-    attribution = votes().explain(Listed(head), images, torch.tensor([8]))
+    attribution = votes().explain(listed(head), images, torch.tensor([8]))
     classes = [8, *(index for index in outputs[0].argsort(descending=True).tolist() if index != 8)][:51]
     values = [(images * torch.autograd.grad(outputs[0, index], images, retain_graph=True)[0])[0] for index in classes]
     values = 6 * torch.stack(values).sum(dim=1).detach()
@@ -226,34 +189,30 @@ def test_what_has_no_votes_has_the_map_of_gradcam_and_says_so(name, net, layers,
 
 
 def test_a_model_that_cannot_be_traced_votes_with_a_linear_head_alone():
-    class Untraceable(Pooled):
-        def forward(self, images: Tensor) -> Tensor:
-            return super().forward(images if images.sum() > -1e9 else -images)
-
     images, targets = randn(1, 4, 3, 5), torch.tensor([2])
-    assert not codes(votes().explain(Untraceable(linear(WEIGHT, BIAS)), images, targets))
-    head = nn.Sequential(linear(torch.eye(4)), nn.Tanh(), linear(WEIGHT))
-    assert not codes(votes().explain(Pooled(head), images, targets))
-    assert codes(votes().explain(Untraceable(head), images, targets)) == {"votes-unavailable"}
+    assert not codes(votes().explain(untraceable(LINEAR), images, targets))
+    head = nn.Sequential(nets.linear(torch.eye(4)), nn.Tanh(), nets.linear(WEIGHT))
+    assert not codes(votes().explain(pooled(head), images, targets))
+    assert codes(votes().explain(untraceable(head), images, targets)) == {"votes-unavailable"}
 
 
 @pytest.mark.parametrize("name", VOTES)
 def test_a_class_that_is_not_there_has_a_blank_map(name):
     weight = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
-    attribution = votes(name).explain(Pooled(linear(weight)), randn(1, 2, 3, 3).abs(), torch.tensor([2]))
+    attribution = votes(name).explain(pooled(nets.linear(weight)), randn(1, 2, 3, 3).abs(), torch.tensor([2]))
     assert torch.equal(attribution.maps, torch.zeros(1, 3, 3))
 
 
 def test_a_single_logit_competes_with_its_absence():
     images = randn(1, 4, 3, 5)
-    attribution = votes(sign="signed").explain(Pooled(linear(WEIGHT[:1], BIAS[:1])), images)
+    attribution = votes(sign="signed").explain(pooled(nets.linear(WEIGHT[:1], BIAS[:1])), images)
     evidence = torch.einsum("c,chw->hw", WEIGHT[0], images[0])
     assert nets.relative_error(attribution.maps[0], evidence / 2 * (evidence + BIAS[0]).sigmoid()) < 1e-5
 
 
 def test_a_contrast_alone_competes():
     images = randn(1, 4, 3, 5)
-    net = Pooled(linear(WEIGHT, BIAS))
+    net = pooled(LINEAR)
     attribution = votes().explain(net, images, torch.tensor([4]), torch.tensor([1]))
     expected = by_formula(images[0], WEIGHT[[4, 1]], BIAS[[4, 1]], 0)
     assert nets.relative_error(attribution.maps[0], expected) < 1e-5
@@ -261,7 +220,7 @@ def test_a_contrast_alone_competes():
 
 def test_constant_maps_and_a_grid_of_one_cell_are_plain_probabilities():
     cell = randn(1, 4, 1, 1)
-    net = Pooled(linear(WEIGHT, BIAS))
+    net = pooled(LINEAR)
     logits = net(cell)[0]
     expected = ((logits - BIAS) - (logits - BIAS).mean()).clamp_min(0) * logits.softmax(dim=0)
     for images in (cell, cell.expand(-1, -1, 3, 4)):
@@ -320,7 +279,7 @@ def test_tokens_whose_average_the_head_reads_vote(name, untouched):
     attribution = votes(name).explain(net, images, targets)
     assert not codes(attribution)
     tokens = net.norm(net.blocks(torch.cat([net.first.expand(2, -1, -1), net.patches(images).flatten(2).mT], dim=1)))
-    grids = Pooled(net.head).eval()
+    grids = pooled(net.head).eval()
     expected = votes(name).explain(grids, tokens[:, 1:].mT.unflatten(2, (4, 6)).detach(), targets)
     assert nets.relative_error(attribution.maps, expected.maps) < 1e-4
 
@@ -335,7 +294,7 @@ def test_questions_about_one_picture_are_answered_as_one_by_one():
 
 
 def test_detail_of_one_grid_is_the_square_root_of_two_factors():
-    net, images, target = Pooled(linear(WEIGHT, BIAS)), randn(1, 4, 3, 5), torch.tensor([1])
+    net, images, target = pooled(LINEAR), randn(1, 4, 3, 5), torch.tensor([1])
     attribution = votes("votes-detail").explain(net, images, target)
     plain = votes().explain(net, images, target).maps
     factor = (images * (WEIGHT[1] - WEIGHT.mean(dim=0))[None, :, None, None]).clamp_min(0).sum(dim=1)
@@ -397,10 +356,11 @@ def test_votes_of_architectures_stand_alone_and_ignore_what_all_classes_gain(nam
 def test_detail_is_cut_where_a_layer_holds_its_details():
     """A cut is at no layer inside another one: the last part of MobileNetV2's `features` stands for all of it."""
     net, images = nets.seeded(Strides), randn(2, 3, 64, 64)
-    inside = Inside(net).eval()
+    parts = OrderedDict((name, getattr(net, name)) for name in ("eight", "sixteen", "last"))
+    inside = nets.Pooled(net.head, nn.Sequential(parts)).eval()
     attribution = votes("votes-detail").explain(inside, images)
-    assert attribution.layers == ("features.eight", "features.sixteen", "features.last")
-    assert cut_before(inside, attribution.layers, images[:1]).layer == "features.eight"
+    assert attribution.layers == ("layer.eight", "layer.sixteen", "layer.last")
+    assert cut_before(inside, attribution.layers, images[:1]).layer == "layer.eight"
     assert torch.equal(attribution.maps, votes("votes-detail").explain(net, images).maps)
 
 

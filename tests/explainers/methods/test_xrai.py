@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw
-from torch import Tensor, nn
+from torch import Tensor
 
 from seewhy.explainers.methods.gradient import xrai
 from seewhy.explainers.methods.gradient.integrated import IntegratedGradients
@@ -96,19 +96,13 @@ def test_the_map_is_flat_in_regions_and_sums_to_integrated_gradients(small):
         torch.testing.assert_close(map_, expected, rtol=1e-3, atol=1e-4)
 
 
-class Reds(nn.Module):
-    """Logit 0 is the red less the others, which only the disk has."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        red = images[:, 0] - images[:, 1:].sum(dim=1)
-        return torch.stack((red.sum(dim=(1, 2)), -red.sum(dim=(1, 2))), dim=1)
-
-
 def test_the_strongest_region_is_the_one_that_the_model_sees(small):
-    heatmap = XRAI(steps=1).explain(Reds(), drawing(120, 120)[None], torch.tensor([0])).maps[0]
+    """Logit 0 is the red less the others, which only the disk has."""
+    net = nets.Weighted((1.0, -1.0, -1.0), (-1.0, 1.0, 1.0))
+    heatmap = XRAI(steps=1).explain(net, drawing(120, 120)[None], torch.tensor([0])).maps[0]
     inside, outside = heatmap[42, 30], torch.stack((heatmap[60, 84], heatmap[110, 110], heatmap[10, 70]))
     assert inside > outside.max() + 0.1
-    positive = XRAI(steps=1, sign="positive").explain(Reds(), drawing(120, 120)[None], torch.tensor([0])).maps[0]
+    positive = XRAI(steps=1, sign="positive").explain(net, drawing(120, 120)[None], torch.tensor([0])).maps[0]
     assert torch.equal(positive, heatmap.clamp_min(0))
 
 

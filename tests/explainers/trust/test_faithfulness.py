@@ -10,7 +10,7 @@ from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.tasks.box_target import BoxTarget
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.trial import Trial
-from tests.nets import Net
+from tests import nets
 from tools.planted.drawings import draw
 from tools.planted.training import load
 
@@ -19,17 +19,9 @@ SLOPE = 1.5
 MEAN = Trial(fill="mean")
 
 
-class Brightness(nn.Module):
-    """One 1x1 convolution and the mean of all positions: class 0 for light, class 1 for dark."""
-
-    def __init__(self, outputs: int = 2) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(1, outputs, 1, bias=False)
-        with torch.no_grad():
-            self.conv.weight[:, 0, 0, 0] = torch.tensor([SLOPE, -SLOPE])[:outputs]
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.conv(images).mean(dim=(2, 3))
+def brightness() -> nn.Module:
+    """The mean of all positions: class 0 for light, class 1 for dark."""
+    return nets.Averaged((SLOPE,), (-SLOPE,))
 
 
 def bright_corner(count: int = 1) -> Tensor:
@@ -40,7 +32,8 @@ def bright_corner(count: int = 1) -> Tensor:
 
 
 def light_meter():
-    return wrap_model(Brightness(1), input_size=8, head="value", labels=["light"], units="lux", mean=(0.5,), std=(0.5,))
+    module = nets.Averaged((SLOPE,))
+    return wrap_model(module, input_size=8, head="value", labels=["light"], units="lux", mean=(0.5,), std=(0.5,))
 
 
 def faithfulness(network, images, trial=MEAN, ask=Ask()):  # noqa: B008
@@ -56,7 +49,7 @@ def sigmoid(value: float) -> float:
 def test_the_score_of_a_convolution_is_that_computed_by_hand():
     picture = bright_corner()
     picture[..., :4, 4:] = 2  # the quarter to the right of the marked one; the opposite one stays dark
-    part = faithfulness(Brightness(), picture, Trial(fill="mean", full=True))
+    part = faithfulness(brightness(), picture, Trial(fill="mean", full=True))
     light = {mean: sigmoid(2 * SLOPE * mean) for mean in (0, 0.5, 1, 1.5)}
     assert (float(part.whole), float(part.kept)) == pytest.approx((light[1.5], light[1]))
     assert (float(part.dropped), float(part.turned_dropped)) == pytest.approx((light[0.5], light[1.5]))
@@ -68,7 +61,7 @@ def test_the_score_of_a_convolution_is_that_computed_by_hand():
 
 
 def test_blur_changes_nothing_of_a_plain_picture_whose_map_is_blank():
-    part = faithfulness(Brightness(), torch.full((1, 1, 8, 8), 0.7), Trial())
+    part = faithfulness(brightness(), torch.full((1, 1, 8, 8), 0.7), Trial())
     assert float(part.kept) == pytest.approx(float(part.whole)) == pytest.approx(float(part.dropped))
     assert bool(part.are_blank)
 
@@ -83,7 +76,7 @@ def test_values_are_measured_by_how_far_they_change_when_all_is_hidden():
 
 
 def test_leads_and_functions_are_measured_in_the_same_way():
-    network, light = Brightness(), sigmoid(2 * SLOPE)
+    network, light = brightness(), sigmoid(2 * SLOPE)
     lead = faithfulness(network, bright_corner(), ask=Ask.single(0, against=1))
     assert (float(lead.whole), float(lead.hidden), float(lead.score)) == pytest.approx((2 * light - 1, 0, 1))
     function = faithfulness(network, bright_corner(), ask=Ask(function=lambda outputs: 10 + outputs[:, 0]))
@@ -93,7 +86,7 @@ def test_leads_and_functions_are_measured_in_the_same_way():
 def test_the_scale_is_never_zero():
     flat = faithfulness(light_meter(), bright_corner() * 0)
     assert float(flat.score) == 0
-    sure = faithfulness(Brightness(), 200 * bright_corner(), ask=Ask.single(1))
+    sure = faithfulness(brightness(), 200 * bright_corner(), ask=Ask.single(1))
     assert float(sure.whole) == 0
     assert math.isfinite(float(sure.score))
 
@@ -102,7 +95,7 @@ def test_the_share_and_the_fill_are_options():
     corner = bright_corner()
     corner[..., :2, :4] *= 1.5
     corner[..., 2:4, :4] *= 0.5
-    eighth = faithfulness(Brightness(), corner, Trial(area=0.125, fill="mean"))
+    eighth = faithfulness(brightness(), corner, Trial(area=0.125, fill="mean"))
     assert float(eighth.kept) == pytest.approx(sigmoid(2 * SLOPE * 0.75))
     assert float(eighth.dropped) == pytest.approx(sigmoid(2 * SLOPE * 0.25))
 
@@ -140,7 +133,7 @@ def test_an_edge_of_a_box_is_no_probability():
 
 
 def test_several_methods_share_passes():
-    network, images = Brightness(), bright_corner(2)
+    network, images = brightness(), bright_corner(2)
     calls = []
     network.conv.register_forward_hook(lambda _module, args, _output: calls.append(len(args[0])))
     attributions = [GradCAM(layers=("conv",)).explain(network, images) for _ in range(2)]
@@ -156,15 +149,12 @@ def test_a_picture_is_proved_only_where_that_is_asked_for():
     assert result.proof is None
 
 
-def net_and_images():
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        return Net().eval(), torch.randn(2, 3, 16, 16)
+IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("name", ["integrated-gradients", "guided-ig", "deeplift"])
 def test_the_gap_is_what_the_map_misses_of_its_sum(name):
-    network, images = net_and_images()
+    network, images = nets.seeded(nets.Net), IMAGES
     explainer = METHODS[name].build({"steps": 3} if name != "deeplift" else {})
     attribution = explainer.explain(network, images)
     (proved,) = prove(network, images, [attribution], Trial(), explainers=[explainer])
@@ -176,7 +166,7 @@ def test_the_gap_is_what_the_map_misses_of_its_sum(name):
 
 
 def test_methods_without_a_sum_promise_none():
-    network, images = net_and_images()
+    network, images = nets.seeded(nets.Net), IMAGES
     for explainer in (GradCAM(layers=("conv",)), METHODS["deeplift"].build({"sign": "positive"})):
         (proved,) = prove(network, images, [explainer.explain(network, images)], Trial(), explainers=[explainer])
         assert proved.faithfulness.gap is None

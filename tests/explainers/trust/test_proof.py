@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seewhy import Calibration, GradCAM, calibrate, compare, explain, explain_many, wrap_model
 from seewhy.explainers.core.ask import Ask
@@ -26,7 +26,8 @@ from seewhy.explainers.trust.sanity import Sanity
 from seewhy.explainers.trust.sentences import sentence_of, subject_of
 from seewhy.explainers.trust.strangers import Strangers
 from seewhy.explainers.trust.trial import Trial
-from tests.explainers.trust.test_faithfulness import Brightness, bright_corner, light_meter
+from tests import nets
+from tests.explainers.trust.test_faithfulness import bright_corner, brightness, light_meter
 from tools.planted.drawings import SIDE, draw, draw_pairs
 from tools.planted.networks import ANSWERS
 from tools.planted.training import load
@@ -36,20 +37,11 @@ COLOURS = ["red", "green", "blue", "yellow", "plain"]
 AREA = 0.05
 
 
-class Markers(nn.Module):
-    """The classifier's logits of the classes of markers, without those of objects."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.network = load("classifier")
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.network(images)[:, :ANSWERS]
-
-
 @pytest.fixture(scope="module")
 def markers():
-    return wrap_model(Markers(), input_size=SIDE, labels=COLOURS)
+    """The classifier with the logits of the classes of markers, without those of objects."""
+    module = nets.Wrapped(load("classifier"), lambda logits: logits[:, :ANSWERS])
+    return wrap_model(module, input_size=SIDE, labels=COLOURS)
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +52,8 @@ def calibration(markers):
 
 def proved(model, images: Tensor, maps: Tensor, trial: Trial, **further: Any) -> Attribution:
     outputs = predict(model, images)
-    (attribution,) = prove(
-        model, images, [Attribution(maps, outputs.argmax(1), outputs, (), signed=False)], trial, **further
-    )
-    return attribution
+    attributions = [Attribution(maps, outputs.argmax(1), outputs, (), signed=False)]
+    return prove(model, images, attributions, trial, **further)[0]
 
 
 def beating(model, images: Tensor, maps: Tensor, calibration: Calibration) -> float:
@@ -97,7 +87,7 @@ def test_null_scores_are_those_of_copies_and_of_the_picture_before(calibration):
 
 
 def sentence(grade, target=None, against=None, trial=Trial(fill="mean"), leads=None):  # noqa: B008
-    network = Brightness()
+    network = brightness()
     images = bright_corner()
     ask = Ask.single(0, against=1 if against else None)
     (row,) = prove(network, images, [GradCAM(layers=("conv",)).explain(network, images, ask)], trial)

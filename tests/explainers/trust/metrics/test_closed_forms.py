@@ -213,19 +213,14 @@ def test_pointing_and_energy_of_known_maps(linear):
     torch.testing.assert_close(energy, torch.tensor([0.75, 0.25, 0.5, 0.5]))
 
 
-class Colour(nn.Module):
-    """Tells the colour by the mean of each channel, a 1x1 convolution; `crowded` divides by that of all, and more."""
+def colour() -> nn.Module:
+    """Tells the colour by the mean of each channel."""
+    return nets.Averaged(*(40 * torch.eye(5)).tolist())
 
-    def __init__(self, crowded: bool = False) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(5, 5, 1, bias=False)
-        self.crowded = crowded
-        with torch.no_grad():
-            self.conv.weight.copy_(40 * torch.eye(5)[:, :, None, None])
 
-    def forward(self, images: Tensor) -> Tensor:
-        logits = self.conv(images).mean(dim=(2, 3))
-        return logits / (0.2 + images.mean(dim=(1, 2, 3)))[:, None] if self.crowded else logits
+def crowd(net: nn.Module, images: Tensor) -> Tensor:
+    """Divide by the mean of all channels, and more."""
+    return net.net(images) / (0.2 + images.mean(dim=(1, 2, 3)))[:, None]
 
 
 def colours(count: int = 5) -> Tensor:
@@ -242,16 +237,16 @@ def of_mosaics(net: nn.Module, method: str, metric: str, images: Tensor | None =
 @pytest.mark.parametrize("size", ["input", "native"])
 def test_a_network_of_single_pixels_wins_the_grid_pointing_game(size):
     for method in ("hirescam", "input-x-gradient"):
-        values = of_mosaics(Colour(), method, "gridpg", size=size)
+        values = of_mosaics(colour(), method, "gridpg", size=size)
         assert values.keys() == {"gridpg", "gridpg-top"}
         for value in values.values():
             torch.testing.assert_close(value, torch.ones(5), atol=0.2 if size == "input" else 1e-5, rtol=0)
-    for value in of_mosaics(Colour(), "centre", "gridpg", size=size).values():
+    for value in of_mosaics(colour(), "centre", "gridpg", size=size).values():
         torch.testing.assert_close(value, torch.full((5,), 0.25), atol=0.02, rtol=0)
 
 
 def test_the_score_of_disconnected_cells_is_that_of_the_right_cell():
-    crowded = Colour(crowded=True)
+    crowded = nets.Wired(crowd, net=colour())
     pointing = of_mosaics(crowded, "saliency", "gridpg", size="native")["gridpg"]
     assert (pointing < 0.7).all()  # every cell lowers the score of each
     for method in ("saliency", "gradcam", "occlusion"):
@@ -262,7 +257,7 @@ def test_the_score_of_disconnected_cells_is_that_of_the_right_cell():
 
 def test_methods_that_read_layers_see_all_disconnected_cells():
     """Grad-CAM's weights are of the right cell, and its features those of all: what they have in common shows."""
-    shared = Colour()
+    shared = colour()
     with torch.no_grad():
         shared.conv.weight.add_(10)  # each colour is a little of every feature
     value = of_mosaics(shared, "gradcam", "difull")["difull"]
@@ -271,7 +266,7 @@ def test_methods_that_read_layers_see_all_disconnected_cells():
 
 def test_mosaics_show_each_sure_picture_once_among_other_classes():
     images = torch.cat([colours(), colours(2), torch.zeros(1, 5, 8, 8)])  # the last one is nothing for sure
-    with pose(Colour(), images) as question:
+    with pose(colour(), images) as question:
         subject = Subject(question, get_method("centre").build({}), torch.zeros(8, 1, 1), question.plain())
         mosaics = METRICS["gridpg"].build({}).mosaics(subject)
         again = METRICS["gridpg"].build({}).mosaics(subject)

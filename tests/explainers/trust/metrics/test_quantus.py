@@ -31,18 +31,6 @@ CLASSES = np.array([0, 2, 1])
 QUIET = {"disable_warnings": True, "display_progressbar": False}
 
 
-class Grey(nn.Module):
-    """A small classifier of grey pictures; all of its values vary with all pixels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(1, 6, 3, padding=1)
-        self.head = nn.Linear(6 * SIDE * SIDE, 3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.conv(images).tanh().flatten(1))
-
-
 @pytest.fixture(scope="module")
 def quantus():
     """quantus: to import it takes seconds, also where these tests do not run."""
@@ -51,7 +39,9 @@ def quantus():
 
 @pytest.fixture(scope="module")
 def net() -> nn.Module:
-    return nets.seeded(Grey)
+    """A small classifier of grey pictures; all of its values vary with all pixels."""
+    head = nn.Tanh(), nn.Flatten(), nn.Linear(6 * SIDE * SIDE, 3)
+    return nets.seeded(nn.Sequential, nn.Conv2d(1, 6, 3, padding=1), *head)
 
 
 @pytest.fixture(scope="module")
@@ -84,15 +74,10 @@ def gradients(model, inputs, targets, **_):
     return get_method("saliency").build({}).explain(model, values, chosen).maps.numpy()[:, None]
 
 
-def run(metric, net, images, maps, **arguments):
-    return metric(
-        model=net,
-        x_batch=images.numpy().copy(),
-        y_batch=CLASSES,
-        a_batch=maps.numpy().copy()[:, None],
-        device="cpu",
-        **arguments,
-    )
+def run(metric, net, images, maps, classes=CLASSES, **arguments):
+    maps = None if maps is None else maps.numpy().copy()[:, None]
+    pictures = images.numpy().copy()
+    return metric(model=net, x_batch=pictures, y_batch=classes, a_batch=maps, device="cpu", **arguments)
 
 
 def close(actual, expected):
@@ -162,15 +147,7 @@ def test_sensitivity_n_is_faithfulness_correlation_of_the_same_sets(quantus, sub
     for row, value in enumerate(metric.score(subject)):
         draws = iter(sets)
         part = slice(row, row + 1)
-        expected = peer(
-            model=net,
-            x_batch=images[part].numpy().copy(),
-            y_batch=CLASSES[part],
-            a_batch=maps[part].numpy().copy()[:, None],
-            device="cpu",
-            softmax=False,
-        )
-        close(value, expected[0])
+        close(value, run(peer, net, images[part], maps[part], CLASSES[part], softmax=False)[0])
 
 
 def test_infidelity_of_the_same_hidden_parts(quantus, subject, net, images, maps):
@@ -195,13 +172,13 @@ def test_max_sensitivity_of_the_same_noise(quantus, subject, net, images, maps, 
     draws = iter(noise)
     own = torch.from_numpy(gradients(net, images, CLASSES)[:, 0])
     value = metric.score(Subject(subject.question, subject.explainer, own, subject.plain))
-    monkeypatch.setattr(
-        np.random, "uniform", lambda size, **_: np.tile(next(draws).numpy().reshape(1, -1), (size[0], 1))
-    )
-    close(
-        value,
-        run(quantus.MaxSensitivity(nr_samples=4, lower_bound=0.2, **QUIET), net, images, own, explain_func=gradients),
-    )
+
+    def draw(size: tuple[int, ...], **_: object) -> np.ndarray:
+        return np.tile(next(draws).numpy().reshape(1, -1), (size[0], 1))
+
+    monkeypatch.setattr(np.random, "uniform", draw)
+    peer = quantus.MaxSensitivity(nr_samples=4, lower_bound=0.2, **QUIET)
+    close(value, run(peer, net, images, own, explain_func=gradients))
 
 
 def randomised_alike(quantus, monkeypatch, metric, subject, stages):
@@ -241,9 +218,7 @@ def test_smooth_mprt_of_the_same_networks_and_noise(quantus, subject, net, image
     monkeypatch.setattr(np.random, "randn", noise)
     peer = quantus.SmoothMPRT(nr_samples=4, noise_magnitude=0.1, abs=True, **QUIET)
     monkeypatch.setattr(quantus, "explain", gradients)
-    expected = peer(
-        model=net, x_batch=images.numpy().copy(), y_batch=CLASSES, a_batch=None, device="cpu", explain_func=gradients
-    )
+    expected = run(peer, net, images, None, explain_func=gradients)
     close(similarities[:, 0], expected["0"])
     close(similarities[:, 1], expected["1"])
 
