@@ -20,7 +20,7 @@ from seewhy.explainers.errors import (
     UnsupportedModuleError,
     UnsupportedOperationError,
 )
-from seewhy.explainers.execution.accelerated import AcceleratedModel
+from seewhy.explainers.execution.accelerated import AcceleratedModel, Parts
 from seewhy.explainers.execution.chunks import chunk_size, chunks
 from seewhy.explainers.execution.deferred_checks import require
 from seewhy.explainers.execution.progress import SILENT, Progress
@@ -131,8 +131,12 @@ class Question:
             The model, or its part from the first of the layers on, where paths are the same; and a function that
             returns the model's output for images (N, C, H, W), which stay as they are.
         """
-        parts = self.accelerated.parts(layers, self.images) if self.accelerated else None
+        parts = self.parts(layers)
         return (parts.suffix, parts) if parts else (self.module, self.run_copy)
+
+    def parts(self, layers: Sequence[str]) -> Parts | None:
+        """Return the accelerated model cut at the first of some layers; None if it runs whole."""
+        return self.accelerated.parts(layers, self.images) if self.accelerated else None
 
     def vjp(self, images: Tensor) -> Vjp | None:
         """Return the model's vector-Jacobian product for pictures (R, C, H, W); None if PyTorch must compute it."""

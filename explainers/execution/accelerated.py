@@ -50,7 +50,7 @@ class Parts:
     Attributes:
         prefix: runs the part before the layer.
         suffix: the part after it; see `Cut`.
-        head: what the suffix computes, if that has a closed form.
+        head: the suffix as a `PooledHead`, if it is one.
     """
 
     prefix: Run

@@ -12,7 +12,7 @@ from torch.fx.experimental.optimization import fuse
 
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.execution.choices import ACCELERATOR_NAMES
-from seewhy.explainers.execution.conversion import converted
+from seewhy.explainers.execution.conversion import convert
 from seewhy.explainers.execution.runtime import Run, openvino_run
 from seewhy.explainers.process_wide import exclusive
 
@@ -43,7 +43,7 @@ def eager(part: fx.GraphModule, image: Tensor) -> Run:
 
 def openvino(part: fx.GraphModule, image: Tensor) -> Run:
     """OpenVINO on the processor, in float32."""
-    return openvino_run(converted(part, image))
+    return openvino_run(convert(part, image))
 
 
 @exclusive()

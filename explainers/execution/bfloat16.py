@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from seewhy.explainers.correlations import rank_correlations
-from seewhy.explainers.execution.conversion import converted
+from seewhy.explainers.execution.conversion import convert
 from seewhy.explainers.execution.cut import Cut
 from seewhy.explainers.execution.runtime import BATCH, Run, faster, openvino_run
 
@@ -37,7 +37,7 @@ def rounded(cut: Cut, outputs: Callable[[Any], Tensor], shape: tuple[int, int, i
         Exception: whatever the trace or the runtime raises.
     """
     images = _likely_images(BATCH, shape)
-    model = converted(cut.prefix, images[:1])
+    model = convert(cut.prefix, images[:1])
     exact, in_bfloat16 = openvino_run(model), openvino_run(model, "bf16")
     with torch.no_grad():
         expected = cut.prefix(images.clone())

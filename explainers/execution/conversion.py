@@ -1,57 +1,91 @@
-"""Parts of models as networks of OpenVINO, traced once for all models of a structure.
+"""Parts of models as networks of OpenVINO, which its converter makes of a trace.
 
-PyTorch never frees what `torch.jit.trace` makes, some megabytes each time, and a service loads and drops models again
-and again. So a trace takes the weights as arguments, and is kept; networks of one structure differ in their constants.
+PyTorch never frees a trace, which takes megabytes, and a service loads and drops the same models again and again. So a
+trace takes the weights as arguments and is kept without them, for the next part that is the same.
 """
 
-from collections.abc import Callable
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
 from copy import deepcopy
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from seewhy.explainers.execution.runtime import imported_openvino
 from seewhy.explainers.process_wide import exclusive, silenced
 
-_structures: dict[tuple[object, ...], Any] = {}
-"""Networks whose first input is the images, and whose others are the weights, by `_structure`."""
+MOST_KEPT = 64
+"""Most traced networks that are kept; the least recently used is dropped first."""
+
+_kept: OrderedDict[Hashable, Any] = OrderedDict()
+"""Networks of images and weights, by the identity of the part."""
+
+_OWN = frozenset(vars(nn.Module()))
+"""Attributes that every module has; `training` is among them, and is false."""
+
+_PLAIN = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type,
+    type(None),
+    torch.dtype,
+    torch.device,
+    FunctionType,
+    BuiltinFunctionType,
+)
+"""Types of values that are the same if they are equal."""
+
+_log = logging.getLogger(__name__)
 
 
-def converted(part: fx.GraphModule, image: Tensor) -> Any:
+def convert(part: fx.GraphModule, image: Tensor) -> Any:
     """Return a part of a model as an `openvino.Model`, from images of any number.
 
-    Parts that look alike, but compute something else, get the same network: the caller compares the results.
+    A trace fixes all that depends on values of tensors: compare the results with those of the part.
 
     Args:
         part: in evaluation mode.
         image: (1, C, H, W) of the right size.
     """
     weights = list({id(tensor): tensor for tensor in (*part.parameters(), *part.buffers())}.values())
-    key, openvino = _structure(part, weights, image), imported_openvino()
+    key = _identity(part, weights, image)
     with exclusive():
-        if key not in _structures:
-            # The trace fixes all that depends on values of tensors. The caller compares the results.
-            run, arguments = _of_weights(part, weights), (image.clone(), *weights)
-            with silenced(), torch.no_grad():
-                traced = torch.jit.trace(run, arguments, strict=False, check_trace=False)  # type: ignore[no-untyped-call]
-                _structures[key] = openvino.convert_model(traced, example_input=arguments)
-        network = _structures[key].clone()
-    for given, tensor in zip(network.get_parameters()[1:], weights, strict=True):
-        constant = openvino.op.Constant(tensor.detach().contiguous().numpy(), shared_memory=True)
-        given.output(0).replace(constant.output(0))
-        network.remove_parameter(given)
+        if key is not None and key not in _kept:
+            try:
+                _kept[key] = _traced(_without_weights(part, weights), image.clone(), *weights)
+            except (
+                Exception
+            ) as error:  # modules that cannot be copied, and operations that need constants, such as LSTM's
+                _log.info("A trace cannot take its weights as arguments: %s", error)
+        if key not in _kept:
+            return _traced(part, image.clone())
+        _kept.move_to_end(key)
+        network = _kept[key].clone()
+        while len(_kept) > MOST_KEPT:
+            _kept.popitem(last=False)
+    for argument, tensor in zip(network.get_parameters()[1:], weights, strict=True):
+        constant = imported_openvino().op.Constant(tensor.detach().contiguous().numpy(), shared_memory=True)
+        argument.output(0).replace(constant.output(0))
+        network.remove_parameter(argument)
     return network
 
 
-def _structure(part: fx.GraphModule, weights: list[Tensor], image: Tensor) -> tuple[object, ...]:
-    """Return all that shows of what a part computes, but for the weights."""
-    kinds = tuple(type(module) for module in part.modules())
-    shapes = tuple((tensor.shape, tensor.dtype) for tensor in (image, *weights))
-    return str(part), repr(part), kinds[1:], shapes  # each part has a class of its own
+def _traced(function: Callable[..., Any], *arguments: Tensor) -> Any:
+    with exclusive(), silenced(), torch.no_grad():
+        traced = torch.jit.trace(function, arguments, strict=False, check_trace=False)  # type: ignore[no-untyped-call]
+        # A frozen trace is converted in a third of the time, but its weights are never freed.
+        return imported_openvino().convert_model(traced, example_input=arguments)
 
 
-def _of_weights(part: nn.Module, weights: list[Tensor]) -> Callable[..., Any]:
+def _without_weights(part: nn.Module, weights: list[Tensor]) -> Callable[..., Any]:
     """Return a part as a function of images and its weights."""
     twin = deepcopy(part, {id(tensor): tensor for tensor in weights})  # another thread may be running the part
     places = [
@@ -61,12 +95,52 @@ def _of_weights(part: nn.Module, weights: list[Tensor]) -> Callable[..., Any]:
     ]
     for module, name, _ in places:
         delattr(module, name)
-    numbers = [id(tensor) for tensor in weights]
+    keys = [id(tensor) for tensor in weights]
 
     def run(images: Tensor, *tensors: Tensor) -> Any:
-        given = dict(zip(numbers, tensors, strict=True))
-        for module, name, number in places:
-            setattr(module, name, given[number])
+        by_key = dict(zip(keys, tensors, strict=True))
+        for module, name, key in places:
+            setattr(module, name, by_key[key])
         return twin(images)
 
     return run
+
+
+def _identity(part: fx.GraphModule, weights: list[Tensor], image: Tensor) -> Hashable:
+    """Return what all parts share whose traces are alike: code, attributes and weights; None if it cannot be told."""
+    digest = hashlib.blake2b()
+    for tensor in weights:
+        digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    try:
+        modules = tuple((name, _attributes(module)) for name, module in part.named_modules() if name)
+        calls = tuple(_value(node.target) for node in part.graph.nodes if node.op == "call_function")
+    except TypeError:
+        return None
+    shapes = tuple((tensor.shape, tensor.dtype) for tensor in (image, *weights))
+    return part.code, calls, modules, shapes, digest.digest()
+
+
+def _attributes(module: nn.Module) -> Hashable:
+    """Return a module's class and attributes.
+
+    Raises:
+        TypeError: there is one whose value may change, or whose class is the module's own.
+    """
+    if is_parametrized(module):
+        raise TypeError
+    return type(module), *((name, _value(value)) for name, value in vars(module).items() if name not in _OWN)
+
+
+def _value(value: object) -> Hashable:
+    """Return a value that only equals itself.
+
+    Raises:
+        TypeError: it may change.
+    """
+    if isinstance(value, Mapping):
+        return type(value), tuple((_value(key), _value(part)) for key, part in value.items())
+    if isinstance(value, tuple | list):
+        return type(value), tuple(map(_value, value))
+    if not isinstance(value, _PLAIN):
+        raise TypeError
+    return type(value), value

@@ -1,5 +1,6 @@
 """Linear heads behind global average pooling: outputs and gradients in closed form."""
 
+import logging
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,9 @@ _SCALES = (0.01, 1.0, 1e4)
 """Of the features that a head is tried with: a clamp or another nonlinear step shows at one of them."""
 
 _TOLERANCE = 1e-5
-"""Largest difference that counts as rounding, as a share of the largest output."""
+"""Largest difference that counts as rounding, as a share of the sum of the magnitudes of an output's terms."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,31 +33,46 @@ class PooledHead:
         """Return the model's output (N, K) for feature maps (N, C, h, w)."""
         return functional.linear(features.mean(dim=(2, 3)), self.linear.weight, self.linear.bias)
 
-    def gradients(self, of_outputs: Tensor, features: Tensor) -> Tensor:
-        """Return the gradients (N, C, h, w) with respect to feature maps, given those of outputs (N, K)."""
+    def gradients(self, output_gradients: Tensor, features: Tensor) -> Tensor:
+        """Return the gradients (N, C, h, w) of feature maps, the same at all positions, given those of outputs (N, K).
+
+        The positions share their memory; copy it to change it.
+        """
         height, width = features.shape[2:]
-        of_averages = of_outputs @ self.linear.weight
-        return (of_averages / (height * width))[:, :, None, None].expand(-1, -1, height, width)
+        average_gradients = output_gradients @ self.linear.weight
+        return (average_gradients / (height * width))[:, :, None, None].expand(-1, -1, height, width)
 
 
 def pooled_head(suffix: fx.GraphModule, features: tuple[Tensor, ...]) -> PooledHead | None:
-    """Return the head that a suffix is; None if it is anything else.
+    """Return a suffix as a pooled head; None if it computes anything else.
 
-    The suffix is not read but tried, with features of both signs and of several magnitudes.
+    The suffix is run, with features of both signs and of several magnitudes, and each output must be that of the head
+    up to its own rounding.
 
     Args:
         suffix: the part of a model after a layer; see `Cut`.
         features: what crosses the cut, for some images.
     """
     linear = next((part for part in reversed(list(suffix.modules())) if type(part) is nn.Linear), None)
-    if linear is None or len(features) != 1 or features[0].ndim != 4 or features[0].shape[1] != linear.in_features:
+    has_state = any(True for _ in suffix.buffers())
+    if linear is None or has_state or len(features) != 1 or features[0].shape[1:2] != (linear.in_features,):
         return None
-    head, generator = PooledHead(linear), torch.Generator().manual_seed(0)
-    noise = torch.randn(features[0].shape, generator=generator).to(features[0])
-    for probe in (features[0], *(scale * noise for scale in _SCALES)):
-        expected, outputs = suffix(probe.clone()), head.outputs(probe)
-        if not isinstance(expected, Tensor) or expected.shape != outputs.shape or expected.dtype != outputs.dtype:
-            return None
-        if not (expected - outputs).abs().max() <= _TOLERANCE * expected.abs().max():
-            return None
-    return head
+    noise = torch.randn(features[0].shape, generator=torch.Generator().manual_seed(0)).to(features[0])
+    try:
+        agrees = all(_agrees(suffix, linear, probe) for probe in (features[0], *(scale * noise for scale in _SCALES)))
+    except Exception as error:  # of a model's code, which gets features that no picture has
+        _log.debug("No closed form: %s", error)
+        return None
+    return PooledHead(linear) if agrees else None
+
+
+def _agrees(suffix: fx.GraphModule, linear: nn.Linear, features: Tensor) -> bool:
+    """Whether a suffix gives what a linear layer makes of the averages of features (N, C, h, w)."""
+    if features.ndim != 4:
+        return False
+    expected, outputs = suffix(features.clone()), PooledHead(linear).outputs(features)
+    if not isinstance(expected, Tensor) or expected.shape != outputs.shape or expected.dtype != outputs.dtype:
+        return False
+    bias = None if linear.bias is None else linear.bias.abs()
+    terms = functional.linear(features.abs().mean(dim=(2, 3)), linear.weight.abs(), bias)  # whose sums are rounded
+    return bool(((expected - outputs).abs() <= _TOLERANCE * terms).all())

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +18,10 @@ from torch.nn import functional
 
 from seewhy.explainers import Classification, GradCAM, survey
 from seewhy.explainers.errors import NonFiniteError, OptionError
+from seewhy.explainers.execution import conversion
 from seewhy.explainers.execution.accelerated import MOST_COMPILED, PICTURES_TO_COMPILE, AcceleratedModel
 from seewhy.explainers.execution.accelerators import ACCELERATORS, choose
-from seewhy.explainers.execution.conversion import converted
+from seewhy.explainers.execution.conversion import convert
 from seewhy.explainers.execution.cut import UncuttableError, cut_before
 from seewhy.explainers.execution.runtime import openvino_run
 from seewhy.explainers.layers.survey import Survey
@@ -433,7 +435,7 @@ class SamePadding(nn.Conv2d):
 def test_padding_computed_from_the_size_of_the_picture_is_converted(images):
     network = nn.Sequential(SamePadding(3, 4, 3, stride=2), SamePadding(4, 4, 3, stride=2), nn.ReLU())
     part = cut_before(network.eval().requires_grad_(False), ("2",), images[:1]).prefix
-    run = openvino_run(converted(part, images[:1]))
+    run = openvino_run(convert(part, images[:1]))
     for count in (1, 4):
         assert nets.relative_error(run(images[:count])[0], part(images[:count])[0]) < 1e-5
 
@@ -444,60 +446,97 @@ def test_a_converted_part_that_is_dropped_frees_its_weights(images):
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
-    def convert() -> int:
+    def size_of_converted() -> int:
         network = nn.Sequential(nn.Flatten(), nn.Linear(images[0].numel(), 1000), nn.ReLU())
-        converted(cut_before(network.eval().requires_grad_(False), ("2",), images[:1]).prefix, images[:1])
+        convert(cut_before(network.eval().requires_grad_(False), ("2",), images[:1]).prefix, images[:1])
         return network[1].weight.nbytes
 
-    size, before = convert(), resident()
+    size, before = size_of_converted(), resident()
     for _ in range(8):
-        convert()
+        size_of_converted()
     assert resident() - before < 4 * size
 
 
-def test_a_structure_is_traced_once(images, monkeypatch):
-    traces = []
-    trace = torch.jit.trace
-    monkeypatch.setattr(torch.jit, "trace", lambda *args, **kw: traces.append(args) or trace(*args, **kw))
-
-    def result(seed: int, eps: float) -> Tensor:
-        torch.manual_seed(seed)
-        network = nn.Sequential(nn.Conv2d(3, 9, 3), nn.BatchNorm2d(9, eps=eps), nn.ReLU()).requires_grad_(False).eval()
-        part = cut_before(network, ("2",), images[:1]).prefix
-        for count in (1, 4):
-            assert (
-                nets.relative_error(
-                    openvino_run(converted(part, images[:1]))(images[:count])[0], network(images[:count])
-                )
-                < 1e-5
-            )
-        return network(images)
-
-    assert not torch.equal(result(0, 0.1), result(1, 0.1))  # the weights differ
-    assert len(traces) == 1
-    result(0, 0.2)
-    assert len(traces) == 2
+@pytest.fixture
+def traces(monkeypatch) -> list[Any]:
+    """What is traced by PyTorch."""
+    traced, trace = list[Any](), torch.jit.trace
+    monkeypatch.setattr(conversion, "_kept", OrderedDict())
+    monkeypatch.setattr(torch.jit, "trace", lambda *args, **options: traced.append(args) or trace(*args, **options))
+    return traced
 
 
-class Secret(nn.Module):
-    """A layer that no trace follows, with a factor that it does not tell of."""
+class Configured(nn.Module):
+    """A layer that no tracing by `torch.fx` can follow."""
 
-    def __init__(self, factor: float) -> None:
+    def __init__(self, factor: Any) -> None:
         super().__init__()
         self.factor = factor
 
     def forward(self, values: Tensor) -> Tensor:
-        return values * self.factor if float(values.sum()) else values
+        return values * self.factor if float(values.detach().sum()) else values
 
 
-def test_what_only_looks_like_another_part_does_not_run_as_that(images):
-    for factor, runtime in ((2.0, "openvino_run"), (3.0, "eager")):
-        layers = nn.Conv2d(3, 4, 3), Secret(factor), nn.AvgPool2d(62), nn.Flatten(), nn.Linear(4, 5)
-        module = nn.Sequential(*layers).eval().requires_grad_(False)
-        model = Carried(module, ("1",), "openvino")
-        parts = model.accelerated.parts(("1",), images)
-        assert parts.prefix.__qualname__.startswith(runtime)
-        assert nets.relative_error(parts(images), module(images)) < 1e-5
+class Recurrent(nn.GRU):
+    """A layer whose weights OpenVINO wants as constants."""
+
+    def __init__(self) -> None:
+        super().__init__(62, 62, batch_first=True)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return super().forward(values.mean(dim=1))[0][:, None]
+
+
+class Locked(Configured):
+    """A layer that cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__(2.0)
+        self.lock = threading.Lock()
+
+
+def converts(layer: nn.Module, images: Tensor, seed: int = 0) -> None:
+    """Convert a network with a layer, and compare the results."""
+    torch.manual_seed(seed)
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), layer, nn.ReLU()).requires_grad_(False).eval()
+    part = cut_before(nn.Sequential(*network, nn.ReLU()), ("4",), images[:1]).prefix
+    run = openvino_run(convert(part, images[:1]))
+    for count in (1, 4):
+        assert nets.relative_error(run(images[:count])[0], network(images[:count])) < 1e-5
+
+
+def test_a_part_that_comes_again_is_traced_once(traces, images):
+    for _ in range(2):
+        converts(Configured(2.0), images)
+        assert len(traces) == 1
+    converts(Configured(2.0), images, seed=1)  # other weights
+    assert len(traces) == 2
+
+
+@pytest.mark.parametrize(
+    "factors", [(2.0, 3.0), (2, 2.0), ((1,), (2,)), (torch.tensor(2.0), torch.tensor(3.0))], ids=str
+)
+def test_parts_that_look_alike_are_told_apart(factors, traces, images):
+    for factor in factors:
+        layer = Configured(factor)
+        if isinstance(factor, tuple):
+            layer.factor, layer.factors = 1.0, factor
+        converts(layer, images)
+    assert len(traces) == 2
+
+
+@pytest.mark.parametrize("layer", [Recurrent, Locked])
+def test_parts_that_cannot_be_kept_are_converted(layer, traces, images):
+    converts(layer(), images)
+    assert not conversion._kept
+
+
+def test_the_traces_that_are_kept_are_few(traces, images, monkeypatch):
+    monkeypatch.setattr(conversion, "MOST_KEPT", 2)
+    for factor in (1.0, 2.0, 3.0, 2.0, 1.0):
+        converts(Configured(factor), images)
+        assert len(conversion._kept) <= 2
+    assert len(traces) == 4
 
 
 @pytest.mark.slow

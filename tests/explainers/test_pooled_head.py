@@ -39,7 +39,34 @@ LINEAR = {
     "without a bias": lambda: pooled(nn.Dropout(), nn.Linear(6, 7, bias=False)),
     "one output": lambda: pooled(nn.Linear(6, 1)),
 }
+
+
+class Mixed(nn.Module):
+    """A count, and probabilities, whose logits are tiny beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 7)
+        self.linear.weight.data[0] *= 1e6
+
+    def forward(self, values: Tensor) -> Tensor:
+        outputs = self.linear(values)
+        return torch.cat([outputs[:, :1], outputs[:, 1:].sigmoid()], dim=1)
+
+
+class Guard(nn.Module):
+    """Refuses large features."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        if float(values.abs().max()) > 1e3:
+            raise ValueError("These features are out of range.")
+        return values
+
+
 OTHERS = {
+    "mixed scales": lambda: pooled(Mixed()),
+    "guarded": lambda: pooled(Guard(), nn.Linear(6, 7)),
+    "with a state": lambda: pooled(nn.BatchNorm1d(6, affine=False), nn.Linear(6, 7)),
     "the largest values": lambda: nn.Sequential(nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(6, 7)),
     "rectified before": lambda: nn.Sequential(nn.ReLU(), pooled(nn.Linear(6, 7))),
     "clamped after": lambda: pooled(nn.Linear(6, 7), nn.Hardtanh(-50, 50)),
@@ -81,6 +108,7 @@ ASKED = {
     "best": {},
     "contrasts": {"targets": torch.tensor([0, 6, 3]), "against": torch.tensor([1, NO_CONTRAST, 2])},
     "a function": {"targets": lambda outputs: outputs[:, 3].exp() - outputs[:, 5]},
+    "a function in place": {"targets": lambda outputs: outputs.sub_(outputs.mean(dim=1, keepdim=True))[:, 3]},
 }
 
 

@@ -1,4 +1,4 @@
-"""A pass with hooks on the layers of a CAM: their activations and gradients."""
+"""The activations and gradients of the layers of a CAM, from a pass with hooks or in closed form."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LAYER_LIST, LayerError, never_runs
-from seewhy.explainers.execution.accelerated import Parts
 from seewhy.explainers.execution.pooled_head import PooledHead
 from seewhy.explainers.execution.runtime import Run
 from seewhy.explainers.hooks.selection import module_paths
@@ -72,7 +71,7 @@ def collect(
     scores: Callable[[Objective, Tensor], Tensor] | None,
     gate: Callable[[LayerTensors], Mapping[str, Tensor]] | None = None,
 ) -> LayerTensors:
-    """Run the model once with hooks on layers that a CAM can use.
+    """Run the model once, and return the tensors of layers that a CAM can use: from hooks, or in closed form.
 
     Args:
         question: see `Question`.
@@ -94,10 +93,11 @@ def collect(
     count, images = len(question.images), question.distinct_images
     is_shared = len(images) < count
     gates = _Gates()
-    # The module may be the second part of an accelerated model: then `run` runs the first part on the accelerator.
-    module, run = question.host(paths)
-    if gate is None and isinstance(run, Parts) and run.head is not None:
-        return _collect_in_closed_form(question, layers, paths, scores, run.prefix, run.head)
+    parts = question.parts(paths)
+    if gate is None and parts is not None and parts.head is not None:
+        return _collect_in_closed_form(question, layers, paths, scores, parts.prefix, parts.head)
+    # If the module is the second part of an accelerated model, `run` runs the first part on the accelerator.
+    module, run = (parts.suffix, parts) if parts else (question.module, question.run_copy)
     with torch.set_grad_enabled(scores is not None), HookSession(module) as hooks:
         if scores is not None:
             hooks.cut(*paths)
@@ -136,12 +136,12 @@ def _collect_in_closed_form(
     with torch.set_grad_enabled(scores is not None):
         (features,) = prefix(question.distinct_images)
         raw = head.outputs(features).expand(count, -1).detach().requires_grad_(scores is not None)
-        outputs = question.outputs(raw)
+        outputs = question.outputs(raw.clone())  # a function of the user's may change them in place
         objective = question.objective(outputs)
         gradients = []
         if scores is not None:
-            (of_outputs,) = torch.autograd.grad(scores(objective, outputs).sum(), raw, allow_unused=True)
-            gradients.append({path: [None if of_outputs is None else head.gradients(of_outputs, features)]})
+            (slope,) = torch.autograd.grad(scores(objective, outputs).sum(), raw, allow_unused=True)
+            gradients.append({path: [None if slope is None else head.gradients(slope, features)]})
     return _tensors(question, layers, paths, objective, outputs.detach().float(), {path: [features]}, gradients)
 
 
