@@ -96,7 +96,8 @@ class Question:
         # The first call counts activations outside inference mode: tensors that a model caches then, such as a grid of
         # positions, can serve a later backward pass.
         size = chunk_size(self.module, images, backward=False)
-        run = (self.accelerated.whole(images) if self.accelerated else None) or self.run_copy
+        whole = self.accelerated.whole(images) if self.accelerated else None
+        run = whole.without_hooks if whole else self.run_copy
         with torch.inference_mode():
             parts = (images[start : start + size] for start in range(0, len(images), size))
             outputs = [checked_rows(self.outputs(run(part)), part) for part in parts]

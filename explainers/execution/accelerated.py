@@ -61,6 +61,10 @@ class Parts:
         """Return the model's output for images (N, C, H, W)."""
         return self.suffix(*self.prefix(images))
 
+    def without_hooks(self, images: Tensor) -> Any:
+        """Return the same where no module of the suffix has a hook: in closed form, if there is one."""
+        return self.head.outputs(*self.prefix(images)) if self.head else self(images)
+
 
 class AcceleratedModel:
     """The parts of a model, and its gradients, compiled on demand and compared with the model.
