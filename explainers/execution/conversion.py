@@ -9,6 +9,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from copy import deepcopy
+from operator import attrgetter
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -85,9 +86,12 @@ def _traced(function: Callable[..., Any], *arguments: Tensor) -> Any:
         return imported_openvino().convert_model(traced, example_input=arguments)
 
 
-def _without_weights(part: nn.Module, weights: list[Tensor]) -> Callable[..., Any]:
+def _without_weights(part: fx.GraphModule, weights: list[Tensor]) -> Callable[..., Any]:
     """Return a part as a function of images and its weights."""
-    twin = deepcopy(part, {id(tensor): tensor for tensor in weights})  # another thread may be running the part
+    # Of copies, because another thread may be running the part. The graph, which is slow to copy, is only read.
+    memo = {id(tensor): tensor for tensor in weights}
+    targets = {str(node.target) for node in part.graph.nodes if node.op in ("call_module", "get_attr")}
+    twin = fx.GraphModule({target: deepcopy(attrgetter(target)(part), memo) for target in targets}, part.graph)
     places = [
         (module, name, id(tensor))
         for module in twin.modules()
