@@ -129,7 +129,7 @@ def configuration(name: str, version: str = VERSION) -> Response:
 
 
 @blueprint.get("/models/stats")
-@KServe("The statistics of all models, as Triton's", answers=(schemas.V2Statistics,), is_light=True)
+@KServe("The statistics of all models, as Triton's", answers=(schemas.V2Statistics,))
 def all_statistics() -> Response:
     """Return the statistics of the models that were used."""
     rows = sorted(_statistics().items())
@@ -138,7 +138,7 @@ def all_statistics() -> Response:
 
 @blueprint.get("/models/<model:name>/versions/<version>/stats")
 @blueprint.get("/models/<model:name>/stats")
-@KServe("The statistics of a model, as Triton's", answers=(schemas.V2Statistics,), is_light=True)
+@KServe("The statistics of a model, as Triton's", answers=(schemas.V2Statistics,))
 def statistics(name: str, version: str = VERSION) -> Response:
     """Return the statistics of a model, which are zero until it is used."""
     spec = versioned_spec(name, version)

@@ -132,8 +132,23 @@ def test_the_service_knows_its_clients_by_what_the_proxy_saw(proxied, tight):
     assert all(re.fullmatch("[0-9a-f]{32}", request_id) for request_id in request_ids)
 
 
-def test_figures_are_not_for_the_public(proxied):
-    assert requests.get(f"{proxied}/metrics", timeout=GUARD).status_code == 404
+STATISTICS = [
+    "v2/models/stats",
+    "v2/models/efficientnet_lite0/stats",
+    "v2/models/efficientnet_lite0/versions/1/stats",
+    "v2//models/efficientnet_lite0/%73tats?x=1",
+]
+
+
+@pytest.mark.parametrize("path", ["metrics", *STATISTICS])
+def test_figures_are_not_for_the_public(proxied, path):
+    refused = requests.get(f"{proxied}/{path}", timeout=GUARD)
+    assert (refused.status_code, refused.headers["Server"]) == (404, "nginx")
+    assert "nginx" in refused.text  # not the service's own answer
+
+
+def test_routes_beside_figures_are(proxied):
+    assert requests.get(f"{proxied}/v2/models/efficientnet_lite0", timeout=GUARD).status_code == 200
 
 
 @pytest.mark.fault("behind nginx: the service is down", "503 with `Retry-After`")

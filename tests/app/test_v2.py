@@ -16,6 +16,7 @@ from seewhy.app.compatible.outputs import predicted_tensors
 from seewhy.app.compatible.schemas import V2RequestedOutput
 from seewhy.app.compatible.tensors import HEADER
 from seewhy.app.errors import FieldError
+from seewhy.app.http.in_flight import Admission
 from seewhy.app.memory import account
 from seewhy.app.memory.account import Account
 from seewhy.app.memory.budget import MemoryBudget
@@ -103,6 +104,13 @@ def test_the_statistics_of_all_models_are_those_that_were_used(client, text):
     assert all(value == {"count": 0, "ns": 0} for value in unused["inference_stats"].values())
     assert client.get("/v2/models/no/such/stats").status_code == 404
     assert client.get(f"/v2/models/{MODEL}/versions/2/stats").status_code == 404
+
+
+def test_statistics_are_work_that_is_refused_if_there_are_too_many_requests(client, monkeypatch):
+    monkeypatch.setattr(Admission, "admit", lambda self: False)
+    for path in ("/v2/models/stats", f"/v2/models/{MODEL}/stats", f"/v2/models/{MODEL}/versions/1/stats"):
+        assert client.get(path).status_code == 503
+    assert client.get("/metrics").status_code == 200
 
 
 def test_binary_numbers_are_not_copied_and_items_are_counted():
