@@ -93,6 +93,19 @@ def test_what_fails_is_no_success_and_what_only_describes_a_model_neither(client
     assert (after["execution_count"], after["batch_stats"]) == (before["execution_count"], before["batch_stats"])
 
 
+def test_a_batch_of_many_passes_counts_once_and_an_answer_that_has_not_changed_not_at_all(client, cat, post):
+    def statistics():
+        (row,) = client.get(f"/v2/models/{MODEL}/stats").get_json()["model_stats"]
+        return row["execution_count"], *(row["inference_stats"][part]["count"] for part in ("success", "fail"))
+
+    executions, successes, failures = statistics()
+    first = post(cat, method="rise", samples="40")
+    assert statistics() == (executions + 1, successes + 1, failures)
+    again = post(cat, method="rise", samples="40", headers={"If-None-Match": first.headers["ETag"]})
+    assert again.status_code == 304
+    assert statistics() == (executions + 1, successes + 1, failures)
+
+
 def test_the_statistics_of_all_models_are_those_that_were_used(client, text):
     tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [text]}
     assert client.post(f"/v2/models/{MODEL}/infer", json={"inputs": [tensor]}).status_code == 200
