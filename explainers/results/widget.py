@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import anywidget
 import traitlets
 
-from seewhy.explainers.results.widget_state import Mapped, must_be_usable, palettes, state_of
+from seewhy.explainers.results.widget_state import Mapped, WidgetTraits, must_be_usable, palettes, state_of
 
 _FOLDER = Path(__file__).parent
 
@@ -42,7 +42,7 @@ class MapWidget(anywidget.AnyWidget):
     _maps: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
     """What else is known of each map."""
 
-    def __init__(self, maps: Sequence[Mapped], **traits: Any) -> None:
+    def __init__(self, maps: Sequence[Mapped], **traits: Unpack[WidgetTraits]) -> None:
         """Show maps.
 
         Args:
@@ -50,7 +50,7 @@ class MapWidget(anywidget.AnyWidget):
             traits: initial values of `alpha`, `view`, `strongest` and `colormap`.
 
         Raises:
-            OptionError: a value out of bounds, or an unknown name; or maps of several pictures.
+            OptionError: an unknown name, or a value of the wrong type or out of bounds; or maps of several pictures.
         """
         for name, value in traits.items():
             must_be_usable(name, value)

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +10,28 @@ from PIL import Image
 
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging import render
-from seewhy.explainers.imaging.choices import WIDGET_VIEWS
+from seewhy.explainers.imaging.choices import WIDGET_VIEWS, WidgetView
 from seewhy.explainers.imaging.geometry import Box, Geometry
 
 _MAX_SIDE = 800
 """Longest side of the picture that the browser gets, in pixels."""
+
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "alpha": ((float, int), "a float"),
+    "view": ((str,), "a string"),
+    "strongest": ((int, np.integer), "an integer"),
+    "colormap": ((str, type(None)), "a string or None"),
+}
+"""Types of the values of `WidgetTraits`, and their names in errors."""
+
+
+class WidgetTraits(TypedDict, total=False):
+    """The traits of `MapWidget` that a person sets; see there."""
+
+    alpha: float
+    view: WidgetView
+    strongest: int
+    colormap: str | None
 
 
 class Mapped(Protocol):
@@ -48,7 +65,7 @@ def state_of(maps: Sequence[Mapped]) -> dict[str, Any]:
     return {
         "_picture": _png(render.fit(first, _MAX_SIDE)),
         "_values": b"".join(values.astype("<f4").tobytes() for values, _ in cells),
-        "_maps": [_described(shown, values.shape, box) for shown, (values, box) in zip(maps, cells, strict=True)],
+        "_maps": [_description(shown, values.shape, box) for shown, (values, box) in zip(maps, cells, strict=True)],
     }
 
 
@@ -58,11 +75,16 @@ def palettes(signed: Sequence[bool], colormap: str | None) -> bytes:
 
 
 def must_be_usable(name: str, value: Any) -> None:
-    """Refuse a value of a trait that is out of bounds, or an unknown name.
+    """Refuse an unknown trait, and a value of the wrong type, out of bounds or unknown.
 
     Raises:
         OptionError: says what is possible.
     """
+    if name not in _TYPES:
+        raise OptionError(f"A widget has no {name!r}; it has {', '.join(_TYPES)}.", field=name)
+    types, noun = _TYPES[name]
+    if type(value) is bool or not issubclass(type(value), types):
+        raise OptionError(f"{name} is {value!r}; it must be {noun}.", field=name)
     if name == "view" and value not in WIDGET_VIEWS:
         raise OptionError(f"There is no view {value!r}; choose from {', '.join(WIDGET_VIEWS)}.", field="view")
     if name == "strongest" and not 1 <= value <= 99:
@@ -84,7 +106,7 @@ def _cells(shown: Mapped) -> tuple[NDArray[np.float32], Box]:
     return shown.geometry.lay(shown.map), (columns.start, rows.start, columns.stop, rows.stop)
 
 
-def _described(shown: Mapped, size: tuple[int, ...], box: Box) -> dict[str, Any]:
+def _description(shown: Mapped, size: tuple[int, ...], box: Box) -> dict[str, Any]:
     low, high = render.value_range(shown.raw_heatmap, shown.signed)
     return {
         "title": shown.caption,
