@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from seewhy.app.settings import Settings
-from tests.app.proxying import Attack, configured, proxy
+from tests.app.proxying import Attack, proxy, write_configuration
 from tests.app.serving import CAT, explain, figures, free_port, underway
 from tests.waiting import GUARD, until
 
@@ -196,7 +196,20 @@ def test_an_address_has_few_large_uploads_at_a_time(length, tight, tmp_path):
         assert explain(f"http://127.0.0.1:{port}").status_code == 200
 
 
+@pytest.mark.parametrize(("read", "limit", "attempts"), [(2, 1, 1), (1, 10, 2)])
+def test_a_get_that_waited_longer_than_the_limit_is_not_sent_to_another_replica(read, limit, attempts, tmp_path):
+    seconds = {"proxy_read_timeout": read, "proxy_next_upstream_timeout": limit}
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        ports = [server.getsockname()[1] for server in silent]
+        port = stack.enter_context(proxy(tmp_path, *ports, **seconds))
+        assert requests.get(f"http://127.0.0.1:{port}/models", timeout=GUARD).status_code == 503
+        assert len(select.select(silent, [], [], 0)[0]) == attempts
+
+
 def test_nginx_finds_no_fault_with_its_configuration(tmp_path):
-    process = subprocess.run([*configured(tmp_path, 8080, 8000), "-t"], capture_output=True, text=True, timeout=GUARD)
+    process = subprocess.run(
+        [*write_configuration(tmp_path, 8080, 8000), "-t"], capture_output=True, text=True, timeout=GUARD
+    )
     assert process.returncode == 0, process.stderr
     assert "[warn]" not in process.stderr
