@@ -223,7 +223,7 @@ class Metrics(Observer):
         self._running.labels(name).inc(len(jobs))
         self._batches.labels(name).observe(len(jobs))
 
-    def finished(self, name: str, jobs: Sequence[Job], started: float, seconds: float, succeeded: bool) -> None:
+    def finished(self, name: str, jobs: Sequence[Job], started: float, seconds: float, *, succeeded: bool) -> None:
         """Stop counting the jobs of a batch."""
         self._running.labels(name).dec(len(jobs))
         if succeeded:
