@@ -164,7 +164,7 @@ class V2InferenceStatistics(BaseModel):
     queue: V2Duration = Field(description="Waiting for the model.")
     compute_input: V2Duration = Field(description="Reading pictures and making the model's input.")
     compute_infer: V2Duration = Field(description="Running the model, explanations included.")
-    compute_output: V2Duration = Field(description="Drawing and encoding; each counts.")
+    compute_output: V2Duration = Field(description="Drawing and encoding, each counted.")
 
 
 class V2BatchStatistics(BaseModel):

@@ -122,8 +122,8 @@ def configuration(name: str, version: str = VERSION) -> Response:
         platform=PLATFORM,
         version_policy={"latest": {"num_versions": 1}},
         max_batch_size=service().settings.max_instances,
-        input=[_configured(tensor, optional=True) for tensor in _inputs(spec)],
-        output=[_configured(tensor) for tensor in _outputs(spec)],
+        input=[_tensor_configuration(tensor, optional=True) for tensor in _inputs(spec)],
+        output=[_tensor_configuration(tensor) for tensor in _outputs(spec)],
     )
     return json_response(answer)
 
@@ -218,7 +218,7 @@ def _statistics() -> defaultdict[str, Statistics]:
     return statistics_of(operations.metrics.families())
 
 
-def _configured(tensor: schemas.V2TensorMetadata, **details: bool) -> schemas.V2ConfiguredTensor:
+def _tensor_configuration(tensor: schemas.V2TensorMetadata, **details: bool) -> schemas.V2ConfiguredTensor:
     kind = "STRING" if tensor.datatype == "BYTES" else tensor.datatype
     return schemas.V2ConfiguredTensor(
         name=tensor.name, data_type=f"TYPE_{kind}", dims=tensor.shape[1:] or [1], **details

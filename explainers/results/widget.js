@@ -126,10 +126,12 @@ async function render({ model, el }) {
   const picture = await createImageBitmap(new Blob([bytes(model, "_picture")]));
   const scale = Math.max(1, Math.round(LEAST_SIDE / Math.max(picture.width, picture.height)));
   const [width, height] = [picture.width * scale, picture.height * scale];
-  const all = new Float32Array(bytes(model, "_values"));
+  const numbers = new Float32Array(bytes(model, "_values"));
   let start = 0;
-  const maps = model.get("_maps").map((sent) => {
-    const map = { ...sent, values: all.subarray(start, (start += sent.size[0] * sent.size[1])) };
+  const maps = model.get("_maps").map((description) => {
+    const end = start + description.size[0] * description.size[1];
+    const map = { ...description, values: numbers.subarray(start, end) };
+    start = end;
     return { ...map, pixels: resample(map, width, height) };
   });
   const tiles = maps.map((map) => tile(map, { width, height }));

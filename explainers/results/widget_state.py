@@ -34,7 +34,7 @@ class WidgetTraits(TypedDict, total=False):
     colormap: str | None
 
 
-class Mapped(Protocol):
+class PictureMap(Protocol):
     """A map with its picture, as `MapDrawing` has them."""
 
     picture: Image.Image
@@ -52,20 +52,20 @@ class Mapped(Protocol):
         """One line: what is explained, and how."""
 
 
-def state_of(maps: Sequence[Mapped]) -> dict[str, Any]:
+def state_of(maps: Sequence[PictureMap]) -> dict[str, Any]:
     """Return the traits of `MapWidget` that hold the picture and its maps.
 
     Raises:
         OptionError: the maps are of several pictures.
     """
     first = maps[0].picture
-    if any(shown.picture is not first and shown.picture != first for shown in maps):
+    if any(drawing.picture is not first and drawing.picture != first for drawing in maps):
         raise OptionError("A widget shows maps of one picture; make a widget for each picture.", field="others")
-    cells = [_cells(shown) for shown in maps]
+    cells = [_cells(drawing) for drawing in maps]
     return {
         "_picture": _png(render.fit(first, _MAX_SIDE)),
         "_values": b"".join(values.astype("<f4").tobytes() for values, _ in cells),
-        "_maps": [_description(shown, values.shape, box) for shown, (values, box) in zip(maps, cells, strict=True)],
+        "_maps": [_description(drawing, values.shape, box) for drawing, (values, box) in zip(maps, cells, strict=True)],
     }
 
 
@@ -93,26 +93,26 @@ def must_be_usable(name: str, value: Any) -> None:
         render.Style(**{name: value})
 
 
-def _cells(shown: Mapped) -> tuple[NDArray[np.float32], Box]:
+def _cells(drawing: PictureMap) -> tuple[NDArray[np.float32], Box]:
     """Return a map's values, no finer than the upload's pixels, and the box of these pixels that they cover.
 
     Between them the browser interpolates; of finer values it would have to take the mean, as `Geometry.lay` does.
     """
-    values, box = shown.geometry.covering(shown.map), shown.geometry.box
+    values, box = drawing.geometry.covering(drawing.map), drawing.geometry.box
     left, top, right, bottom = box
     if values.shape[0] <= bottom - top and values.shape[1] <= right - left:
         return values, box
-    rows, columns = shown.geometry.window
-    return shown.geometry.lay(shown.map), (columns.start, rows.start, columns.stop, rows.stop)
+    rows, columns = drawing.geometry.window
+    return drawing.geometry.lay(drawing.map), (columns.start, rows.start, columns.stop, rows.stop)
 
 
-def _description(shown: Mapped, size: tuple[int, ...], box: Box) -> dict[str, Any]:
-    low, high = render.value_range(shown.raw_heatmap, shown.signed)
+def _description(drawing: PictureMap, size: tuple[int, ...], box: Box) -> dict[str, Any]:
+    low, high = render.value_range(drawing.raw_heatmap, drawing.signed)
     return {
-        "title": shown.caption,
-        "proof": shown.proof.sentence if shown.proof else None,
+        "title": drawing.caption,
+        "proof": drawing.proof.sentence if drawing.proof else None,
         "size": size,
-        "shape": (shown.geometry.height, shown.geometry.width),
+        "shape": (drawing.geometry.height, drawing.geometry.width),
         "box": box,
         "low": low,
         "high": high,
