@@ -106,6 +106,10 @@ def test_nginx_has_slow_clients_wait_and_repeats_nothing():
     assert directives("proxy_request_buffering") == directives("proxy_buffering") == ["on"]
     assert directives("proxy_ignore_client_abort") == ["off"]
     assert directives("proxy_next_upstream") == ["error timeout"]  # without non_idempotent
+    connect, again, read = (
+        int(directives(f"proxy_{name}_timeout")[0].removesuffix("s")) for name in ("connect", "next_upstream", "read")
+    )
+    assert 2 * connect < again < read  # other replicas are tried, but what is slow is not repeated
     assert {"client_header_timeout", "client_body_timeout", "send_timeout"} <= set(re.findall(r"\w+", NGINX))
     (most,) = directives("limit_conn addresses")
     assert int(most) > DEFAULTS.threads  # behind one address there may be many people
@@ -117,8 +121,8 @@ def test_the_ingress_says_what_nginx_conf_says():
     }
     for name in ("request-buffering", "buffering", "buffer-size", "max-temp-file-size", "next-upstream"):
         assert [annotations[f"proxy-{name}"]] == directives(f"proxy_{name.replace('-', '_')}")
-    for name in ("connect", "send", "read"):
-        assert [f"{annotations[f'proxy-{name}-timeout']}s"] == directives(f"proxy_{name}_timeout")
+    for name in ("connect", "send", "read", "next-upstream"):
+        assert [f"{annotations[f'proxy-{name}-timeout']}s"] == directives(f"proxy_{name.replace('-', '_')}_timeout")
     assert annotations["proxy-body-size"] == directives("client_max_body_size")[0]
     assert [annotations["limit-connections"]] == directives("limit_conn addresses")
     (rule,) = OBJECTS["Ingress"]["spec"]["rules"]

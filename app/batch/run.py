@@ -298,7 +298,7 @@ def _lock(folder: Path) -> Iterator[None]:
     Raises:
         OptionError: another process runs in it.
     """
-    with open(folder / ".lock", "w") as file:
+    with open(folder / ".lock", "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -235,7 +235,8 @@ def _hidden(folder: Path, name: str, suffix: str) -> Path:
 
 def tidy(folder: Path) -> None:
     """Remove what a run left that was killed, and the rows with errors, so that their pictures are tried again."""
-    for pattern in (f".*{_PICTURES[1]}", f".*{_ROWS[1]}", f"{_ATTEMPTS}/*"):
+    name = "[0-9a-f]" * len(uuid4().hex)  # others' hidden files stay
+    for pattern in (f".{name}{_PICTURES[1]}", f".{name}{_ROWS[1]}", f"{_ATTEMPTS}/*-{name}"):
         for file in folder.glob(pattern):
             file.unlink()
     for file in files(folder):
@@ -244,7 +245,7 @@ def tidy(folder: Path) -> None:
         if not explained.num_rows:
             file.unlink()
         elif explained.num_rows < table.num_rows:
-            part = _hidden(folder, file.stem, _ROWS[1])
+            part = _hidden(folder, uuid4().hex, _ROWS[1])
             _write(part, explained)
             part.rename(file)
     numbers = {_number(file, _ROWS) for file in files(folder)}

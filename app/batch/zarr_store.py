@@ -1,7 +1,7 @@
 """The results of a run as a Zarr store, which xarray opens as a data set."""
 
 import os
-import shutil
+import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -44,13 +44,14 @@ def write(files: Sequence[Path], manifest: Manifest, place: Path) -> None:
     if place.exists():
         raise OptionError(f"{place} exists; choose another path.", "path")
     size = _size(files)
-    part = place.with_name(f".{place.name}")
-    shutil.rmtree(part, ignore_errors=True)
-    _fill(zarr.open_group(part, mode="w", zarr_format=3, attributes=asdict(manifest)), files, size, manifest)
-    with exclusive(), warnings.catch_warnings():  # zarr warns with it, xarray without it
-        warnings.filterwarnings("ignore", "Consolidated metadata")
-        zarr.consolidate_metadata(part)
-    os.rename(part, place)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as folder:
+        part = Path(folder) / place.name  # not the folder itself, which only its owner may read
+        _fill(zarr.open_group(part, mode="w", zarr_format=3, attributes=asdict(manifest)), files, size, manifest)
+        with exclusive(), warnings.catch_warnings():  # zarr warns with it, xarray without it
+            warnings.filterwarnings("ignore", "Consolidated metadata")
+            zarr.consolidate_metadata(part)
+        os.rename(part, place)
 
 
 def _size(files: Sequence[Path]) -> tuple[int, int]:

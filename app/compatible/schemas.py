@@ -150,25 +150,25 @@ class V2Configuration(BaseModel):
 
 
 class V2Duration(BaseModel):
-    """How often something was done, and for how long in all."""
+    """A number of requests or batches, and the sum of their durations."""
 
     count: int
-    ns: int = Field(description="Nanoseconds.")
+    ns: int = Field(description="The sum, in nanoseconds.")
 
 
 class V2InferenceStatistics(BaseModel):
-    """What the requests for a model took, and its stages."""
+    """The durations of requests for a model and of their stages."""
 
-    success: V2Duration = Field(description="Requests that were answered, from their headers to the end of the answer.")
-    fail: V2Duration = Field(description="Requests that were refused or failed after the model was loaded.")
+    success: V2Duration = Field(description="Requests with status 2xx, from their headers to the end of the answer.")
+    fail: V2Duration = Field(description="Requests with status 4xx or 5xx after the model was loaded.")
     queue: V2Duration = Field(description="Waiting for the model.")
     compute_input: V2Duration = Field(description="Reading pictures and making the model's input.")
     compute_infer: V2Duration = Field(description="Running the model, explanations included.")
-    compute_output: V2Duration = Field(description="Drawing and encoding; each counts.")
+    compute_output: V2Duration = Field(description="Drawing and encoding, each counted.")
 
 
 class V2BatchStatistics(BaseModel):
-    """The passes with a number of pictures."""
+    """The batches with a number of pictures."""
 
     batch_size: int
     compute_infer: V2Duration
@@ -179,9 +179,9 @@ class V2ModelStatistics(BaseModel):
 
     name: str
     version: str
-    last_inference: int = Field(description="End of the latest pass, in milliseconds since 1970; 0 without one.")
-    inference_count: int = Field(description="Pictures that passed through the model.")
-    execution_count: int = Field(description="Passes through the model, with one picture or more.")
+    last_inference: int = Field(description="End of the latest batch, in milliseconds since 1970; 0 without one.")
+    inference_count: int = Field(description="Pictures in batches that did not fail.")
+    execution_count: int = Field(description="Batches that did not fail, of one picture or more.")
     inference_stats: V2InferenceStatistics
     batch_stats: list[V2BatchStatistics]
 

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from prometheus_client.core import Metric
 
@@ -9,47 +10,56 @@ from seewhy.app.compatible import schemas
 from seewhy.app.compatible.routes import VERSION
 
 _STAGES = {"queue": "queue", "decode": "compute_input", "render": "compute_output", "encode": "compute_output"}
-"""What Triton calls the stages of a request; all others run the model."""
+"""Triton's names of the stages of a request; all others are `compute_infer`."""
 
 
+@dataclass
 class Duration:
-    """A sum of durations."""
+    """A sum of durations.
 
-    def __init__(self) -> None:
-        self._values = {"count": 0.0, "sum": 0.0}
+    Attributes:
+        count: number of durations.
+        seconds: their sum.
+    """
+
+    count: int = 0
+    seconds: float = 0.0
 
     def add(self, member: str, value: float) -> None:
-        """Add a count, or a sum of seconds; what else a histogram has is ignored."""
-        if member in self._values:
-            self._values[member] += value
-
-    @property
-    def count(self) -> int:
-        """How many durations there are."""
-        return round(self._values["count"])
+        """Add the sample `count` or `sum` of a histogram; its other samples are ignored."""
+        if member == "count":
+            self.count += round(value)
+        elif member == "sum":
+            self.seconds += value
 
     @property
     def answer(self) -> schemas.V2Duration:
         """The sum, as Triton gives it."""
-        return schemas.V2Duration(count=self.count, ns=round(self._values["sum"] * 1e9))
+        return schemas.V2Duration(count=self.count, ns=round(self.seconds * 1e9))
 
 
+@dataclass
 class Statistics:
-    """The statistics of one model."""
+    """The statistics of one model.
 
-    def __init__(self) -> None:
-        self.last = 0.0
-        self.parts: defaultdict[str, Duration] = defaultdict(Duration)
-        self.batches: defaultdict[int, Duration] = defaultdict(Duration)
+    Attributes:
+        end: of the latest batch, in seconds since 1970; 0 without one.
+        parts: durations by their names in Triton's statistics.
+        batches: durations of batches by number of pictures.
+    """
+
+    end: float = 0.0
+    parts: defaultdict[str, Duration] = field(default_factory=lambda: defaultdict(Duration))
+    batches: defaultdict[int, Duration] = field(default_factory=lambda: defaultdict(Duration))
 
     def answer(self, name: str) -> schemas.V2ModelStatistics:
-        """Return them as Triton does."""
+        """Return the statistics as Triton gives them."""
         batches = sorted(self.batches.items())
         names = schemas.V2InferenceStatistics.model_fields
         return schemas.V2ModelStatistics(
             name=name,
             version=VERSION,
-            last_inference=round(self.last * 1000),
+            last_inference=round(self.end * 1000),
             inference_count=sum(size * duration.count for size, duration in batches),
             execution_count=sum(duration.count for _, duration in batches),
             inference_stats=schemas.V2InferenceStatistics(**{part: self.parts[part].answer for part in names}),
@@ -72,7 +82,7 @@ def statistics_of(families: Iterable[Metric]) -> defaultdict[str, Statistics]:
             elif family.name == "seewhy_batch_duration_seconds":
                 models[model].batches[int(sample.labels["size"])].add(member, sample.value)
             elif family.name == "seewhy_last_batch_timestamp_seconds":
-                models[model].last = sample.value
+                models[model].end = sample.value
             elif family.name == "seewhy_request_duration_seconds":
                 part = {"2": "success", "4": "fail", "5": "fail"}.get(sample.labels["status"][0])
                 if part is not None:

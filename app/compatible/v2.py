@@ -122,14 +122,14 @@ def configuration(name: str, version: str = VERSION) -> Response:
         platform=PLATFORM,
         version_policy={"latest": {"num_versions": 1}},
         max_batch_size=service().settings.max_instances,
-        input=[_configured(tensor, optional=True) for tensor in _inputs(spec)],
-        output=[_configured(tensor) for tensor in _outputs(spec)],
+        input=[_tensor_configuration(tensor, optional=True) for tensor in _inputs(spec)],
+        output=[_tensor_configuration(tensor) for tensor in _outputs(spec)],
     )
     return json_response(answer)
 
 
 @blueprint.get("/models/stats")
-@KServe("The statistics of all models, as Triton's", answers=(schemas.V2Statistics,), is_light=True)
+@KServe("The statistics of all models, as Triton's", answers=(schemas.V2Statistics,))
 def all_statistics() -> Response:
     """Return the statistics of the models that were used."""
     rows = sorted(_statistics().items())
@@ -138,7 +138,7 @@ def all_statistics() -> Response:
 
 @blueprint.get("/models/<model:name>/versions/<version>/stats")
 @blueprint.get("/models/<model:name>/stats")
-@KServe("The statistics of a model, as Triton's", answers=(schemas.V2Statistics,), is_light=True)
+@KServe("The statistics of a model, as Triton's", answers=(schemas.V2Statistics,))
 def statistics(name: str, version: str = VERSION) -> Response:
     """Return the statistics of a model, which are zero until it is used."""
     spec = versioned_spec(name, version)
@@ -218,7 +218,7 @@ def _statistics() -> defaultdict[str, Statistics]:
     return statistics_of(operations.metrics.families())
 
 
-def _configured(tensor: schemas.V2TensorMetadata, **details: bool) -> schemas.V2ConfiguredTensor:
+def _tensor_configuration(tensor: schemas.V2TensorMetadata, **details: bool) -> schemas.V2ConfiguredTensor:
     kind = "STRING" if tensor.datatype == "BYTES" else tensor.datatype
     return schemas.V2ConfiguredTensor(
         name=tensor.name, data_type=f"TYPE_{kind}", dims=tensor.shape[1:] or [1], **details

@@ -69,11 +69,11 @@ class Operations(Observer):
 def _broadcast(event: str) -> Callable[..., Any]:
     """Return the method of `Operations` for an event. It returns the last true result of a listener, if any."""
 
-    def tell(self: Operations, *args: Any) -> Any:
+    def tell(self: Operations, *args: Any, **details: Any) -> Any:
         result = None
         for listener in self.listeners:
             try:
-                result = getattr(listener, event)(*args) or result
+                result = getattr(listener, event)(*args, **details) or result
             except Exception:
                 _log.exception("An event could not be recorded")
         return result

@@ -223,7 +223,7 @@ class Metrics(Observer):
         self._running.labels(name).inc(len(jobs))
         self._batches.labels(name).observe(len(jobs))
 
-    def finished(self, name: str, jobs: Sequence[Job], started: float, seconds: float, succeeded: bool) -> None:
+    def finished(self, name: str, jobs: Sequence[Job], started: float, seconds: float, *, succeeded: bool) -> None:
         """Stop counting the jobs of a batch."""
         self._running.labels(name).dec(len(jobs))
         if succeeded:
@@ -282,13 +282,13 @@ class Metrics(Observer):
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """Return all metrics, of all processes, and their content type."""
         encode, content_type = choose_encoder(accept)
-        return encode(self._of_all_processes()), content_type
+        return encode(self._service_registry()), content_type
 
     def families(self) -> Iterable[Metric]:
         """Return all metrics, of all processes."""
-        return self._of_all_processes().collect()
+        return self._service_registry().collect()
 
-    def _of_all_processes(self) -> CollectorRegistry:
+    def _service_registry(self) -> CollectorRegistry:
         if FOLDER not in os.environ:
             return self._registry
         registry = CollectorRegistry()

@@ -132,7 +132,7 @@ class Traces(Observer):
         span.end(record.began + int(record.seconds * 1e9))
 
     def finished(
-        self, name: str, jobs: "Sequence[Job]", started: float, seconds: float, succeeded: bool
+        self, name: str, jobs: "Sequence[Job]", started: float, seconds: float, *, succeeded: bool
     ) -> "SpanContext | None":
         """Create the span of a batch, linked to those of its requests; return it, so that they can link back."""
         spans = [job.record.span for job in jobs if job.record.span is not None and job.record.span.is_recording()]

@@ -39,7 +39,7 @@ class Observer:
     def starting(self, name: str, jobs: "Sequence[Job]") -> None:
         """Jobs start to run as a batch."""
 
-    def finished(self, name: str, jobs: "Sequence[Job]", started: float, seconds: float, succeeded: bool) -> Any:
+    def finished(self, name: str, jobs: "Sequence[Job]", started: float, seconds: float, *, succeeded: bool) -> Any:
         """A batch has run or failed. Return its trace, for the requests of its jobs."""
 
     def underway(self, name: str, batches: "Mapping[Tier, int]") -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 from cmap import Colormap
@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging import render
-from seewhy.explainers.imaging.choices import Scale, WidgetView
+from seewhy.explainers.imaging.choices import Scale
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.results.display import Drawing
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from seewhy.explainers.core.task import Prediction
     from seewhy.explainers.results.widget import MapWidget
+    from seewhy.explainers.results.widget_state import WidgetTraits
 
 _LINE = 24
 """Height of a caption and of a colour bar, in pixels."""
@@ -122,26 +123,23 @@ class MapDrawing(Drawing):
     def widget(
         self,
         *others: "MapDrawing",
-        alpha: float = 0.5,
-        view: WidgetView = "overlay",
-        strongest: int = 25,
-        colormap: str | None = None,
+        **traits: "Unpack[WidgetTraits]",
     ) -> "MapWidget":
         """Return a widget for notebooks, in which a pointer reads the map's values; it needs the extra `notebook`.
 
         Args:
             others: further maps of the same picture, shown beside this one; one pointer reads all.
-            alpha, view, strongest, colormap: initial values of the widget's traits, see `MapWidget`.
+            traits: initial values of the widget's `alpha`, `view`, `strongest` and `colormap`, see `MapWidget`.
 
         Raises:
-            OptionError: a value out of bounds, or an unknown name; or maps of several pictures.
+            OptionError: an unknown name, or a value of the wrong type or out of bounds; or maps of several pictures.
             ImportError: anywidget is not installed.
         """
         try:
             from seewhy.explainers.results.widget import MapWidget  # an extra
         except ModuleNotFoundError as error:
             raise ImportError(f'widget needs the package {error.name}: pip install "seewhy[notebook]"') from error
-        return MapWidget([self, *others], alpha=alpha, view=view, strongest=strongest, colormap=colormap)
+        return MapWidget([self, *others], **traits)
 
     def _preview(self) -> Image.Image:
         """Return the drawing under its caption and, where it is one map, above the colours' meaning."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from seewhy.explainers.results.map_drawing import MapDrawing
 if TYPE_CHECKING:
     from seewhy.explainers.core.task import Prediction
     from seewhy.explainers.results.widget import MapWidget
+    from seewhy.explainers.results.widget_state import WidgetTraits
 
 Part = TypeVar("Part", bound=MapDrawing)
 
@@ -70,7 +71,7 @@ class MapPanel(Drawing, Sequence[Part]):
         tiles = [explanation.draw_map(style) for explanation in self]
         return render.panel(tiles, self.methods, columns, title=[f"{self.target.label} {self.target.text}"])
 
-    def widget(self, **traits: Any) -> "MapWidget":
+    def widget(self, **traits: "Unpack[WidgetTraits]") -> "MapWidget":
         """Return a widget for notebooks with the maps side by side; see `MapDrawing.widget`."""
         return self[0].widget(*self[1:], **traits)
 

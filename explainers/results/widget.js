@@ -27,35 +27,46 @@ function bytes(model, name) {
   return buffer.slice(byteOffset, byteOffset + byteLength);
 }
 
-/** The cells to both sides of a place along `cells` cells from `start` to `stop`, and the share of the second. */
-function between(place, start, stop, cells) {
+/** The two cells nearest to a place along `cells` cells from `start` to `stop`, and the share of the second. */
+function neighbours(place, start, stop, cells) {
   const centre = clamp(((place - start) / (stop - start)) * cells - 0.5, 0, cells - 1);
   return [Math.floor(centre), Math.ceil(centre), centre % 1];
 }
 
-/** The map's value at a point of the upload, bilinear; 0 where the model saw nothing, as in `raw_heatmap`. */
-function valueAt({ values, size: [rows, columns], box: [left, top, right, bottom] }, x, y) {
-  if (x < left || x >= right || y < top || y >= bottom) return 0;
-  const [upper, lower, down] = between(y, top, bottom, rows);
-  const [first, second, across] = between(x, left, right, columns);
+/** The map's value at a point of the upload, bilinear; beyond the map its nearest value. */
+function interpolate({ values, size: [rows, columns], box: [left, top, right, bottom] }, x, y) {
+  const [upper, lower, down] = neighbours(y, top, bottom, rows);
+  const [first, second, across] = neighbours(x, left, right, columns);
   const inRow = (row) => values[row * columns + first] * (1 - across) + values[row * columns + second] * across;
   return inRow(upper) * (1 - down) + inRow(lower) * down;
 }
 
+/** The map's value at a point of the upload; 0 where the model saw nothing, as in `raw_heatmap`. */
+function valueAt(map, x, y) {
+  const [left, top, right, bottom] = map.box;
+  return x < left || x >= right || y < top || y >= bottom ? 0 : interpolate(map, x, y);
+}
+
+/** The first pixel whose centre lies between two edges, and the one after the last; at least one pixel of `count`. */
+function pixelRange(start, stop, count) {
+  const first = clamp(Math.ceil(start - 0.5), 0, count - 1);
+  return [first, clamp(Math.ceil(stop - 0.5), first + 1, count)];
+}
+
 /** The map's values at the pixels that the model saw, of the picture in `width` by `height` pixels, and where these lie. */
-function laid(map, width, height) {
+function resample(map, width, height) {
   const [across, down] = [width / map.shape[1], height / map.shape[0]];
-  const [left, right] = [map.box[0], map.box[2]].map((edge) => clamp(Math.ceil(edge * across - 0.5), 0, width));
-  const [top, bottom] = [map.box[1], map.box[3]].map((edge) => clamp(Math.ceil(edge * down - 0.5), 0, height));
+  const [left, right] = pixelRange(map.box[0] * across, map.box[2] * across, width);
+  const [top, bottom] = pixelRange(map.box[1] * down, map.box[3] * down, height);
   const values = new Float32Array((right - left) * (bottom - top));
   for (let place = 0, y = top; y < bottom; y += 1) {
-    for (let x = left; x < right; x += 1, place += 1) values[place] = valueAt(map, (x + 0.5) / across, (y + 0.5) / down);
+    for (let x = left; x < right; x += 1, place += 1) values[place] = interpolate(map, (x + 0.5) / across, (y + 0.5) / down);
   }
   return { left, top, width: right - left, height: bottom - top, values, sorted: values.slice().sort() };
 }
 
 /** What lies over the part that the model saw, as a canvas. */
-function layer({ low, high, laid: { values, sorted, width, height } }, palette, model) {
+function layer({ low, high, pixels: { values, sorted, width, height } }, palette, model) {
   const [view, alpha] = [model.get("view"), model.get("alpha")];
   const image = new ImageData(width, height);
   const colour = (place, red, green, blue, opacity) => image.data.set([red, green, blue, 255 * opacity], 4 * place);
@@ -83,7 +94,7 @@ function layer({ low, high, laid: { values, sorted, width, height } }, palette, 
 
 /** Draws a map over the picture, whose part that the model did not see is grey and dim. */
 function draw(canvas, picture, map, palette, model) {
-  const { left, top, width, height } = map.laid;
+  const { left, top, width, height } = map.pixels;
   const context = canvas.getContext("2d");
   const [whole, part] = [[0, 0, canvas.width, canvas.height], [left, top, width, height]];
   context.drawImage(picture, ...whole);
@@ -115,16 +126,18 @@ async function render({ model, el }) {
   const picture = await createImageBitmap(new Blob([bytes(model, "_picture")]));
   const scale = Math.max(1, Math.round(LEAST_SIDE / Math.max(picture.width, picture.height)));
   const [width, height] = [picture.width * scale, picture.height * scale];
-  const all = new Float32Array(bytes(model, "_values"));
+  const numbers = new Float32Array(bytes(model, "_values"));
   let start = 0;
-  const maps = model.get("_maps").map((sent) => {
-    const map = { ...sent, values: all.subarray(start, (start += sent.size[0] * sent.size[1])) };
-    return { ...map, laid: laid(map, width, height) };
+  const maps = model.get("_maps").map((description) => {
+    const end = start + description.size[0] * description.size[1];
+    const map = { ...description, values: numbers.subarray(start, end) };
+    start = end;
+    return { ...map, pixels: resample(map, width, height) };
   });
   const tiles = maps.map((map) => tile(map, { width, height }));
   const [rows, columns] = maps[0].shape;
   const middle = [Math.floor(columns / 2), Math.floor(rows / 2)];
-  const within = (x, y) => [clamp(x, 0, columns - 1), clamp(y, 0, rows - 1)];
+  const clampPixel = (x, y) => [clamp(x, 0, columns - 1), clamp(y, 0, rows - 1)];
   const send = (trait, value) => {
     model.set(trait, value);
     model.save_changes();
@@ -151,12 +164,12 @@ async function render({ model, el }) {
   }
 
   tiles.forEach(({ reader }, which) => {
-    const under = ({ clientX, clientY }) => {
-      const { left, top, width, height } = reader.getBoundingClientRect();
-      const [across, down] = [(clientX - left) / width, (clientY - top) / height];
-      read(within(Math.floor(across * columns), Math.floor(down * rows)), which);
+    const readAtPointer = ({ clientX, clientY }) => {
+      const box = reader.getBoundingClientRect();
+      const [across, down] = [(clientX - box.left) / box.width, (clientY - box.top) / box.height];
+      read(clampPixel(Math.floor(across * columns), Math.floor(down * rows)), which);
     };
-    for (const event of ["pointermove", "pointerdown"]) reader.addEventListener(event, under);
+    for (const event of ["pointermove", "pointerdown"]) reader.addEventListener(event, readAtPointer);
     for (const event of ["pointerleave", "blur"]) reader.addEventListener(event, () => read(null));
     reader.addEventListener("focus", () => reader.matches(":focus-visible") && read(middle, which));
     reader.addEventListener("keydown", (event) => {
@@ -165,7 +178,7 @@ async function render({ model, el }) {
       event.stopPropagation(); // notebooks go to the next cell
       const step = event.shiftKey ? 1 : Math.max(1, Math.round(columns / 40));
       const [x, y] = point?.pixel ?? middle;
-      read(within(x + ARROWS[event.key][0] * step, y + ARROWS[event.key][1] * step), which);
+      read(clampPixel(x + ARROWS[event.key][0] * step, y + ARROWS[event.key][1] * step), which);
     });
   });
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import anywidget
 import traitlets
 
-from seewhy.explainers.results.widget_state import Mapped, must_be_usable, palettes, state_of
+from seewhy.explainers.results.widget_state import PictureMap, WidgetTraits, must_be_usable, palettes, state_of
 
 _FOLDER = Path(__file__).parent
 
@@ -42,7 +42,7 @@ class MapWidget(anywidget.AnyWidget):
     _maps: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
     """What else is known of each map."""
 
-    def __init__(self, maps: Sequence[Mapped], **traits: Any) -> None:
+    def __init__(self, maps: Sequence[PictureMap], **traits: Unpack[WidgetTraits]) -> None:
         """Show maps.
 
         Args:
@@ -50,11 +50,11 @@ class MapWidget(anywidget.AnyWidget):
             traits: initial values of `alpha`, `view`, `strongest` and `colormap`.
 
         Raises:
-            OptionError: a value out of bounds, or an unknown name; or maps of several pictures.
+            OptionError: an unknown name, or a value of the wrong type or out of bounds; or maps of several pictures.
         """
         for name, value in traits.items():
             must_be_usable(name, value)
-        self._signed = [shown.signed for shown in maps]
+        self._signed = [drawing.signed for drawing in maps]
         super().__init__(**state_of(maps), **traits)
 
     @traitlets.validate("alpha", "view", "strongest", "colormap")

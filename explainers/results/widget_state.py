@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,14 +10,31 @@ from PIL import Image
 
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging import render
-from seewhy.explainers.imaging.choices import WIDGET_VIEWS
+from seewhy.explainers.imaging.choices import WIDGET_VIEWS, WidgetView
 from seewhy.explainers.imaging.geometry import Box, Geometry
 
 _MAX_SIDE = 800
 """Longest side of the picture that the browser gets, in pixels."""
 
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "alpha": ((float, int), "a float"),
+    "view": ((str,), "a string"),
+    "strongest": ((int, np.integer), "an integer"),
+    "colormap": ((str, type(None)), "a string or None"),
+}
+"""Types of the values of `WidgetTraits`, and their names in errors."""
 
-class Mapped(Protocol):
+
+class WidgetTraits(TypedDict, total=False):
+    """The traits of `MapWidget` that a person sets; see there."""
+
+    alpha: float
+    view: WidgetView
+    strongest: int
+    colormap: str | None
+
+
+class PictureMap(Protocol):
     """A map with its picture, as `MapDrawing` has them."""
 
     picture: Image.Image
@@ -35,20 +52,20 @@ class Mapped(Protocol):
         """One line: what is explained, and how."""
 
 
-def state_of(maps: Sequence[Mapped]) -> dict[str, Any]:
+def state_of(maps: Sequence[PictureMap]) -> dict[str, Any]:
     """Return the traits of `MapWidget` that hold the picture and its maps.
 
     Raises:
         OptionError: the maps are of several pictures.
     """
     first = maps[0].picture
-    if any(shown.picture is not first and shown.picture != first for shown in maps):
+    if any(drawing.picture is not first and drawing.picture != first for drawing in maps):
         raise OptionError("A widget shows maps of one picture; make a widget for each picture.", field="others")
-    cells = [_cells(shown) for shown in maps]
+    cells = [_cells(drawing) for drawing in maps]
     return {
         "_picture": _png(render.fit(first, _MAX_SIDE)),
         "_values": b"".join(values.astype("<f4").tobytes() for values, _ in cells),
-        "_maps": [_described(shown, values.shape, box) for shown, (values, box) in zip(maps, cells, strict=True)],
+        "_maps": [_description(drawing, values.shape, box) for drawing, (values, box) in zip(maps, cells, strict=True)],
     }
 
 
@@ -58,11 +75,16 @@ def palettes(signed: Sequence[bool], colormap: str | None) -> bytes:
 
 
 def must_be_usable(name: str, value: Any) -> None:
-    """Refuse a value of a trait that is out of bounds, or an unknown name.
+    """Refuse an unknown trait, and a value of the wrong type, out of bounds or unknown.
 
     Raises:
         OptionError: says what is possible.
     """
+    if name not in _TYPES:
+        raise OptionError(f"A widget has no {name!r}; it has {', '.join(_TYPES)}.", field=name)
+    types, noun = _TYPES[name]
+    if type(value) is bool or not issubclass(type(value), types):
+        raise OptionError(f"{name} is {value!r}; it must be {noun}.", field=name)
     if name == "view" and value not in WIDGET_VIEWS:
         raise OptionError(f"There is no view {value!r}; choose from {', '.join(WIDGET_VIEWS)}.", field="view")
     if name == "strongest" and not 1 <= value <= 99:
@@ -71,26 +93,26 @@ def must_be_usable(name: str, value: Any) -> None:
         render.Style(**{name: value})
 
 
-def _cells(shown: Mapped) -> tuple[NDArray[np.float32], Box]:
+def _cells(drawing: PictureMap) -> tuple[NDArray[np.float32], Box]:
     """Return a map's values, no finer than the upload's pixels, and the box of these pixels that they cover.
 
     Between them the browser interpolates; of finer values it would have to take the mean, as `Geometry.lay` does.
     """
-    values, box = shown.geometry.covering(shown.map), shown.geometry.box
+    values, box = drawing.geometry.covering(drawing.map), drawing.geometry.box
     left, top, right, bottom = box
     if values.shape[0] <= bottom - top and values.shape[1] <= right - left:
         return values, box
-    rows, columns = shown.geometry.window
-    return shown.geometry.lay(shown.map), (columns.start, rows.start, columns.stop, rows.stop)
+    rows, columns = drawing.geometry.window
+    return drawing.geometry.lay(drawing.map), (columns.start, rows.start, columns.stop, rows.stop)
 
 
-def _described(shown: Mapped, size: tuple[int, ...], box: Box) -> dict[str, Any]:
-    low, high = render.value_range(shown.raw_heatmap, shown.signed)
+def _description(drawing: PictureMap, size: tuple[int, ...], box: Box) -> dict[str, Any]:
+    low, high = render.value_range(drawing.raw_heatmap, drawing.signed)
     return {
-        "title": shown.caption,
-        "proof": shown.proof.sentence if shown.proof else None,
+        "title": drawing.caption,
+        "proof": drawing.proof.sentence if drawing.proof else None,
         "size": size,
-        "shape": (shown.geometry.height, shown.geometry.width),
+        "shape": (drawing.geometry.height, drawing.geometry.width),
         "box": box,
         "low": low,
         "high": high,

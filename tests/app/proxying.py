@@ -1,6 +1,7 @@
 """nginx before the service, as `deploy/nginx.conf` has it: only the ports are others."""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -28,11 +29,22 @@ def nginx():
     return result
 
 
-def configured(folder, port, *replicas):
-    """Write the configuration with its own port and those of replicas, and return the command that runs it."""
+def write_configuration(folder, port, *replicas, **seconds):
+    """Write the configuration with its own port and those of replicas, and return the command that runs it.
+
+    Args:
+        folder: where to.
+        port: its own.
+        replicas: their ports.
+        seconds: other values of directives, to wait less.
+    """
     text = CONFIGURATION.read_text(encoding="utf-8")
     servers = " ".join(REPLICA.replace("seewhy:8000", f"127.0.0.1:{replica}") for replica in replicas)
-    for line, replacement in (("listen 8080;", f"listen 127.0.0.1:{port};"), (REPLICA, servers)):
+    replacements = {"listen 8080;": f"listen 127.0.0.1:{port};", REPLICA: servers}
+    for name, value in seconds.items():
+        (line,) = re.findall(rf"{name} \d+s;", text)
+        replacements[line] = f"{name} {value}s;"
+    for line, replacement in replacements.items():
         assert text.count(line) == 1
         text = text.replace(line, replacement)
     file = folder / "nginx.conf"
@@ -49,10 +61,10 @@ def answers(port):
 
 
 @contextmanager
-def proxy(folder, *replicas):
-    """Run nginx before the ports of replicas, and yield its own."""
+def proxy(folder, *replicas, **seconds):
+    """Run nginx before the ports of replicas, and yield its own; see `write_configuration`."""
     port = free_port()
-    process = subprocess.Popen(configured(folder, port, *replicas))
+    process = subprocess.Popen(write_configuration(folder, port, *replicas, **seconds))
     try:
         until(lambda: process.poll() is not None or answers(port))
         assert process.poll() is None
@@ -82,14 +94,14 @@ class Attack(threading.Thread):
         while not self._over.is_set():
             for place, connection in enumerate(self._sockets):
                 if not self._goes_on(connection):
-                    self._sockets[place] = self._opened(place)
+                    self._sockets[place] = self._open(place)
             if all(self._sockets):
                 self.is_on.set()
             self._over.wait(0.3)
         for connection in filter(None, self._sockets):
             connection.close()
 
-    def _opened(self, place):
+    def _open(self, place):
         with suppress(OSError):
             connection = socket.create_connection(("127.0.0.1", self._port), timeout=GUARD)
             connection.sendall(self._openings[place])

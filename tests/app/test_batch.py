@@ -11,6 +11,7 @@ import tarfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import fsspec
 import numpy as np
@@ -140,7 +141,9 @@ def test_a_run_goes_on_where_it_was_stopped(run_batch, folder, monkeypatch, out)
     earlier = paths(out)
     assert len(earlier) == 3
     assert open_batch(out).manifest.finished is None
-    (out / ".0.parquet").write_bytes(b"half a sh")  # of a process that was killed
+    left, foreign = out / f".{uuid4().hex}.parquet", out / ".notes.parquet"
+    left.write_bytes(b"half a sh")  # of a process that was killed
+    foreign.write_bytes(b"mine")
     explained = list[str]()
     rows = Work.rows
 
@@ -150,7 +153,7 @@ def test_a_run_goes_on_where_it_was_stopped(run_batch, folder, monkeypatch, out)
     monkeypatch.setattr(Work, "rows", noted)
     results = run_batch(folder)
     assert sorted([*earlier, *explained]) == paths(out) == sorted(each.path for each in sources(folder))
-    assert not (out / ".0.parquet").exists()
+    assert (left.exists(), foreign.read_bytes()) == (False, b"mine")
     assert results.manifest.finished is not None
     assert results.manifest.started == open_batch(out).manifest.started
     (folder / "bee" / "broken.png").write_bytes((folder / "bee" / "2.png").read_bytes())

@@ -93,6 +93,24 @@ def test_what_is_there_stays_there(out, tmp_path):
 
 
 @needs_zarr
+def test_a_hidden_folder_of_the_same_name_stays_there(out, tmp_path):
+    (tmp_path / "new" / ".git").mkdir(parents=True)
+    (tmp_path / "new" / ".git" / "HEAD").write_text("mine")
+    store = open_batch(out).to_zarr(tmp_path / "new" / "git")
+    assert (tmp_path / "new" / ".git" / "HEAD").read_text() == "mine"
+    assert sorted(file.name for file in (tmp_path / "new").iterdir()) == [".git", "git"]
+    assert store.stat().st_mode == (tmp_path / "new").stat().st_mode
+
+
+@needs_zarr
+def test_a_store_that_cannot_be_written_leaves_nothing(out, tmp_path, monkeypatch):
+    monkeypatch.setattr("seewhy.app.batch.zarr_store._fill", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        open_batch(out).to_zarr(tmp_path / "new" / "run.zarr")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+@needs_zarr
 def test_maps_of_several_sizes_are_refused(model, pictures, out, tmp_path):
     source = next(sources(pictures))
     explanation = replace(explain(model, pictures / "ant" / "0.png"), map=np.ones((3, 5), np.float32))

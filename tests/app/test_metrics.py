@@ -24,6 +24,7 @@ from seewhy.app.observability.heatmap_statistics import spread
 from seewhy.app.observability.listeners import Operations
 from seewhy.app.observability.processes import FOLDER, SPACE, share_figures
 from seewhy.app.pipeline.jobs import Deadline
+from seewhy.app.pipeline.observer import Observer
 from seewhy.app.settings import Settings
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.models import ModelError
@@ -283,6 +284,15 @@ def test_queue_and_batches(operations, engine_of, module):  # noqa: F811
     assert reading(operations, "seewhy_batch_size_sum", model="slow") == 5
     assert reading(operations, "seewhy_batch_size_bucket", model="slow", le="2.0") == 2
     assert reading(operations, "seewhy_batch_size_count", model="slow") == 3
+
+
+def test_only_batches_that_succeed_have_a_duration(operations):
+    for succeeded in (True, False):
+        operations.finished("slow", [job()], 0.0, 2.5, succeeded=succeeded)
+    assert reading(operations, "seewhy_batch_duration_seconds_count", model="slow", size="1") == 1
+    assert reading(operations, "seewhy_batch_duration_seconds_sum", model="slow", size="1") == 2.5
+    with pytest.raises(TypeError):
+        Observer().finished("slow", [job()], 0.0, 2.5, True)
 
 
 def test_hooks_that_stay_on_a_resting_model_are_counted(operations, engine_of, module):  # noqa: F811

@@ -147,6 +147,16 @@ def test_low_values_of_the_clear_view_leave_the_picture_as_it_is(shown):
     assert np.abs(drawn(tab)[inside] - (picture + (colours - picture) * opacity)).max() <= 4
 
 
+def test_a_map_of_less_than_a_pixel_is_drawn_as_one(shown):
+    picture = COARSE.picture.resize((2400, 1600))  # of which the browser gets a third
+    geometry = replace(COARSE.geometry, width=2400, height=1600, box=(101.0, 0.0, 102.0, 1600.0))
+    explanation = replace(COARSE, picture=picture, geometry=geometry)
+    line = drawn(shown(explanation, alpha=1.0))[:, 34]
+    values = explanation.heatmap[1::3, 101]
+    colours = np.asarray(render.colour(values[:, None], False)).astype(int)[:, 0]
+    assert np.abs(line - colours).max() <= 8  # a third of 1,600 pixels is no whole number
+
+
 def test_several_maps_share_the_pointer_and_the_controls(shown):
     tab = shown(COARSE, FINE)
     assert point_at(tab, 300, 100, which=1) == {
@@ -218,8 +228,26 @@ def test_traits_are_checked_when_they_are_given_and_when_they_are_set(widgets):
             setattr(widget, name, value)
         assert str(caught.value) == message
     assert (widget.view, widget.strongest, widget.alpha, widget.colormap) == ("mask", 10, 0.3, "viridis")
-    with pytest.raises(TypeError, match="opacity"):
-        COARSE.widget(opacity=1)
+
+
+def test_wrong_types_and_misspelt_traits_are_refused_with_what_is_possible(widgets):
+    wrong = {
+        "alpha": ("x", "alpha is 'x'; it must be a float."),
+        "view": (None, "view is None; it must be a string."),
+        "strongest": (None, "strongest is None; it must be an integer."),
+        "colormap": (["vik"], "colormap is ['vik']; it must be a string or None."),
+        "alpa": (1, "A widget has no 'alpa'; it has alpha, view, strongest, colormap."),
+    }
+    for name, (value, message) in wrong.items():
+        for shown in (COARSE, Comparison((COARSE, FINE))):
+            with pytest.raises(OptionError) as caught:
+                shown.widget(**{name: value})
+            assert (str(caught.value), caught.value.field) == (message, name)
+    assert COARSE.widget(strongest=np.int64(10), alpha=1).strongest == 10
+
+
+def test_each_trait_has_a_type():
+    assert set(widget_state.WidgetTraits.__annotations__) == set(widget_state._TYPES)
 
 
 def test_the_state_is_bytes_that_the_front_end_reads(widgets):

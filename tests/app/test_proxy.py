@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from seewhy.app.settings import Settings
-from tests.app.proxying import Attack, configured, proxy
+from tests.app.proxying import Attack, proxy, write_configuration
 from tests.app.serving import CAT, explain, figures, free_port, underway
 from tests.waiting import GUARD, until
 
@@ -132,8 +132,23 @@ def test_the_service_knows_its_clients_by_what_the_proxy_saw(proxied, tight):
     assert all(re.fullmatch("[0-9a-f]{32}", request_id) for request_id in request_ids)
 
 
-def test_figures_are_not_for_the_public(proxied):
-    assert requests.get(f"{proxied}/metrics", timeout=GUARD).status_code == 404
+STATISTICS = [
+    "v2/models/stats",
+    "v2/models/efficientnet_lite0/stats",
+    "v2/models/efficientnet_lite0/versions/1/stats",
+    "v2//models/efficientnet_lite0/%73tats?x=1",
+]
+
+
+@pytest.mark.parametrize("path", ["metrics", *STATISTICS])
+def test_figures_are_not_for_the_public(proxied, path):
+    refused = requests.get(f"{proxied}/{path}", timeout=GUARD)
+    assert (refused.status_code, refused.headers["Server"]) == (404, "nginx")
+    assert "nginx" in refused.text  # not the service's own answer
+
+
+def test_routes_beside_figures_are(proxied):
+    assert requests.get(f"{proxied}/v2/models/efficientnet_lite0", timeout=GUARD).status_code == 200
 
 
 @pytest.mark.fault("behind nginx: the service is down", "503 with `Retry-After`")
@@ -181,7 +196,20 @@ def test_an_address_has_few_large_uploads_at_a_time(length, tight, tmp_path):
         assert explain(f"http://127.0.0.1:{port}").status_code == 200
 
 
+@pytest.mark.parametrize(("read", "limit", "attempts"), [(2, 1, 1), (1, 10, 2)])
+def test_a_get_that_waited_longer_than_the_limit_is_not_sent_to_another_replica(read, limit, attempts, tmp_path):
+    seconds = {"proxy_read_timeout": read, "proxy_next_upstream_timeout": limit}
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        ports = [server.getsockname()[1] for server in silent]
+        port = stack.enter_context(proxy(tmp_path, *ports, **seconds))
+        assert requests.get(f"http://127.0.0.1:{port}/models", timeout=GUARD).status_code == 503
+        assert len(select.select(silent, [], [], 0)[0]) == attempts
+
+
 def test_nginx_finds_no_fault_with_its_configuration(tmp_path):
-    process = subprocess.run([*configured(tmp_path, 8080, 8000), "-t"], capture_output=True, text=True, timeout=GUARD)
+    process = subprocess.run(
+        [*write_configuration(tmp_path, 8080, 8000), "-t"], capture_output=True, text=True, timeout=GUARD
+    )
     assert process.returncode == 0, process.stderr
     assert "[warn]" not in process.stderr

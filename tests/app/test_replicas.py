@@ -122,7 +122,10 @@ def test_a_replica_that_is_killed_takes_only_its_own_requests_with_it(replicas, 
 
 
 @pytest.mark.slow
-@pytest.mark.fault("behind nginx: the machine of one of two replicas is gone", "half of the requests take 2 s longer")
+@pytest.mark.fault(
+    "behind nginx: the machine of one of two replicas is gone",
+    "half of the new connections to replicas take 2 s longer",
+)
 def test_the_other_replica_answers_if_the_machine_of_one_is_gone(tight, tmp_path):
     with socket.socket() as gone, socket.socket() as waiting:
         gone.bind(("127.0.0.1", 0))

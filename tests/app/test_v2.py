@@ -16,6 +16,7 @@ from seewhy.app.compatible.outputs import predicted_tensors
 from seewhy.app.compatible.schemas import V2RequestedOutput
 from seewhy.app.compatible.tensors import HEADER
 from seewhy.app.errors import FieldError
+from seewhy.app.http.in_flight import Admission
 from seewhy.app.memory import account
 from seewhy.app.memory.account import Account
 from seewhy.app.memory.budget import MemoryBudget
@@ -92,6 +93,19 @@ def test_what_fails_is_no_success_and_what_only_describes_a_model_neither(client
     assert (after["execution_count"], after["batch_stats"]) == (before["execution_count"], before["batch_stats"])
 
 
+def test_a_batch_of_many_passes_counts_once_and_an_answer_that_has_not_changed_not_at_all(client, cat, post):
+    def statistics():
+        (row,) = client.get(f"/v2/models/{MODEL}/stats").get_json()["model_stats"]
+        return row["execution_count"], *(row["inference_stats"][part]["count"] for part in ("success", "fail"))
+
+    executions, successes, failures = statistics()
+    first = post(cat, method="rise", samples="40")
+    assert statistics() == (executions + 1, successes + 1, failures)
+    again = post(cat, method="rise", samples="40", headers={"If-None-Match": first.headers["ETag"]})
+    assert again.status_code == 304
+    assert statistics() == (executions + 1, successes + 1, failures)
+
+
 def test_the_statistics_of_all_models_are_those_that_were_used(client, text):
     tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [text]}
     assert client.post(f"/v2/models/{MODEL}/infer", json={"inputs": [tensor]}).status_code == 200
@@ -103,6 +117,13 @@ def test_the_statistics_of_all_models_are_those_that_were_used(client, text):
     assert all(value == {"count": 0, "ns": 0} for value in unused["inference_stats"].values())
     assert client.get("/v2/models/no/such/stats").status_code == 404
     assert client.get(f"/v2/models/{MODEL}/versions/2/stats").status_code == 404
+
+
+def test_statistics_are_work_that_is_refused_if_there_are_too_many_requests(client, monkeypatch):
+    monkeypatch.setattr(Admission, "admit", lambda self: False)
+    for path in ("/v2/models/stats", f"/v2/models/{MODEL}/stats", f"/v2/models/{MODEL}/versions/1/stats"):
+        assert client.get(path).status_code == 503
+    assert client.get("/metrics").status_code == 200
 
 
 def test_binary_numbers_are_not_copied_and_items_are_counted():
