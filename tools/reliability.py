@@ -20,7 +20,7 @@ from tools.service import service
 from tools.soak import THREADS, soak
 from tools.tables import print_tables, write_tables
 
-MOST_SECONDS = 2.0
+MOST_SECONDS = 3.0
 """Until pictures are answered again after the only process was killed."""
 
 LEAST_ANSWERED = 0.99
