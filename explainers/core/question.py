@@ -132,7 +132,10 @@ class Question:
             The model, or its part from the first of the layers on, where paths are the same; and a function that
             returns the model's output for images (N, C, H, W), which stay as they are.
         """
-        parts = self.parts(layers)
+        return self.host_of(self.parts(layers))
+
+    def host_of(self, parts: Parts | None) -> tuple[nn.Module, Callable[[Tensor], Any]]:
+        """Return what `host` returns, given the parts of the model."""
         return (parts.suffix, parts) if parts else (self.module, self.run_copy)
 
     def parts(self, layers: Sequence[str]) -> Parts | None:

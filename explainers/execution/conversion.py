@@ -30,17 +30,8 @@ _OWN = frozenset(vars(nn.Module()))
 """Attributes that every module has; `training` is among them, and is false."""
 
 _PLAIN = (
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type,
-    type(None),
-    torch.dtype,
-    torch.device,
-    FunctionType,
-    BuiltinFunctionType,
+    *(int, float, complex, str, bytes, type, type(None)),
+    *(torch.dtype, torch.device, FunctionType, BuiltinFunctionType),
 )
 """Types of values that are the same if they are equal."""
 
@@ -62,9 +53,7 @@ def convert(part: fx.GraphModule, image: Tensor) -> Any:
         if key is not None and key not in _kept:
             try:
                 _kept[key] = _traced(_without_weights(part, weights), image.clone(), *weights)
-            except (
-                Exception
-            ) as error:  # modules that cannot be copied, and operations that need constants, such as LSTM's
+            except Exception as error:  # of modules that cannot be copied, and of operations that need constants
                 _log.info("A trace cannot take its weights as arguments: %s", error)
         if key not in _kept:
             return _traced(part, image.clone())

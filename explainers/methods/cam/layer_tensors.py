@@ -97,7 +97,7 @@ def collect(
     if gate is None and parts is not None and parts.head is not None:
         return _collect_in_closed_form(question, layers, paths, scores, parts.prefix, parts.head)
     # If the module is the second part of an accelerated model, `run` runs the first part on the accelerator.
-    module, run = (parts.suffix, parts) if parts else (question.module, question.run_copy)
+    module, run = question.host_of(parts)
     with torch.set_grad_enabled(scores is not None), HookSession(module) as hooks:
         if scores is not None:
             hooks.cut(*paths)
