@@ -47,7 +47,7 @@ class Mixed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(6, 7)
-        self.linear.weight.data[0] *= 1e6
+        self.linear.weight.data[0] *= 1e8
 
     def forward(self, values: Tensor) -> Tensor:
         outputs = self.linear(values)
