@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 
-SUFFIXES = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+SUFFIXES = (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 """Suffixes of pictures in a folder; a named file is tried whatever its suffix."""
 
 

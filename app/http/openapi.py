@@ -19,7 +19,7 @@ from seewhy.explainers.methods.catalogue import METHODS, get_method, list_method
 
 _EXAMPLES = {"layer": "blocks.6", "edits": [{"layer": "blocks.6", "op": "zero", "channels": [0, 1]}]}
 _KEY = "Required if the operator has set SEEWHY_API_KEYS."
-_PICTURE = "JPEG, PNG, WebP, GIF, BMP or TIFF."
+_PICTURE = "JPEG, PNG, WebP, AVIF, GIF, BMP or TIFF."
 _OPTIONS = (
     "Options go in the query string, in form fields or in members of the JSON object; repeat an option to pass a list."
 )

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageCms, ImageOps, UnidentifiedImageError
 
 from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
+from seewhy.explainers.imaging.avif import as_still
 from seewhy.explainers.imaging.geometry import Box
 from seewhy.explainers.imaging.limits import MAX_PIXELS
 from seewhy.explainers.imaging.upload_checks import (
+    check_coded,
     check_compression,
     check_directory,
     check_scans,
@@ -24,7 +26,7 @@ from seewhy.explainers.imaging.upload_checks import (
     keeps_coefficients,
 )
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
 """The only formats that are tried."""
 
 PictureSource: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | NDArray[np.generic]
@@ -66,7 +68,7 @@ class Probe:
     def __init__(self, content: bytes, max_pixels: int = MAX_PIXELS) -> None:
         if not content:
             raise UnreadablePictureError("The picture is empty (0 bytes); send the bytes of an image file.")
-        self._content = content
+        self._content = content = as_still(content)
         self._max_pixels = max_pixels
         self._part: Box | None = None
         with _faults(max_pixels):
@@ -74,6 +76,9 @@ class Probe:
             self._image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
             self.size = self._image.size
             self.pixels = check_size(self._image, max_pixels)
+            if self._image.format == "AVIF":
+                # Samples of 10 or 12 bits take two bytes in the decoder.
+                self.pixels = max(self.pixels, check_coded(content, max_pixels)) * 9 // 8
             check_whole(self._image, content)
             check_scans(self._image, content, max_pixels)
             self._lies = self._image.format == "JPEG" and _orientation(self._image) in _LYING
@@ -144,9 +149,9 @@ def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.I
     bits or floating-point ones are scaled to 8 bits. An animation gives its first frame.
 
     Args:
-        source: a path, or the bytes, of a JPEG, PNG, WebP, GIF, BMP or TIFF file; such a file opened for reading bytes,
-            which is read from where it is; a PIL image; or an array: (H, W) or (H, W, 1), (H, W, 3) RGB, (H, W, 4)
-            RGBA; uint8, or float in [0, 1].
+        source: a path, or the bytes, of a JPEG, PNG, WebP, AVIF, GIF, BMP or TIFF file; such a file opened for reading
+            bytes, which is read from where it is; a PIL image; or an array: (H, W) or (H, W, 1), (H, W, 3) RGB,
+            (H, W, 4) RGBA; uint8, or float in [0, 1].
         max_pixels: the limit on width times height.
 
     Returns:
@@ -193,7 +198,7 @@ def _faults(max_pixels: int) -> Iterator[None]:
         ) from error
     except UnidentifiedImageError as error:
         raise UnreadablePictureError(
-            "The bytes are not a readable picture; send a JPEG, PNG, WebP, GIF, BMP or TIFF file."
+            "The bytes are not a readable picture; send a JPEG, PNG, WebP, AVIF, GIF, BMP or TIFF file."
         ) from error
     except (MemoryError, UnreadablePictureError, PictureTooLargeError):
         raise
@@ -224,9 +229,9 @@ def _load(image: Image.Image) -> None:
 
 
 def _loaded(image: Image.Image) -> Image.Image:
-    """Return a decoded picture. A copy of a WebP frees the memory of its decoder."""
+    """Return a decoded picture. A copy of a WebP or AVIF frees the memory of its decoder."""
     _load(image)
-    return image.copy() if image.format == "WEBP" else image
+    return image.copy() if image.format in ("WEBP", "AVIF") else image
 
 
 def _above_zero(image: Image.Image) -> NDArray[np.bool_]:

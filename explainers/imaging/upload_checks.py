@@ -7,9 +7,14 @@ import numpy as np
 from PIL import Image
 
 from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
+from seewhy.explainers.imaging.avif import is_avif, read_coded
 
 MAX_SCANS = 32
 """Maximum number of scans of a JPEG of the largest size, three times what encoders write; smaller ones may have
+more."""
+
+MAX_FRAMES = 4
+"""Maximum number of frames of a still AVIF of the largest size: those of a progressive one; smaller ones may have
 more."""
 
 _TIFF = frozenset({b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0"})
@@ -38,11 +43,11 @@ _HEADS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM", *_
 def is_picture(content: bytes) -> bool:
     """Whether bytes begin like a file of a supported format."""
     is_webp = content.startswith(b"RIFF") and content[8:12] == b"WEBP"
-    return content.startswith(_HEADS) or is_webp
+    return content.startswith(_HEADS) or is_webp or is_avif(content)
 
 
 def check_size(image: Image.Image, max_pixels: int) -> int:
-    """Return the number of pixels to decode.
+    """Return the number of pixels to decode, of a TIFF in whole tiles.
 
     Raises:
         PictureTooLargeError: there are more than `max_pixels`.
@@ -60,6 +65,22 @@ def check_size(image: Image.Image, max_pixels: int) -> int:
     if min(image.size) < 1:
         raise UnreadablePictureError("The picture has no pixels; send another one.")
     return width * height
+
+
+def check_coded(content: bytes, max_pixels: int) -> int:
+    """Return the number of pixels that an AVIF decodes to, whatever size it declares.
+
+    Raises:
+        PictureTooLargeError: there are more than `max_pixels`, or more than `MAX_FRAMES` frames of so many.
+        UnreadablePictureError: the file is damaged, incomplete, or no still picture.
+    """
+    coded = read_coded(content)
+    if coded.largest > max_pixels or coded.pixels * coded.frames > MAX_FRAMES * max_pixels:
+        raise PictureTooLargeError(
+            f"The AVIF holds {coded.frames:,} frames of {coded.largest:,} pixels, more than the {max_pixels:,} "
+            "that max_pixels allows; save it again, as a still picture of its size."
+        )
+    return coded.pixels
 
 
 def check_directory(content: bytes) -> None:

@@ -44,7 +44,7 @@ def test_no_picture(client, path):
     problem(client.post(path, data={"image": "not a file"}, content_type="multipart/form-data"), 400)
 
 
-FORMS = ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"]
+FORMS = ["JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF"]
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -15,7 +15,11 @@ from tests import nets
 from tools.hostile.pictures import reduced
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
-EXACT = {"WEBP": {"lossless": True}, "JPEG": {"quality": 100, "subsampling": 0}}
+EXACT = {
+    "WEBP": {"lossless": True},
+    "JPEG": {"quality": 100, "subsampling": 0},
+    "AVIF": {"quality": 100, "subsampling": "4:4:4"},
+}
 
 
 @pytest.fixture
@@ -38,10 +42,10 @@ def pixels(picture: Image.Image) -> np.ndarray:
     return np.asarray(picture).astype(int)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "GIF", "WEBP", "JPEG"])
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "GIF", "WEBP", "JPEG", "AVIF"])
 def test_every_format_is_read(kind, corners):
     picture = read_picture(encoded(corners, kind, **EXACT.get(kind, {})))
-    assert np.abs(pixels(picture) - pixels(corners)).max() <= (4 if kind == "JPEG" else 0)
+    assert np.abs(pixels(picture) - pixels(corners)).max() <= {"JPEG": 4, "AVIF": 3}.get(kind, 0)
 
 
 def test_a_path_a_pil_image_and_bytes_are_the_same(corners, tmp_path):
@@ -68,7 +72,7 @@ def turned(picture: Image.Image, kind: str, orientation: int, **options: Any) ->
     return encoded(stored, kind, exif=exif, **options)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP", "AVIF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation_is_applied(orientation, kind, corners):
     picture = read_picture(turned(corners, kind, orientation, **EXACT.get(kind, {})))
@@ -254,6 +258,7 @@ JPEG = encoded(Image.effect_noise((64, 64), 50).convert("RGB"), "JPEG")
         pytest.param(b"P6 2 2 255\n" + bytes(12), id="PPM, a format that is not offered"),
         pytest.param(b"GIF89a", id="GIF signature"),
         pytest.param(b"RIFF\x10\x00\x00\x00WEBPVP8 ", id="WebP signature"),
+        pytest.param(b"\0\0\0\x14ftypavif\0\0\0\0mif1", id="AVIF signature"),
         pytest.param(b"II*\x00\x08\x00\x00\x00", id="TIFF signature"),
         pytest.param(b"BM" + bytes(60), id="BMP signature"),
     ],
@@ -277,6 +282,8 @@ WHOLE = {
     "GIF": encoded(Image.fromarray(NOISE), "GIF"),
     "WEBP": encoded(Image.fromarray(NOISE), "WEBP"),
     "WEBP, lossless": encoded(Image.fromarray(NOISE), "WEBP", lossless=True),
+    "AVIF": encoded(Image.fromarray(NOISE), "AVIF"),
+    "AVIF, transparent": encoded(Image.fromarray(NOISE).convert("RGBA"), "AVIF"),
     "BMP": encoded(Image.fromarray(NOISE), "BMP"),
     **{
         f"TIFF, {name}": encoded(Image.fromarray(NOISE).convert(mode), "TIFF", compression=name)
@@ -299,7 +306,9 @@ def test_a_picture_that_is_cut_anywhere_is_refused_or_whole(name):
         assert np.array_equal(pixels(picture), whole), length
 
 
-@pytest.mark.parametrize("name", ["JPEG", "JPEG, progressive", "JPEG, restart markers", "PNG", "PNG, palette", "GIF"])
+@pytest.mark.parametrize(
+    "name", ["JPEG", "JPEG, progressive", "JPEG, restart markers", "PNG", "PNG, palette", "GIF", "AVIF"]
+)
 def test_a_picture_whose_end_is_zeros_is_refused(name):
     content = WHOLE[name]
     for length in np.linspace(len(content) // 4, len(content) - 20, 30).astype(int):

@@ -12,10 +12,11 @@ import atheris
 
 from tools.hostile.corpus import inputs
 
-PLUGINS = ("Bmp", "Gif", "Jpeg", "Mpo", "Png", "Tiff", "WebP")
+PLUGINS = ("Avif", "Bmp", "Gif", "Jpeg", "Mpo", "Png", "Tiff", "WebP")
 
 INSTRUMENTED = [
     "PIL",
+    "seewhy.explainers.imaging.avif",
     "seewhy.explainers.imaging.decode",
     "seewhy.explainers.inspection.edits",
     "seewhy.app.http.uploads",

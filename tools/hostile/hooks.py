@@ -16,13 +16,13 @@ from tools.hostile.pictures import encoded, photograph
 
 PICTURES = [
     encoded(photograph(width, height, mode), kind)
-    for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+    for kind in ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
     for width, height in ((1, 1), (7, 5), (40, 24))
     for mode in ("RGB", "L")
 ]
 _real = st.sampled_from(PICTURES)
 
-for _name in ("jpeg", "png", "webp", "gif", "bmp", "tiff"):
+for _name in ("jpeg", "png", "webp", "avif", "gif", "bmp", "tiff"):
     # Mostly a picture, whatever the type says; sometimes the start of one, or anything.
     _cut = st.tuples(_real, st.integers(1, 200)).map(lambda pair: pair[0][: pair[1]])
     schemathesis.openapi.media_type(

@@ -18,7 +18,7 @@ from PIL import Image, ImageCms
 from seewhy.explainers.imaging.decode import Probe
 from seewhy.explainers.imaging.limits import MAX_PIXELS
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
 
 RIGHT, NONE, TOO_MUCH = frozenset({200}), frozenset({415}), frozenset({413})
 DAMAGED = RIGHT | NONE
@@ -207,6 +207,49 @@ def bombs() -> Iterator[Hostile]:
     yield Hostile("bomb of pixels", "GIF 10000x10000", encoded(Image.new("1", (10_000, 10_000)), "GIF"), TOO_MUCH)
     packed = encoded(Image.new("1", (10_000, 10_000)), "TIFF", compression="group4")
     yield Hostile("bomb of pixels", "TIFF 10000x10000, group 4", packed, TOO_MUCH)
+    hidden = avif(unit(1, sequence_header(10_000, 10_000)) + unit(6, bytes(range(20))), 64, 48)
+    yield Hostile("bomb of pixels", "AVIF 64x48 with a frame of 10000x10000", hidden, TOO_MUCH)
+    large = unit(1, sequence_header(8000, 8000)) + unit(6, bytes(range(20))) * 100
+    yield Hostile("bomb of pixels", "AVIF 8000x8000 with 100 frames", avif(large, 8000, 8000), TOO_MUCH)
+
+
+def box(kind: bytes, content: bytes) -> bytes:
+    """A box of an AVIF."""
+    return struct.pack(">I4s", 8 + len(content), kind) + content
+
+
+def avif(stream: bytes, width: int, height: int, spans: tuple[tuple[int, int], ...] = ()) -> bytes:
+    """An AVIF of one AV1 stream, or of an image for each span (offset, length) of it."""
+    spans = spans or ((0, len(stream)),)
+    kind = box(b"ftyp", b"avif\0\0\0\0avifmif1miaf")
+    items = [box(b"infe", struct.pack(">IHH4sx", 2 << 24, item + 1, 0, b"av01")) for item in range(len(spans))]
+    size, form = box(b"ispe", struct.pack(">III", 0, width, height)), box(b"av1C", b"\x81\x04\x0c\0")
+    samples = box(b"pixi", b"\0\0\0\0\3\x08\x08\x08")
+    uses = b"".join(struct.pack(">HB3B", item + 1, 3, 1, 2, 0x83) for item in range(len(spans)))
+    links = box(b"ipma", struct.pack(">II", 0, len(spans)) + uses)
+
+    def described(start: int) -> bytes:
+        places = b"".join(
+            struct.pack(">HHHII", item + 1, 0, 1, start + first, length) for item, (first, length) in enumerate(spans)
+        )
+        parts = box(b"hdlr", bytes(8) + b"pict" + bytes(13)) + box(b"pitm", struct.pack(">IH", 0, 1))
+        parts += box(b"iloc", struct.pack(">IBBH", 0, 0x44, 0, len(spans)) + places)
+        parts += box(b"iinf", struct.pack(">IH", 0, len(spans)) + b"".join(items))
+        return box(b"meta", bytes(4) + parts + box(b"iprp", box(b"ipco", size + samples + form) + links))
+
+    return kind + described(len(kind) + len(described(0)) + 8) + box(b"mdat", stream)
+
+
+def unit(kind: int, content: bytes) -> bytes:
+    """A unit (OBU) of an AV1 stream, of at most 16 kB."""
+    return bytes([kind << 3 | 2, len(content) & 127 | 128, len(content) >> 7]) + content
+
+
+def sequence_header(width: int, height: int, head: str = "0001100000") -> bytes:
+    """A sequence header of AV1 as far as the size. `head` are the bits before: profile, still, reduced, level."""
+    bits = f"{head}{15:04b}{15:04b}{width - 1:016b}{height - 1:016b}"
+    bits += "0" * (-len(bits) % 8)
+    return int(bits, 2).to_bytes(len(bits) // 8)
 
 
 def animated(kind: str, frames: int) -> bytes:
@@ -217,7 +260,7 @@ def animated(kind: str, frames: int) -> bytes:
 
 
 def frames() -> Iterator[Hostile]:
-    for kind in ("GIF", "PNG", "WEBP", "TIFF"):
+    for kind in ("GIF", "PNG", "WEBP", "AVIF", "TIFF"):
         yield Hostile("frames", f"{kind} of 3", animated(kind, 3), RIGHT)
     gif = encoded(Image.new("P", (1, 1)), "GIF")
     place = gif.index(b",")
@@ -257,7 +300,7 @@ def profiles() -> Iterator[Hostile]:
         "4 MB of nonsense": np.random.default_rng(2).bytes(4_000_000),
     }
     for name, profile in lies.items():
-        for kind in ("JPEG", "PNG", "WEBP", "TIFF"):
+        for kind in ("JPEG", "PNG", "WEBP", "AVIF", "TIFF"):
             yield Hostile("ICC", f"{kind}, {name}", encoded(photograph(), kind, icc_profile=profile), DAMAGED)
     parts = [b"ICC_PROFILE\0" + bytes([index, 255]) + bytes(65_000) for index in range(1, 256)]
     yield Hostile("ICC", "JPEG, 255 segments", with_segment(files["JPEG"], 0xE2, *parts), DAMAGED)
@@ -413,6 +456,8 @@ def kinds() -> Iterator[Hostile]:
         "PNG, interlaced": _interlaced(),
         "GIF, transparent": encoded(grey.convert("P"), "GIF", transparency=3),
         "WEBP, transparent": encoded(photograph(mode="RGBA"), "WEBP"),
+        "AVIF, transparent": encoded(photograph(mode="RGBA"), "AVIF"),
+        "AVIF, grey": encoded(grey, "AVIF"),
         "TIFF, 16-bit grey": encoded(deep, "TIFF"),
         "TIFF, 16-bit grey, big-endian": _big_endian(),
         "TIFF, float": encoded(floats, "TIFF"),

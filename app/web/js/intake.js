@@ -6,7 +6,7 @@ import { add } from "./gallery.js";
 import { listExamples, open, openExample } from "./picture.js";
 import { showProblem } from "./problems.js";
 
-const PICTURE = /\.(jpe?g|png|webp|gif|bmp|tiff?)$/i;
+const PICTURE = /\.(jpe?g|png|webp|avif|gif|bmp|tiff?)$/i;
 
 const withPath = (source) => ({ source, path: source.webkitRelativePath || source.name });
 
