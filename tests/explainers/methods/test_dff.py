@@ -37,6 +37,12 @@ def test_the_map_is_the_region_that_gives_the_target_the_highest_score(target, c
     assert not attribution.signed
 
 
+def test_negative_activations_count_as_zero(corners):
+    explainer, target = DFF(layers=("layer",), concepts=3), torch.tensor([0])
+    maps = explainer.explain(BY_HAND, torch.where(corners > 0, corners, -0.1), target).maps
+    torch.testing.assert_close(maps, explainer.explain(BY_HAND, corners, target).maps)
+
+
 def test_a_contrast_chooses_the_region_for_the_one_against_the_other(corners):
     """Both classes see channel 1; class 0 also sees channel 0."""
     net, explainer = nets.Pooled(nets.linear([[1, 3, 0], [0, 3, 0]])), DFF(layers=("layer",), concepts=3)

@@ -124,6 +124,11 @@ def test_a_module_that_does_more_than_its_parts_is_taken_as_a_whole(images):
     assert float(parts.missing.abs().max()) < 1e-5
 
 
+def test_functions_in_a_container_have_a_term_each(images):
+    parts = decomposed(before_head(nn.Sequential(nn.GELU(), nn.GELU())), images, torch.tensor([0, 1, 0, 1]))
+    assert [path for path, _ in pairs(parts)] == ["", "0.0", "0.1", "3"]
+
+
 def test_a_module_that_runs_twice_has_two_terms(images):
     parts = decomposed(nets.seeded(nets.Twice), images, torch.tensor([0, 1, 2, 0]))
     assert [path for path, _ in pairs(parts)].count("again") == 2

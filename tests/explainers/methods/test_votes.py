@@ -305,6 +305,16 @@ def test_detail_of_one_grid_is_the_square_root_of_two_factors():
     assert nets.relative_error(attribution.maps, expected) < 1e-5
 
 
+def test_detail_of_a_single_logit_is_that_against_its_absence():
+    images = randn(1, 4, 3, 5)
+    contributions = images * WEIGHT[0][None, :, None, None]
+    logits = contributions.sum(dim=1)
+    shares = (logits + BIAS[0]).sigmoid()
+    plain, factor = logits.clamp_min(0) * shares, contributions.clamp_min(0).sum(dim=1) * shares * (logits > 0)
+    attribution = votes("votes-detail").explain(pooled(nets.linear(WEIGHT[:1], BIAS[:1])), images)
+    assert nets.relative_error(attribution.maps, (plain / plain.max() * factor / factor.max()).sqrt()) < 1e-5
+
+
 def test_signed_detail_is_refused():
     with pytest.raises(OptionError, match="'positive' or 'absolute'"):
         votes("votes-detail", sign="signed")
