@@ -98,6 +98,20 @@ def test_the_classes_move_without_a_part_and_a_sentence_says_how(cat, url, tmp_p
     accessible(cat)
 
 
+def test_a_drag_marks_without_the_button_and_is_no_click(cat):
+    cat.click("#marking-on")  # it is off
+    drag(cat, BOX[:2], (BOX[2] - 1, BOX[3] - 1))
+    expect(cat.locator("#marker")).to_have_attribute("aria-valuetext", "x 126 to 226, y 60 to 180")
+    told(cat)
+    expect(cat.locator("#fires-title")).to_have_text("What fires most in the marked part")
+    expect(cat.locator("#spot")).to_be_hidden()
+    drag(cat, (150, 100), (160, 110))
+    expect(cat.locator("#marker")).to_have_attribute("aria-valuetext", "x 136 to 236, y 70 to 190")
+    cat.mouse.click(*over(cat, 180, 120, SIZE))  # inside of it
+    expect(cat.locator("#fires-title")).to_contain_text("at x 180, y 120")
+    cat.click("#marking-on")
+
+
 def test_escape_takes_a_mark_back_and_undo_too(cat):
     for leave in (lambda: cat.keyboard.press("Escape"), cat.get_by_role("button", name="Undo").click):
         drag(cat, BOX[:2], BOX[2:])

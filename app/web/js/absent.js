@@ -4,10 +4,11 @@ import { byId } from "./dom.js";
 import { onDrag, spanned } from "./drag.js";
 import { kind, split } from "./scene.js";
 import { askedTarget, change, explained, explanation, onChange, state } from "./state.js";
+import { isPanned } from "./zoom.js";
 
 export function prepareAbsent() {
   onDrag({
-    starts: () => (kind()?.isDragged && state.scene && !isMarking() ? spanned : null),
+    starts: ({ target }) => (kind()?.isDragged && state.scene && !isMarking() && !isPanned() && target !== byId("marker") ? spanned : null),
     drag: (box) => draw((byId("edges").value = box.join(","))),
     drop: () => byId("target").focus(),
     cancel: showAsked,

@@ -34,7 +34,7 @@ export function prepareFires() {
 }
 
 /** In pictures with regions or boxes, a click explains one of them. */
-const isOurs = ({ target }) => overlay.isReadable && !kind() && !target.closest("#wipe, #marker");
+const isOurs = ({ target }) => overlay.isReadable && !kind() && !target.closest("#wipe");
 
 function look(pixel) {
   spot = pixel;

@@ -12,6 +12,7 @@ import { identity, kind, sceneOf } from "./scene.js";
 import { overlay } from "./stage.js";
 import { change, explained, explanation, onChange, state } from "./state.js";
 import { moves, reading } from "./words.js";
+import { isPanned } from "./zoom.js";
 
 const WAIT = 150; // milliseconds without another change before the model is asked
 const SAME = 0.5; // overlap from which two boxes are of one thing
@@ -39,7 +40,11 @@ const isOn = () => byId("marking-on").getAttribute("aria-pressed") === "true";
 export function prepareMarking() {
   const marker = byId("marker");
   const endDrag = onDrag({
-    starts: (event) => isOn() && (event.target === marker ? moving(parsed(state.mark).box) : spanned),
+    starts: (event) => {
+      if (!isOn() && (isPanned() || event.pointerType === "touch")) return null; // it moves the picture or the page
+      if (event.target === marker) return moving(parsed(state.mark).box);
+      return isOn() || !kind()?.isDragged ? spanned : null; // of a detector, a box is asked about instead
+    },
     drag: outline,
     drop: (box) => mark(box),
     cancel: () => outline(parsed(state.mark)?.box),
@@ -251,7 +256,7 @@ function say() {
 
 function sentence() {
   const current = state.answer && fitting();
-  if (!current) return isOn() ? `Draw a box ${isTouched() ? "with a finger" : "on the picture"}.` : "Mark a part: what does the model say without it? Click a place: what fires there?";
+  if (!current) return isOn() ? `Draw a box ${isTouched() ? "with a finger" : "on the picture"}.` : `Mark a part to see the prediction without it.${kind() ? "" : " Click anywhere to see which channels respond there."}`;
   if (!state.altered) return "Asking the model…";
   const target = explained();
   const { before, after, scene } = state.altered;
