@@ -21,7 +21,7 @@ export function prepareAbsent() {
 }
 
 /** Whether a drag marks a part of the picture instead. */
-const isMarking = () => byId("marking-on").getAttribute("aria-pressed") === "true";
+const isMarking = () => byId("stage").classList.contains("marking");
 
 /** Asks about the rectangle, by default the whole picture, and the class, by default any. */
 function ask() {
