@@ -224,6 +224,14 @@ def test_a_changed_option_is_sent_and_kept_in_the_address(page, url):
     expect(field).not_to_have_value("3")
 
 
+def test_each_family_of_methods_has_a_title(cat_page, url):
+    families = {method["family"] for method in requests.get(f"{url}/methods", timeout=GUARD).json()["methods"]}
+    titles = [group.get_attribute("label") for group in cat_page.locator("#method optgroup").all()]
+    assert len(titles) == len(families)
+    assert not families & set(titles)
+    assert titles[-1] == "Controls, to compare with"
+
+
 @pytest.mark.slow
 def test_colours_and_scale_are_chosen(page):
     upload(page)
