@@ -60,6 +60,7 @@ def test_a_blank_heatmap_is_called_blank(tab, url):
     answered(tab)
     blank = re.compile("[.] The heatmap is blank[.]")
     expect(tab.locator("#doubt")).to_have_text(blank)
+    expect(tab.locator("#diagnostics")).to_contain_text("Try the option sign: signed, another layer, or")
     expect(tab.locator("#meaning")).to_have_text("Blank: the map has the same value everywhere.")
     expect(tab.locator("#status")).to_contain_text(blank)
     accessible(tab)

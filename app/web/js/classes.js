@@ -8,7 +8,7 @@ import { point } from "./places.js";
 import { proofOf, showProof, warningsOf } from "./proof.js";
 import { explainPlace, identity, joined, kind, split } from "./scene.js";
 import { asTarget, askedTarget, change, explained, explanation, onChange, state } from "./state.js";
-import { percent, reading } from "./words.js";
+import { percent, plain, reading } from "./words.js";
 
 let labelled = null; // the model whose labels are suggested
 
@@ -51,7 +51,7 @@ function show() {
   showPart(explanation());
   showBoxes(answer.explanations);
   showProof(byId("proof"), proof);
-  const notes = [...diagnostics.map(({ message }) => message), ...warningsOf(proof)];
+  const notes = [...diagnostics.map(({ message }) => plain(message)), ...warningsOf(proof)];
   byId("diagnostics").replaceChildren(...notes.map((textContent) => make("li", { textContent })));
   if (!added.length) byId("target").value = "";
   offerLabels(answer.model.name);
