@@ -20,6 +20,9 @@ export function number(value) {
   return size >= 1e4 || size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
 }
 
+/** A number of things, such as 1,327. */
+export const count = (things) => things.toLocaleString("en");
+
 export function signed(value, digits = 2) {
   return `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`;
 }
