@@ -155,9 +155,30 @@ def test_a_brush_paints_the_part_and_undo_takes_back_its_strokes(cat, url, tmp_p
     accessible(cat)
     cat.click("#marking-undo")
     expect(cat).to_have_url(addresses[0])
+    before = cat.locator("#marker").bounding_box()
+    cat.locator("#marker").press("ArrowRight")
+    assert re.search(rf"mark={how}%3Abrush%3A", cat.url)
+    assert cat.locator("#marker").bounding_box()["x"] > before["x"] + 5
     cat.click("#marking-undo")
     expect(cat.locator("#marker")).to_be_hidden()
     assert "mark=" not in cat.url
+    cat.click("#marking-on")
+
+
+@pytest.mark.slow
+def test_a_part_that_fits_into_no_link_is_refused(cat):
+    mark = "hide:brush:18" + 700 * "9090"
+    cat.evaluate("async (mark) => (await import('/static/js/state.js')).change({ mark })", mark)
+    cat.get_by_role("button", name="Brush").click()
+    drag(cat, *STROKES[0])
+    told(cat)  # which fits
+    for _ in range(20):
+        drag(cat, *STROKES[1])
+    expect(cat.locator("#problem")).to_contain_text("too intricate for a link: undo a stroke")
+    assert 2900 < len(cat.url) < 3200
+    cat.click("#marking-undo")
+    drag(cat, *STROKES[0])
+    expect(cat.locator("#problem")).to_be_hidden()
     cat.click("#marking-on")
 
 

@@ -85,6 +85,7 @@ export function prepareMarking() {
 }
 
 function drop(part) {
+  clearProblems();
   if (shaped(part).length <= LONGEST) mark(part);
   else {
     outline(marked());
