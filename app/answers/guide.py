@@ -2,8 +2,8 @@
 
 from functools import cache
 
-from seewhy.app.answers.templates import mathml, template
 from seewhy.explainers.methods.catalogue import METHODS, list_methods
+from seewhy.explainers.results.templates import mathml, template
 from seewhy.explainers.trust.proof import Grade
 from seewhy.explainers.trust.sentences import WARNINGS
 
@@ -21,5 +21,7 @@ GRADES: dict[Grade, str] = {
 def guide() -> bytes:
     """Return the guide as UTF-8. It is open to everybody, so it leaves out an operator's own methods."""
     methods = [METHODS[name] for name in list_methods() if METHODS[name].explainer.__module__.startswith("seewhy.")]
-    page = template("guide.html").render(methods=methods, grades=GRADES, warnings=WARNINGS.values(), equation=mathml)
+    page = template("seewhy.app.answers", "guide.html").render(
+        methods=methods, grades=GRADES, warnings=WARNINGS.values(), equation=mathml
+    )
     return page.encode()

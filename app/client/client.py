@@ -13,6 +13,7 @@ from PIL import Image
 
 from seewhy.app.client.connection import Connection, Result
 from seewhy.app.client.results import (
+    Download,
     RemoteComparison,
     RemoteExplanation,
     RemotePrediction,
@@ -148,7 +149,7 @@ class Client:
 
     def _explained(
         self,
-        read: Callable[[Any, bytes], Result],
+        read: Callable[[Any, bytes, Download], Result],
         picture: PictureSource,
         fields: Mapping[str, Any],
         options: Mapping[str, Any],
@@ -167,8 +168,14 @@ class Client:
         for part in _parts(body.get("layer", [])):
             if not isinstance(part, str):
                 raise LayerError(f"A service takes layers by their dotted paths, such as 'layer4', not {part!r}.")
-        body |= {"image": _base64(upload), "format": "json", "values": "map"}
-        return self._connection.post("/explain", body, lambda answer: read(answer, upload))
+        body |= {"image": _base64(upload)}
+
+        def download(target: int | str | None, form: str) -> bytes:
+            one = {name: value for name, value in body.items() if name != "top"} | {"target": target}
+            return self._connection.download("/explain", {**(body if target is None else one), "format": form})
+
+        request = {**body, "format": "json", "values": "map"}
+        return self._connection.post("/explain", request, lambda answer: read(answer, upload, download))
 
     def __repr__(self) -> str:
         return f"Client({self._connection.url!r})"

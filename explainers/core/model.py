@@ -1,6 +1,7 @@
 """The interface of models that explanations need; `LoadedModel` implements it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -36,6 +37,25 @@ class Preprocess(Protocol):
         """Return which part of a picture of this size the model sees."""
 
 
+@dataclass(frozen=True)
+class ModelIdentity:
+    """Which model it is, in documents.
+
+    Attributes:
+        name: as users type it.
+        weights: name of the weight set; None for random or unknown weights.
+        sha256: of the weights file, hexadecimal; None likewise.
+        head: how outputs are interpreted, such as ``softmax``.
+        precision: the least precise type of numbers that the model computes with, such as ``float32``.
+    """
+
+    name: str
+    weights: str | None
+    sha256: str | None
+    head: str
+    precision: str
+
+
 class Model(Protocol):
     """The interface that `explain` needs; `LoadedModel` implements it."""
 
@@ -50,6 +70,10 @@ class Model(Protocol):
     @property
     def preprocess(self) -> Preprocess:
         """Picture to input."""
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """What documents say of the model."""
 
     @property
     def sha256(self) -> str | None:
@@ -78,6 +102,10 @@ class Model(Protocol):
     @property
     def device(self) -> torch.device:
         """Where the module lives."""
+
+    @property
+    def accelerator(self) -> str:
+        """Runtime for the parts of the model that need no hooks, or ``auto``."""
 
 
 AnyModel = nn.Module | Model

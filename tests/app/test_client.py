@@ -31,6 +31,7 @@ from seewhy.explainers.tasks.values import ValuePrediction
 from seewhy.models import ModelError
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import live
+from tests.app.test_report import record_of
 from tests.waiting import GUARD
 
 CAT = EXAMPLES / "cat.png"
@@ -67,15 +68,23 @@ def test_an_explanation_is_that_of_the_library(client, model, tmp_path):
     assert np.abs(differences).max() <= 1
     with Image.open(there.save(tmp_path / "cat.png")) as drawing:
         assert drawing.size == (451, 300)
+    arrays = here.arrays()
     with np.load(there.save(tmp_path / "cat.npz")) as file:
-        assert file["heatmaps"].shape == (1, 300, 451)
+        assert file.files == [*arrays]
+        np.testing.assert_allclose(file["logits"], arrays["logits"], atol=1e-3)
         assert file["targets"].tolist() == [281]
     document = json.loads(there.save(tmp_path / "cat.json").read_text())
     expected = here.document()
-    assert document.keys() >= expected.keys()
-    assert document["heatmap"].keys() == expected["heatmap"].keys()
+    assert document.keys() - {"timings_ms"} == expected.keys()
+    assert document["methods"] == expected["methods"]
+    (part,), (other,) = document["explanations"], expected["explanations"]
+    assert part.keys() == other.keys()
+    assert part["heatmap"].keys() == other["heatmap"].keys()
+    pages = [result.save(tmp_path / "cat.html").read_text() for result in (there, here)]
+    pictures = [record_of(page)["record"]["picture"] for page in pages]
+    assert pictures[0] == pictures[1]
     assert there._repr_png_().startswith(b"\x89PNG")
-    with pytest.raises(OptionError, match=r"use \.json, \.npz, \.png"):
+    with pytest.raises(OptionError, match=r"use \.json, \.npz, \.html, \.png"):
         there.save(tmp_path / "cat.txt")
 
 
@@ -108,9 +117,11 @@ def test_several_targets_make_a_list(client, model):
     assert [row.target.label for row in rows] == ["tabby", "tiger cat"]
     assert [row.target.label for row in client.explain(CAT, top=2)] == ["tiger cat", "Egyptian cat"]
     assert len(client.explain(CAT, target=["tabby"])) == 1
+    for row in client.explain(CAT, top=2):
+        assert row.arrays()["targets"].tolist() == [row.target.index]
 
 
-def test_a_comparison_is_that_of_the_library(client, model):
+def test_a_comparison_is_that_of_the_library(client, model, tmp_path):
     there = client.compare(CAT, ["gradcam", "saliency"], target="tabby")
     here = compare(model, CAT, ["gradcam", "saliency"], target="tabby")
     assert there.methods == here.methods
@@ -118,6 +129,8 @@ def test_a_comparison_is_that_of_the_library(client, model):
     assert repr(there) == repr(here).replace("Comparison", "RemoteComparison")
     assert there.overlay().size == here.overlay().size
     assert there.document()["agreement"][0]["methods"] == ["gradcam", "saliency"]
+    assert [*there.arrays()] == [*here.arrays()]
+    assert record_of(there.save(tmp_path / "both.html").read_text())["record"]["methods"] == here.document()["methods"]
 
 
 def test_predictions_models_and_methods(client, model):
@@ -301,7 +314,7 @@ from seewhy import Client
 url, picture, folder = sys.argv[1:]
 client = Client(url)
 result = client.explain(picture, "gradcam")
-for suffix in ("png", "npz", "json"):
+for suffix in ("png", "npz", "json", "html"):
     result.save(f"{folder}/out.{suffix}")
 result._repr_png_()
 client.compare(picture, ["gradcam", "saliency"]).save(f"{folder}/both.png")

@@ -136,7 +136,7 @@ def test_it_saves_itself_and_shows_itself(lite0, tmp_path):
     assert Image.open(file).tobytes() == result.overlay(alpha=1.0).tobytes()
     assert result._repr_png_().startswith(b"\x89PNG")
     for suffix in ("", ".npy", ".psd"):  # the last of which Pillow reads, and does not write
-        with pytest.raises(OptionError, match=r"\.npz, \.png, \.jpg, \.webp or another picture suffix"):
+        with pytest.raises(OptionError, match=r"\.npz, \.html, \.png, \.jpg, \.webp or another picture suffix"):
             result.save(tmp_path / f"a{suffix}")
     assert [*tmp_path.iterdir()] == [file]
 
@@ -209,6 +209,7 @@ def test_a_comparison_is_one_value(lite0, tmp_path):
     document = json.loads(results.save(tmp_path / "maps.json").read_text())
     assert [part["method"] for part in document["explanations"]] == list(results.methods)
     assert document["agreement"][0] == {
+        "target": results.target.index,
         "methods": ["gradcam", "saliency"],
         "rank_correlation": results.agreement["gradcam", "saliency"],
     }
@@ -217,7 +218,9 @@ def test_a_comparison_is_one_value(lite0, tmp_path):
         np.testing.assert_array_equal(file["maps_1"], second.map)
         assert file["methods"].tolist() == list(results.methods)
         assert file["targets"].tolist() == [results.target.index] * 3
-    with pytest.raises(OptionError, match=r"'.xyz' is not a supported format; use .json, .npz, .png, .jpg, .webp"):
+    with pytest.raises(
+        OptionError, match=r"'.xyz' is not a supported format; use .json, .npz, .html, .png, .jpg, .webp"
+    ):
         results.save(tmp_path / "maps.xyz")
 
 
