@@ -42,7 +42,7 @@ def detect(model: Model, picture: ViewSource) -> tuple[DetectedBox, ...]:
         PictureError: the picture cannot be read.
         UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
-    must_know_pictures(model)
+    must_know_pictures(model, picture)
     must_detect(model)
     view = prepare(model, picture)
     return detected(model, predict(model, view.images(model.device))[0], view.geometry)

@@ -148,7 +148,7 @@ def explain(
         LayerError, TargetError: the model does not have the layer or class.
         UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
-    must_know_pictures(model)
+    must_know_pictures(model, picture)
     entry = get_method(method or model.task.default_method)
     (explainer,) = explainers_of([entry], layer, options, model.module)
     trial = trial_of(proof, proof_area, proof_fill, proof_calibration)
@@ -249,7 +249,7 @@ def compare(
     Returns:
         One explanation per method, all of the same class, with the agreement of their maps.
     """
-    must_know_pictures(model)
+    must_know_pictures(model, picture)
     entries = [get_method(name) for name in ([methods] if isinstance(methods, str) else methods)]
     if not entries:
         raise OptionError("The list of methods is empty; name one or more.", field="methods")

@@ -48,7 +48,7 @@ def check_series(model: object, pictures: object, batch_size: int, on_error: str
             `other` choice.
         UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
-    must_know_pictures(model)
+    must_know_pictures(model, pictures)
     if isinstance(pictures, str | bytes | os.PathLike | Image.Image) or hasattr(pictures, "read"):
         raise OptionError("Give several pictures, such as a list of paths; `explain` takes one.", field="pictures")
     if batch_size < 1:
@@ -64,7 +64,7 @@ def prepare(model: Model, picture: ViewSource) -> View:
         PictureError: the picture cannot be read.
         UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
-    must_know_pictures(model)
+    must_know_pictures(model, picture)
     if isinstance(picture, Tensor):
         return _view_of_input(model, picture)
     content = read_file(picture)

@@ -112,12 +112,18 @@ AnyModel = nn.Module | Model
 """A bare module, or a model that knows its task, its layers and how it sees pictures."""
 
 
-def must_know_pictures(model: object) -> None:
+def must_know_pictures(model: object, picture: object) -> None:
     """Raise where a model does not tell how it sees pictures.
 
+    Args:
+        model: the first argument of a user's call.
+        picture: the second.
+
     Raises:
-        UnsupportedModuleError: it is a bare module, a name, or nothing of the kind.
+        UnsupportedModuleError: it is a bare module, a name, or nothing of the kind; or both were swapped.
     """
+    if not hasattr(model, "preprocess") and (isinstance(picture, nn.Module) or hasattr(picture, "preprocess")):
+        raise UnsupportedModuleError("The model comes first, then the picture: swap the two arguments.")
     if isinstance(model, nn.Module):
         raise UnsupportedModuleError(
             f"{type(model).__name__} is a bare module without preprocessing and labels. Pass "

@@ -129,7 +129,7 @@ def intervene(
     """
     checked = parse_edits(edits)
     must_swap(checked, other is not None)
-    must_know_pictures(model)
+    must_know_pictures(model, picture)
     entry = get_method(method or model.task.default_method)
     (explainer,) = explainers_of([entry], layer, options, model.module)
     view = prepare(model, picture)

@@ -7,7 +7,17 @@ import pytest
 import torch
 from PIL import Image
 
-from seewhy.explainers import GradCAM, Saliency, compare, explain, predict, rank_correlation
+from seewhy.explainers import (
+    GradCAM,
+    Saliency,
+    capture,
+    compare,
+    evaluate,
+    explain,
+    predict,
+    rank_correlation,
+    similar,
+)
 from seewhy.explainers.errors import (
     LayerError,
     OptionError,
@@ -233,3 +243,13 @@ def test_predictions_of_a_picture(lite0):
         predict(lite0, PICTURE, top=0)
     with pytest.raises(UnsupportedModuleError):
         predict(lite0.module, PICTURE)
+
+
+@pytest.mark.parametrize("ask", [explain, predict, capture, similar, evaluate], ids=lambda ask: ask.__name__)
+def test_swapped_arguments_are_named_so(lite0, ask):
+    further = {capture: ["bn2"], similar: [PICTURE]}
+    for model in (lite0, lite0.module):
+        with pytest.raises(UnsupportedModuleError, match=r"The model comes first.* swap the two"):
+            ask("cat.png", model, *further.get(ask, []))
+    with pytest.raises(UnsupportedModuleError, match="name of a model"):
+        ask("efficientnet_lite0", PICTURE, *further.get(ask, []))
