@@ -19,15 +19,22 @@ if TYPE_CHECKING:
     epilog=examples(
         "models --available",
         "models --source torchvision",
+        "models efficientnet_lite0",
     )
 )
+@click.argument("name", required=False, shell_complete=complete_model)
 @option("source", SOURCE, type=click.Choice(SOURCES))
 @click.option("--available", is_flag=True, help="List only the models that are ready to use, with installed weights.")
-def models(source: str | None, available: bool) -> None:
-    """List the models and whether their weights are available."""
+def models(name: str | None, source: str | None, available: bool) -> None:
+    """List the models and whether their weights are available, or the labels of the model NAME."""
     from seewhy.app.cli.run import open_service
 
     registry = open_service(None).models.registry
+    if name is not None:
+        if source or available:
+            raise click.UsageError("Give NAME, or --source and --available, not both.")
+        table(("INDEX", "LABEL"), [(str(index), label) for index, label in enumerate(registry.spec(name).labels)])
+        return
     rows: list[tuple[str, ...]] = []
     for spec in registry.specs():
         at_hand = registry.missing_weights(spec) is None

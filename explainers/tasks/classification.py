@@ -267,7 +267,7 @@ def class_index(target: int | str, labels: Sequence[str]) -> int:
         if classes:
             return classes[0]
         if not re.fullmatch(r"[+-]?\d{1,18}", name):
-            listing = "See the list of the model's labels."
+            listing = "`seewhy models NAME` or GET /models/NAME lists its labels; in Python, `model.labels` has them."
             if len(labels) <= _LISTED:
                 listing = f"It has {', '.join(labels)}."
             raise TargetError(f"The model has no class {target!r}. {near_matches(name, labels) or listing}")

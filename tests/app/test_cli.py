@@ -186,6 +186,14 @@ def test_models_layers_methods(run):
     assert "arxiv.org/abs/1610.02391" in run("methods").output
 
 
+def test_labels_of_a_model_are_listed(run):
+    lines = run("models", "efficientnet_lite0").output.splitlines()
+    assert (len(lines), lines[0].split(), lines[282]) == (1001, ["INDEX", "LABEL"], "281    tabby")
+    assert "Near matches" in run("models", "resnet5O").output
+    result = run("models", "resnet50", "--available")
+    assert (result.exit_code, "not both" in result.output) == (2, True)
+
+
 def test_one_method_is_described_with_its_equation_and_paper(run):
     text = run("methods", "SmoothGrad").output
     assert "\\frac{\\partial y^t}{\\partial x_{cij}}" in text
