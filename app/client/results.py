@@ -1,8 +1,9 @@
 """What a service answers: explanations that are drawn, saved and shown like those of the library."""
 
+import base64
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -13,8 +14,12 @@ from PIL import Image
 
 from seewhy.explainers.imaging.decode import read_picture
 from seewhy.explainers.imaging.geometry import Geometry
+from seewhy.explainers.results.boxes import DetectedBox
+from seewhy.explainers.results.evaluation import Column, Evaluation
+from seewhy.explainers.results.likeness import Likeness, Pair
 from seewhy.explainers.results.map_drawing import MapDrawing
 from seewhy.explainers.results.map_panel import MapPanel
+from seewhy.explainers.results.segments import Segments
 
 
 class RemotePrediction(SimpleNamespace):
@@ -209,6 +214,95 @@ def _document(explanations: Sequence[RemoteExplanation]) -> dict[str, Any]:
 def _arrays(content: bytes) -> dict[str, NDArray[Any]]:
     with np.load(io.BytesIO(content)) as file:
         return dict(file)
+
+
+def boxes_of(answer: Mapping[str, Any]) -> tuple[DetectedBox, ...]:
+    """Return the boxes in the JSON of /detect."""
+    return tuple(DetectedBox(**{**row, "box": tuple(row["box"])}) for row in answer["boxes"])
+
+
+def segments_of(answer: Mapping[str, Any], upload: bytes) -> Segments:
+    """Return the segments in the JSON of /segment."""
+    _, _, content = answer["mask"].partition(",")
+    with Image.open(io.BytesIO(base64.b64decode(content))) as file:
+        mask = np.asarray(file).astype(np.uint8 if answer["void"] == np.iinfo(np.uint8).max else np.uint16)
+    rows, columns = _geometry(answer).window
+    height, width = mask.shape
+    seen = Geometry(width, height, (columns.start, rows.start, columns.stop, rows.stop))
+    classes = tuple(map(RemotePrediction, answer["classes"]))
+    return Segments(classes, mask[rows, columns], read_picture(upload), seen)  # type: ignore[arg-type]  # as predictions
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RemoteLikeness(Likeness):
+    """The similarity of two pictures to a model of a service; it has the interface of `Likeness`.
+
+    Attributes:
+        answer: the service's JSON.
+        download: returns the service's npz.
+    """
+
+    answer: Mapping[str, Any] = field(default_factory=dict)
+    download: Callable[[], bytes] = bytes
+
+    @property
+    def diagnostics(self) -> tuple[Any, ...]:
+        """Remarks for the reader of the maps, with `code` and `message`."""
+        remarks: tuple[Any, ...] = _objects(self.answer["diagnostics"])
+        return remarks
+
+    def document(self) -> dict[str, Any]:
+        """Return the service's JSON."""
+        return dict(self.answer)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that the service gives as npz; it is asked once more. Errors as `Client.similar`."""
+        return _arrays(self.download())
+
+
+def likeness_of(
+    answer: Mapping[str, Any], uploads: tuple[bytes, bytes], download: Callable[[], bytes]
+) -> RemoteLikeness:
+    """Return the likeness in the JSON of /similar."""
+    first, second = answer["image"], answer["reference"]
+    proofs = _objects(first.get("proof")), _objects(second.get("proof"))
+    return RemoteLikeness(
+        score=answer["score"],
+        maps=(np.array(first["map"], np.float32), np.array(second["map"], np.float32)),
+        pairs=tuple(Pair(tuple(row["image"]), tuple(row["reference"]), row["contribution"]) for row in answer["pairs"]),
+        embedding=answer["embedding"],
+        layer=answer["layer"],
+        exact=answer["exact"],
+        pictures=(read_picture(uploads[0]), read_picture(uploads[1])),
+        geometries=(_geometry(first), _geometry(second)),
+        proof=None if proofs[0] is None else proofs,
+        answer=answer,
+        download=download,
+    )
+
+
+def evaluation_of(answers: Mapping[str, Mapping[str, Any]], seed: int) -> Evaluation:
+    """Return the evaluation in the JSON of /evaluate for each picture by name, at least one."""
+    first = next(iter(answers.values()))
+    columns = tuple(Column(**row) for row in first["metrics"])
+    values: dict[tuple[str, str], list[float]] = {}
+    for answer in answers.values():
+        for row in answer["methods"]:
+            for name, value in row["values"].items():
+                values.setdefault((row["name"], name), []).append(np.nan if value is None else value)
+    return Evaluation(
+        model=first["model"]["name"],
+        pictures=tuple(answers),
+        methods=tuple(row["name"] for row in first["methods"]),
+        controls=tuple(row["name"] for row in first["methods"] if row["control"]),
+        columns=columns,
+        values={key: np.array(numbers, np.float64) for key, numbers in values.items()},
+        failures={},
+        reasons={
+            (row["name"], metric): reason for row in first["methods"] for metric, reason in row["reasons"].items()
+        },
+        seed=seed,
+    )
 
 
 def _geometry(heatmap: Mapping[str, Any]) -> Geometry:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from seewhy.explainers.core.ask import NO_CONTRAST
-from seewhy.explainers.core.attribution import Attribution, Diagnostic
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.core.task import Prediction, Task
@@ -33,7 +34,8 @@ from seewhy.explainers.tasks.regions import share_outside
 from seewhy.explainers.tasks.segmentation import RegionPrediction
 from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.embedded import calibration_of, sanity_of
-from seewhy.explainers.trust.proof import Proof, proof_arrays, proof_of
+from seewhy.explainers.trust.proof import Proof, proof_of
+from seewhy.explainers.trust.proof_files import proof_arrays
 from seewhy.explainers.trust.sanity import Sanity
 from seewhy.explainers.trust.sentences import subject_of
 

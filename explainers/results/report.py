@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from PIL import Image
 
-from seewhy.explainers.core.attribution import Diagnostic
+from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.imaging.png import data_url, encode_png
 from seewhy.explainers.imaging.render import fit

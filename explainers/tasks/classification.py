@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_flatten
 
 from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
-from seewhy.explainers.core.attribution import Diagnostic
+from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.task import percent
 from seewhy.explainers.errors import ModelOutputError, TargetError, near_matches

@@ -10,7 +10,21 @@ import pytest
 from PIL import Image
 from werkzeug import Request, Response
 
-from seewhy import Client, ExplainerError, ServiceError, compare, explain, list_methods, list_models, predict
+from seewhy import (
+    Client,
+    ExplainerError,
+    ServiceError,
+    compare,
+    detect,
+    evaluate,
+    explain,
+    list_methods,
+    list_models,
+    predict,
+    read_picture,
+    segment,
+    similar,
+)
 from seewhy.app.client.connection import UnreachableError, exception_of
 from seewhy.app.client.results import RemotePrediction
 from seewhy.app.errors import (
@@ -139,6 +153,57 @@ def test_predictions_models_and_methods(client, model):
     assert {row["source"] for row in client.models(source="embedded").values()} == {"embedded"}
     assert [*client.methods()] == list_methods()
     assert client.methods()["gradcam"]["cost"] == {"forwards": "1", "backwards": "1"}
+
+
+ROCKET = EXAMPLES / "rocket.png"
+
+
+def test_a_likeness_is_that_of_the_library(client, model, tmp_path):
+    there, here = client.similar(CAT, ROCKET, 3), similar(model, CAT, ROCKET, 3)
+    assert there.score == pytest.approx(here.score, abs=1e-3)
+    assert repr(there) == repr(here).replace("Likeness", "RemoteLikeness")
+    assert [remark.code for remark in there.diagnostics] == [remark.code for remark in here.diagnostics]
+    for ours, theirs in zip(here.heatmaps, there.heatmaps, strict=True):
+        np.testing.assert_allclose(theirs, ours, atol=2e-3)
+    assert there.pairs[0].image == pytest.approx(here.pairs[0].image)
+    assert there.overlay().size == here.overlay().size
+    assert [*there.arrays()] == [*here.arrays()]
+    document = json.loads(there.save(tmp_path / "alike.json").read_text())
+    assert document.keys() >= here.document().keys()
+    proofs = client.similar(CAT, ROCKET, proof=True).proof, similar(model, CAT, ROCKET, proof=True).proof
+    kept, expected = ([proof.faithfulness.kept for proof in side] for side in proofs)
+    assert kept == pytest.approx(expected, abs=1e-2)
+
+
+def test_an_evaluation_is_that_of_the_library(client, model):
+    asked = {"methods": ["gradcam", "saliency"], "metrics": ["sparseness", "pointing-game"], "sign": "positive"}
+    pictures, masks = [(CAT, "tabby"), ROCKET], []
+    for path in (CAT, ROCKET):
+        width, height = read_picture(path).size
+        masks.append(np.zeros((height, width), bool))
+        masks[-1][60:220, 100:300] = True
+    there, here = client.evaluate(pictures, masks=masks, **asked), evaluate(model, pictures, masks=masks, **asked)
+    assert (there.methods, there.controls, there.columns) == (here.methods, here.controls, here.columns)
+    assert there.pictures == here.pictures
+    assert there.values.keys() == here.values.keys()
+    for key, values in here.values.items():
+        np.testing.assert_allclose(there.values[key], values, atol=0.02, err_msg=key)
+    assert there["gradcam", "sparseness"].count == 2
+    with pytest.raises(OptionError, match="2 pictures have 1 masks"):
+        client.evaluate(pictures, masks=masks[:1])
+    with pytest.raises(OptionError, match="list of pictures is empty"):
+        client.evaluate([])
+    with pytest.raises(OptionError, match="There is no metric 'sparsness'"):
+        client.evaluate([CAT], metrics="sparsness")
+
+
+def test_what_a_classifier_cannot_do_is_said_as_in_the_library(client, model):
+    for there, here in ((client.detect, detect), (client.segment, segment)):
+        with pytest.raises(OptionError) as ours:
+            here(model, CAT)
+        with pytest.raises(OptionError) as theirs:
+            there(CAT)
+        assert str(theirs.value) == str(ours.value)
 
 
 MISTAKES = [
@@ -319,6 +384,7 @@ for suffix in ("png", "npz", "json", "html"):
 result._repr_png_()
 client.compare(picture, ["gradcam", "saliency"]).save(f"{folder}/both.png")
 client.predict(picture), client.methods(), client.models("embedded")
+client.similar(picture, picture).overlay(), client.evaluate([picture], "random", "sparseness")
 print(sorted({"torch", "torchvision", "timm", "flask", "pydantic"} & {*sys.modules}))
 """
 

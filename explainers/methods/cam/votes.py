@@ -8,7 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from seewhy.explainers.core.attribution import Attribution, Diagnostic
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import keep_sign
 from seewhy.explainers.core.question import Question
