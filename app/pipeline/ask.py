@@ -251,7 +251,9 @@ class Service:
 
     def run(self, plan: Plan, picture: View, timings: Timings) -> Any:
         """Return the result of a plan for one picture and one question; errors as `Ticket.result`."""
-        ((outcome,),) = self.submit([Submission(plan, picture, timings)]).result()
+        ticket = self.submit([Submission(plan, picture, timings)])
+        current().watch(ticket)
+        ((outcome,),) = ticket.result()
         return outcome.result
 
     def present(self, ticket: Ticket) -> list[ExplainResult]:

@@ -177,6 +177,22 @@ def test_the_passes_of_a_single_picture_are_shown(run, tmp_path, monkeypatch, ar
     assert len(tickets) == watched
 
 
+EDITS = '[{"layer": "bn2", "op": "zero", "channels": [3]}]'
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"), [("trace", []), ("capture", ["--layer", "bn2"]), ("intervene", ["--edits", EDITS])]
+)
+@pytest.mark.parametrize(("quiet", "watched"), [([], 1), (["-q"], 0)])
+def test_the_passes_of_commands_about_hooks_are_shown(run, tmp_path, monkeypatch, command, arguments, quiet, watched):
+    tickets = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli_run, "watch", tickets.append)
+    result = run(command, EXAMPLES / "cat.png", *arguments, *quiet, "--format", "json")
+    assert result.exit_code == 0, result.output
+    assert len(tickets) == watched
+
+
 def test_models_layers_methods(run):
     assert "efficientnet_lite0" in run("models", "--available").output
     assert "resnet50" not in run("models", "--available").output
