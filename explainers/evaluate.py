@@ -315,8 +315,13 @@ def _bar(total: int, is_shown: bool) -> Iterator[Callable[[int], Progress]]:
         return
     from tqdm.auto import tqdm  # asks whether this is a notebook
 
-    # Of a single picture, the bar shows the passes.
-    alone: dict[str, Any] = {"bar_format": "{percentage:3.0f}% {bar} {elapsed}<{remaining}", "delay": 1, "leave": False}
+    # Of a single picture, the bar shows the passes, and short ones show nothing.
+    alone: dict[str, Any] = {
+        "bar_format": "{percentage:3.0f}% {bar} {elapsed}<{remaining}",
+        "delay": 1,
+        "leave": False,
+        "miniters": 0,
+    }
     step = float if total == 1 else int
     with tqdm(total=total, unit="picture", **(alone if total == 1 else {})) as bar:
         done = 0
