@@ -49,7 +49,7 @@ class Connection:
 
     def __init__(self, url: str, key: str | None, timeout: float) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
-            raise OptionError(f"{url!r} is no address of a service; give one such as http://127.0.0.1:8000.", "url")
+            raise OptionError(f"{url!r} is not a service address; give one such as http://127.0.0.1:8000.", "url")
         if key is not None and not (key.isascii() and key.isprintable()):
             raise OptionError("The API key has a line break or letters beyond ASCII; give it as it was issued.", "key")
         self.url = url.rstrip("/")

@@ -250,7 +250,7 @@ def test_errors_of_models_and_of_requests(client, address):
         Client("http://127.0.0.1:1").methods()
     with pytest.raises(UnreachableError, match="cannot be reached"):
         Client("http://127.0.0.1:1/é").methods()
-    with pytest.raises(OptionError, match="no address"):
+    with pytest.raises(OptionError, match="not a service address"):
         Client("localhost:8000")
     with pytest.raises(OptionError, match="can be written as JSON"):
         client.explain(CAT, "smoothgrad", samples=object())
