@@ -5,13 +5,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from seewhy.app.client.connection import Connection, Result
+from seewhy.app.client.inspections import Inspection, RemoteCapture, RemoteIntervention, RemoteSweep, RemoteTrace
 from seewhy.app.client.results import (
     Download,
     RemoteComparison,
@@ -37,6 +38,8 @@ from seewhy.explainers.trust.choices import AREA, Extent, Fill
 _OF_REQUESTS = frozenset({"image", "format", "values", "view", "colormap", "alpha", "scale"})
 """Options of requests that are none of methods: they would change what a result is made from."""
 
+Inspected = TypeVar("Inspected", bound=Inspection)
+
 Target = int | str | NDArray[np.bool_]
 """The index or the label of a class, another name of a target, or a mask (H, W) of a segmenter's region."""
 
@@ -44,7 +47,7 @@ Target = int | str | NDArray[np.bool_]
 class Client:
     """Explains pictures with the models of a service, as the library does with its own. It imports no PyTorch.
 
-    Hooks, `explain_many`, data sets and tensors need the library itself.
+    Hooks of one's own, `explain_many`, data sets and tensors need the library itself.
 
     >>> client = Client("http://127.0.0.1:8000")  # doctest: +SKIP
     >>> client.explain("cat.jpg", target="tabby").save("why.png")  # doctest: +SKIP
@@ -230,6 +233,80 @@ class Client:
             answers[name if name not in answers else f"{name} ({number})"] = self._posted("/evaluate", body, dict)
         return evaluation_of(answers, seed)
 
+    def trace(
+        self,
+        picture: PictureSource,
+        target: int | str | None = None,
+        layers: str | Sequence[str] | None = None,
+        *,
+        model: str | None = None,
+    ) -> RemoteTrace:
+        """Trace one forward and one backward pass of a picture.
+
+        Args:
+            target, layers: as `seewhy.trace`; layers by paths and globs.
+            picture, model: as `explain`; also the errors.
+        """
+        return self._inspected(RemoteTrace, "trace", {"image": picture, "target": target, "layer": layers}, model)
+
+    def capture(
+        self,
+        picture: PictureSource,
+        layers: str | Sequence[str],
+        kinds: str | Sequence[str] = "output",
+        target: int | str | None = None,
+        *,
+        model: str | None = None,
+    ) -> RemoteCapture:
+        """Capture activations and gradients of layers for a picture: their statistics, and on demand the arrays.
+
+        Args:
+            layers, kinds, target: as `seewhy.capture`; layers by paths and globs.
+            picture, model: as `explain`; also the errors.
+        """
+        fields = {"image": picture, "layer": layers, "kind": kinds, "target": target}
+        return self._inspected(RemoteCapture, "capture", fields, model)
+
+    def intervene(
+        self,
+        picture: PictureSource,
+        edits: Sequence[Mapping[str, Any]],
+        target: int | str | None = None,
+        other: PictureSource | None = None,
+        method: str | None = None,
+        layer: str | Sequence[str] | None = None,
+        *,
+        model: str | None = None,
+        **options: Any,
+    ) -> RemoteIntervention:
+        """Edit the activations and gradients of a model's layers, and compare predictions and heatmaps.
+
+        Args:
+            edits, target, other, method, layer, options: as `seewhy.intervene`; edits as mappings.
+            picture, model: as `explain`; also the errors.
+        """
+        _must_be_of_methods(options)
+        fields = {**options, "image": picture, "edits": list(edits), "target": target, "other": other}
+        return self._inspected(RemoteIntervention, "intervene", {**fields, "method": method, "layer": layer}, model)
+
+    def sweep_channels(
+        self,
+        picture: PictureSource,
+        edit: Mapping[str, Any],
+        target: int | str | None = None,
+        other: PictureSource | None = None,
+        *,
+        model: str | None = None,
+    ) -> RemoteSweep:
+        """Rank the channels of a layer by the effect of an edit of each on a class.
+
+        Args:
+            edit, target, other: as `seewhy.sweep_channels`; the edit as a mapping.
+            picture, model: as `explain`; also the errors.
+        """
+        fields = {"image": picture, "edits": [edit], "each_channel": True, "target": target, "other": other}
+        return self._inspected(RemoteSweep, "intervene", fields, model)
+
     def models(self, source: str | None = None) -> dict[str, Any]:
         """Return the JSON of each model of the service, by name; errors as `explain`.
 
@@ -246,6 +323,17 @@ class Client:
         """Return what `read` makes of a route's answer; see `_body`."""
         return self._connection.post(path, _body(fields), read)
 
+    def _inspected(self, kind: type[Inspected], route: str, fields: Mapping[str, Any], model: str | None) -> Inspected:
+        """Return the answer of a route about hooks."""
+        body = _body({**fields, "model": model})
+
+        def download(form: str, drawing: Mapping[str, Any]) -> bytes:
+            return self._connection.download(f"/hooks/{route}", {**body, **drawing, "format": form})
+
+        return self._connection.post(
+            f"/hooks/{route}", {**body, "format": "json"}, lambda answer: kind(answer, download)
+        )
+
     def _explained(
         self,
         read: Callable[[Any, bytes, Download], Result],
@@ -254,9 +342,7 @@ class Client:
         options: Mapping[str, Any],
     ) -> Result:
         upload = _upload(picture)
-        for name in options:
-            if name in _OF_REQUESTS:
-                raise OptionError(f"No method has an option {name!r}; results are drawn and saved here.", field=name)
+        _must_be_of_methods(options)
         body = {name: value for name, value in {**fields, **options}.items() if value is not None}
         if isinstance(target := body.get("target", []), np.ndarray):
             body["mask"] = _base64(_mask_file(target))
@@ -280,10 +366,17 @@ class Client:
         return f"Client({self._connection.url!r})"
 
 
+def _must_be_of_methods(options: Mapping[str, Any]) -> None:
+    """Raise `OptionError` where an option is one of requests."""
+    for name in options:
+        if name in _OF_REQUESTS:
+            raise OptionError(f"No method has an option {name!r}; results are drawn and saved here.", field=name)
+
+
 def _body(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON of a request, with pictures as base64 and without what is None."""
     given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
-    uploads = {name: _base64(_upload(given[name])) for name in given.keys() & {"image", "reference", "truth"}}
+    uploads = {name: _base64(_upload(given[name])) for name in given.keys() & {"image", "reference", "truth", "other"}}
     return {**given, **uploads}
 
 

@@ -119,7 +119,7 @@ class RemoteExplanation(MapDrawing):
     @property
     def regions(self) -> tuple[Any, ...]:
         """Of methods that divide the picture, `gain` and `predictions` of each region; empty for all others."""
-        parts: tuple[Any, ...] = _objects(self.members["regions"])
+        parts: tuple[Any, ...] = objects(self.members["regions"])
         return parts
 
     def document(self) -> dict[str, Any]:
@@ -180,9 +180,9 @@ def explanations_of(answer: Mapping[str, Any], upload: bytes, download: Download
             method=part["method"],
             layers=tuple(answer["layers"]),
             against=RemotePrediction(part["against"]) if part.get("against") else None,
-            diagnostics=_objects(part["diagnostics"]),
-            proof=_objects(part.get("proof")),
-            model=_objects(answer["model"]),
+            diagnostics=objects(part["diagnostics"]),
+            proof=objects(part.get("proof")),
+            model=objects(answer["model"]),
             members=part,
             answer=answer,
             download=partial(download, name if are_several else None),
@@ -248,7 +248,7 @@ class RemoteLikeness(Likeness):
     @property
     def diagnostics(self) -> tuple[Any, ...]:
         """Remarks for the reader of the maps, with `code` and `message`."""
-        remarks: tuple[Any, ...] = _objects(self.answer["diagnostics"])
+        remarks: tuple[Any, ...] = objects(self.answer["diagnostics"])
         return remarks
 
     def document(self) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def likeness_of(
 ) -> RemoteLikeness:
     """Return the likeness in the JSON of /similar."""
     first, second = answer["image"], answer["reference"]
-    proofs = _objects(first.get("proof")), _objects(second.get("proof"))
+    proofs = objects(first.get("proof")), objects(second.get("proof"))
     return RemoteLikeness(
         score=answer["score"],
         maps=(np.array(first["map"], np.float32), np.array(second["map"], np.float32)),
@@ -318,8 +318,8 @@ def png_of(picture: Image.Image) -> bytes:
     return file.getvalue()
 
 
-def _objects(value: Any) -> Any:
+def objects(value: Any) -> Any:
     """Return JSON with objects that have attributes, and tuples."""
     if isinstance(value, dict):
-        return SimpleNamespace(**{name: _objects(part) for name, part in value.items()})
-    return tuple(map(_objects, value)) if isinstance(value, list) else value
+        return SimpleNamespace(**{name: objects(part) for name, part in value.items()})
+    return tuple(map(objects, value)) if isinstance(value, list) else value

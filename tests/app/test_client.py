@@ -14,16 +14,20 @@ from seewhy import (
     Client,
     ExplainerError,
     ServiceError,
+    capture,
     compare,
     detect,
     evaluate,
     explain,
+    intervene,
     list_methods,
     list_models,
     predict,
     read_picture,
     segment,
     similar,
+    sweep_channels,
+    trace,
 )
 from seewhy.app.client.connection import UnreachableError, exception_of
 from seewhy.app.client.results import RemotePrediction
@@ -195,6 +199,36 @@ def test_an_evaluation_is_that_of_the_library(client, model):
         client.evaluate([])
     with pytest.raises(OptionError, match="There is no metric 'sparsness'"):
         client.evaluate([CAT], metrics="sparsness")
+
+
+def test_hooks_are_asked_about_as_in_the_library(client, model, tmp_path):
+    edit = {"layer": "bn2", "op": "zero", "channels": [3, 112]}
+    pairs = [
+        (client.trace(CAT, "tabby", ["blocks.6", "bn2"]), trace(model, CAT, "tabby", ("blocks.6", "bn2"))),
+        (client.capture(CAT, "bn2", ["output"], "tabby"), capture(model, CAT, "bn2", ["output"], "tabby")),
+        (client.intervene(CAT, [edit], "tabby"), intervene(model, CAT, [edit], "tabby")),
+    ]
+    for there, here in pairs:
+        assert repr(there) == f"Remote{here!r}"
+    (traced, expected), (captured, arrays), (edited, both) = pairs
+    assert [event.path for event in traced.events] == [event.path for event in expected.events]
+    assert traced.summary.vanishing == expected.summary.vanishing
+    assert traced.save(tmp_path / "trace.svg").read_bytes().startswith(b"<?xml")
+    assert captured.tensors[0].statistics.mean == pytest.approx(arrays.tensors[0].statistics.mean, abs=1e-3)
+    np.testing.assert_allclose(captured.arrays["bn2/output/0"], arrays.arrays["bn2/output/0"], atol=0.05)
+    with Image.open(captured.save(tmp_path / "maps.webp", top=2)) as sheet:
+        assert sheet.format == "WEBP"
+    assert edited.score_change == pytest.approx(both.score_change, abs=1e-3)
+    assert edited.probability_change == pytest.approx(both.probability_change, abs=1e-3)
+    assert json.loads(edited.save(tmp_path / "edited.json").read_text())["edits"][0]["channels"] == [3, 112]
+    swept, here = client.sweep_channels(CAT, edit, "tabby"), sweep_channels(model, CAT, edit, "tabby")
+    assert [row.channel for row in swept.channels] == [row.channel for row in here.channels]
+    assert swept.channels[0].score_change == pytest.approx(here.channels[0].score_change, abs=1e-3)
+    assert repr(swept).startswith("RemoteSweep(2 channels of 'bn2'; target 281: -")
+    with pytest.raises(OptionError, match=r"'.csv' is not a supported format; use \.json, \.png"):
+        swept.save(tmp_path / "channels.csv")
+    with pytest.raises(OptionError, match="There is no op 'zeero'"):
+        client.intervene(CAT, [{**edit, "op": "zeero"}])
 
 
 def test_what_a_classifier_cannot_do_is_said_as_in_the_library(client, model):
@@ -384,7 +418,8 @@ for suffix in ("png", "npz", "json", "html"):
 result._repr_png_()
 client.compare(picture, ["gradcam", "saliency"]).save(f"{folder}/both.png")
 client.predict(picture), client.methods(), client.models("embedded")
-client.similar(picture, picture).overlay(), client.evaluate([picture], "random", "sparseness")
+client.trace(picture, layers="bn2"), client.similar(picture, picture).overlay()
+client.evaluate([picture], "random", "sparseness")
 print(sorted({"torch", "torchvision", "timm", "flask", "pydantic"} & {*sys.modules}))
 """
 
