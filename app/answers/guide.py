@@ -1,4 +1,4 @@
-"""The guide: a page about methods, proofs and hooks, which the web page links to."""
+"""The guide: a page about heatmaps, proofs, hooks and methods, which the web page links to."""
 
 from functools import cache
 

@@ -24,6 +24,7 @@ def test_the_guide_has_a_chapter_on_each_method_and_grade(client):
         assert all(f"<code>{option}</code>" in chapter for option in METHODS[name].options if option != "layers")
     for grade in get_args(Grade):
         assert f'data-grade="{grade}"' in page
+    assert "What a heatmap can tell you</h2>" in page.partition('<section id="heatmap"')[2].partition("</section>")[0]
     assert "<script" not in page
 
 

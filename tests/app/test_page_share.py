@@ -63,9 +63,10 @@ def test_the_page_links_to_chapters_that_the_guide_has(page, url):
     page.goto(url)
     upload(page)
     links.append(page.get_by_role("link", name="About proofs").get_attribute("href"))
+    links.append(page.locator("#proof a:has(.grade)").get_attribute("href"))
     page.click("#tab-inside")
     links.append(page.get_by_role("link", name="About hooks").get_attribute("href"))
-    assert len(set(links)) == len(methods) + 2
+    assert len(set(links)) == len(methods) + 3
     page.goto(f"{url}/guide")
     for link in links:
         assert page.evaluate("hash => Boolean(document.getElementById(decodeURIComponent(hash)))", link.split("#")[1])

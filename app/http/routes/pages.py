@@ -45,7 +45,7 @@ def docs() -> Response:
 
 
 @blueprint.get("/guide")
-@Declaration("A page about methods, proofs and hooks", media=_HTML, is_open=True)
+@Declaration("A page about heatmaps, proofs, hooks and methods", media=_HTML, is_open=True)
 def guide() -> Response:
     """Return the guide, which the web page links to."""
     links = (operation_link(current_app, f"hooks.{view}") for view in ("trace", "capture", "intervene"))
