@@ -80,3 +80,13 @@ def test_everybody_can_read_the_guide(tab, url):
         tab.emulate_media(color_scheme=scheme)
         assert tab.evaluate("document.documentElement.scrollWidth") == width
         accessible(tab, *rules)
+
+
+@pytest.mark.slow
+def test_everybody_can_read_the_list_of_routes(tab, url):
+    tab.goto(f"{url}/docs")
+    tab.wait_for_selector(".opblock")
+    accessible(tab)
+    tab.goto(f"{url}/guide")
+    tab.click("a:has-text('/hooks/trace')")
+    expect(tab.locator("#operations-Hooks-trace")).to_contain_class("is-open")
