@@ -260,7 +260,8 @@ def _plan(
     own = {name: value for name, value in question.items() if name not in _OF_QUESTIONS}
     (explainer,) = explainers_of([entry], question["layer"], own, loaded.module)
     options = {name: value for name, value in question.items() if name in _OF_QUESTIONS and name != "layer"}
-    options["calibration"] = repr(options.pop("proof_calibration"))
+    calibration = options.pop("proof_calibration")
+    options["calibration"] = None if calibration is None else repr(calibration)
     options |= {**asdict(explainer), "map_type": map_type, "pictures": pictures}
     manifest = manifest_of(loaded, entry.name, json.loads(json.dumps(options, default=repr)), description_of(source))
     passes = entry.passes(explainer, loaded, loaded.spec.image_shape)
