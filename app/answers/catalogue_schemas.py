@@ -90,7 +90,7 @@ class MethodAnswer(BaseModel):
         "the layer's channels."
     )
     quantities: dict[str, int] | None = Field(
-        description="Values of the names in `cost` that are no options, with default options; null while the model is "
+        description="Values of the names in `cost` that are not options, with default options; null while the model is "
         "not loaded."
     )
     seconds_per_pass: float | None = Field(

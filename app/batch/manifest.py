@@ -56,7 +56,7 @@ class Manifest:
         """Return the manifest of a folder; None if it has none.
 
         Raises:
-            OptionError: the file is no manifest.
+            OptionError: the file is not a manifest.
         """
         try:
             fields = json.loads((folder / NAME).read_text(encoding="utf-8"))

@@ -101,7 +101,7 @@ def batch(
 ) -> Batch:
     """Explain the pictures of a data set, and write their maps to a folder of Parquet files.
 
-    A run that was stopped goes on where it was: only pictures without a row, or with an error, are explained. A picture
+    A stopped run resumes where it stopped: only pictures without a row, or with an error, are explained. A picture
     that cannot be read or explained has a row with the error.
 
     Args:
