@@ -114,8 +114,8 @@ def table(facts: dict) -> str:
     ended = f"took {facts['finished']:.0f} s" if facts["finished"] else "got no answer"
     sentence = (
         f"Beside RISE with {SAMPLES:,} samples, the p99 of Grad-CAM is **{facts['ratio']:.2f}** times as long (median "
-        f"of the rounds). RISE advances by {facts['samples']:.0f} samples per second. Under the same load, a request with "
-        f"{FINISHED} samples {ended}."
+        f"of the rounds). RISE advances by {facts['samples']:.0f} samples per second. Under the same load, a request "
+        f"with {FINISHED} samples {ended}."
     )
     head = ("clients", "requests/s", "p50, ms", "p99, ms", "errors")
     return f"{description(('seewhy', 'torch', 'openvino'))}\n\n{page.table(head, rows)}\n{sentence}\n"
