@@ -223,7 +223,7 @@ def _engine(engine: str, address: str | None, source: DataSource, run: _Run) -> 
         raise OptionError(f"engine is {engine!r}; it must be {' or '.join(map(repr, ENGINES))}.", "engine")
     if engine == "local":
         if address is not None:
-            raise OptionError("An address is one of a Ray cluster; use the engine ray.", "address")
+            raise OptionError("Only a Ray cluster has an address; use the engine ray.", "address")
         return _local
     if not find_spec("ray"):
         raise OptionError("The engine ray needs more packages: pip install 'seewhy[ray]'.", "engine")
