@@ -93,7 +93,7 @@ def report(results: Results) -> str:
                 "The caption names the explained class; the true class is in brackets.",
                 wrong,
             ),
-            ("The least trustworthy", "The lowest scores of the proof.", weakest),
+            ("The least trustworthy heatmaps", "Those with the lowest scores of the proof.", weakest),
             ("Gallery", "Pictures chosen at random.", gallery),
         ],
         groups=[

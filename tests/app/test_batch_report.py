@@ -100,7 +100,7 @@ def test_a_run_ends_with_its_report(run):
     assert "% of 44 whose class is known" in page
     assert "such as leaf/broken.png" in page
     headings = re.findall(r"<h2>(.*)</h2>", page)
-    lists = ["The most confident wrong answers", "The least trustworthy", "Gallery"]
+    lists = ["The most confident wrong answers", "The least trustworthy heatmaps", "Gallery"]
     assert headings == ["Errors", "Distributions", "Where the network looks", *lists]
     wrong = page.partition("The most confident wrong answers")[2].partition("</section>")[0]
     assert re.findall(r"<span>(.*)</span>", wrong) == ["leaf/wrong.png"]
