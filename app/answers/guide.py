@@ -2,8 +2,8 @@
 
 from functools import cache
 
-from seewhy.app.answers.templates import mathml, template
 from seewhy.explainers.methods.catalogue import METHODS, list_methods
+from seewhy.explainers.results.templates import mathml, template
 from seewhy.explainers.trust.proof import Grade
 from seewhy.explainers.trust.sentences import WARNINGS
 
@@ -22,14 +22,13 @@ def guide(trace: str, capture: str, intervene: str) -> bytes:
     """Return the guide as UTF-8. It is open to everybody, so it leaves out an operator's own methods.
 
     Args:
-        trace: Where the page `/docs` describes `POST /hooks/trace`.
-        capture: Where it describes `POST /hooks/capture`.
-        intervene: Where it describes `POST /hooks/intervene`.
-
+        trace: where the page `/docs` describes `POST /hooks/trace`.
+        capture: likewise `POST /hooks/capture`.
+        intervene: likewise `POST /hooks/intervene`.
     """
     links = {"trace": trace, "capture": capture, "intervene": intervene}
     methods = [METHODS[name] for name in list_methods() if METHODS[name].explainer.__module__.startswith("seewhy.")]
-    page = template("guide.html").render(
+    page = template("seewhy.app.answers", "guide.html").render(
         methods=methods, grades=GRADES, warnings=WARNINGS.values(), equation=mathml, links=links
     )
     return page.encode()

@@ -4,8 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from seewhy.explainers.core.attribution import Diagnostic
-from seewhy.explainers.detect import DetectedBox
+from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.imaging.geometry import Box
 from seewhy.explainers.inspection.editor import EditEffect
@@ -13,6 +12,7 @@ from seewhy.explainers.inspection.edits import AnyEdit
 from seewhy.explainers.inspection.statistics import Statistics
 from seewhy.explainers.inspection.sweep import ChannelEffect
 from seewhy.explainers.inspection.trace_events import Event, Summary
+from seewhy.explainers.results.boxes import DetectedBox
 from seewhy.explainers.results.evaluation import Column
 from seewhy.explainers.tasks.box_target import Attribute
 from seewhy.explainers.tasks.heads import Head

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.explainers.errors import OptionError
+from seewhy.explainers.results.origin import VERSIONS
 from seewhy.models import LoadedModel
 
 NAME = "manifest.json"

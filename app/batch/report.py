@@ -14,11 +14,11 @@ import pyarrow.compute as compute
 from numpy.typing import NDArray
 from PIL import Image
 
-from seewhy.app.answers.templates import template
 from seewhy.app.batch import relevance
 from seewhy.app.batch.manifest import Manifest
 from seewhy.explainers.imaging.render import colour
 from seewhy.explainers.results.explanation import Explanation
+from seewhy.explainers.results.templates import template
 
 _SHOWN, _GALLERY, _OF_GROUP = 12, 24, 4
 """Pictures in a list, in the gallery, and of a group."""
@@ -78,7 +78,7 @@ def report(results: Results) -> str:
     weakest = _ascending(table, "proof_score")[:_SHOWN]
     of_classes = groups(results)
     tiles = _Tiles(results)
-    page: str = template("batch.html").render(
+    page: str = template("seewhy.app.answers", "batch.html").render(
         manifest=results.manifest,
         options={name: value for name, value in results.manifest.options.items() if value not in (None, [], False)},
         reasons=_reasons(table),

@@ -18,7 +18,7 @@ from seewhy.app.pipeline.results import ExplainResult, PredictResult
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.tasks.classification import best, probabilities
 from seewhy.explainers.tasks.heads import Head
-from seewhy.explainers.trust.proof import proof_arrays
+from seewhy.explainers.trust.proof_files import proof_arrays
 
 _MAPS = ("heatmaps", "maps", "targets", "labels", "methods")
 
