@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from tests.app.browsing import accessible, explained_anew, levels, page_pixels, upload
+from tests.app.browsing import accessible, explained_anew, levels, overlay_pixels, page_pixels, upload
 
 
 def test_the_report_is_about_the_map_that_is_shown(page):
@@ -20,7 +20,7 @@ def test_the_report_is_about_the_map_that_is_shown(page):
     assert download.value.suggested_filename == "cat-gradcam.html"
     report = download.value.path().read_text(encoding="utf-8")
     (heatmap,) = re.findall('<img src="data:image/png;base64,([^"]+)" alt="Heatmap for tabby">', report)
-    assert np.abs(levels(base64.b64decode(heatmap)) - page_pixels(page)).max() <= 2
+    assert np.abs(levels(base64.b64decode(heatmap)) - overlay_pixels(page)).max() <= 2
     assert page.locator("#proof .grade").inner_text().split()[-1] in report
     assert "<strong>Proof: " in report
     accessible(page)
