@@ -264,7 +264,9 @@ class Service:
             for submission in ticket.submissions:
                 self._sanity.offer(submission.plan.model, submission.plan.methods, submission.picture.image)
         ticket.release(sum(result.outputs.nbytes for result in results))
-        self._observer.explained(ticket.plan.model, [part for result in results for part in result.explanations])
+        self._observer.pictures_explained(
+            ticket.plan.model, [part for result in results for part in result.explanations]
+        )
         return results
 
     def etag(self, uploads: Sequence[bytes], options: Options, media_type: str) -> str | None:

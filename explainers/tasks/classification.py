@@ -131,7 +131,7 @@ class Classification:
             )
         is_chance = are_equal and head == "softmax"
         if not is_chance and likely.probability < (0.5 if head == "sigmoid" else 1 / count):
-            chance = "which is no" if head == "sigmoid" and count > 1 else "less than chance"
+            chance = "less than one half" if head == "sigmoid" and count > 1 else "less than chance"
             remarks.append(
                 Diagnostic(
                     "improbable-target",

@@ -76,6 +76,16 @@ def page_pixels(page):
     return levels(base64.b64decode(encoded))
 
 
+def overlay_pixels(page):
+    """The pixels that the page would save with the view that the service draws."""
+    look = "async (look) => (await import('/static/js/state.js')).change({ look })"
+    former = page.locator("#look").input_value()
+    page.evaluate(look, "overlay")
+    pixels = page_pixels(page)
+    page.evaluate(look, former)
+    return pixels
+
+
 def explained_anew(page, act):
     """Do something that asks anew, and return the pairs of names and values that were sent."""
     # The body of a form with a file is not told to those who listen to requests.

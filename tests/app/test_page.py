@@ -18,7 +18,17 @@ from seewhy.explainers.correlations import rank_correlation
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.models import Registry
 from seewhy.models.weights import missing_reason
-from tests.app.browsing import accessible, answered, ask, clipboard, explained_anew, levels, page_pixels, upload
+from tests.app.browsing import (
+    accessible,
+    answered,
+    ask,
+    clipboard,
+    explained_anew,
+    levels,
+    overlay_pixels,
+    page_pixels,
+    upload,
+)
 from tests.app.conftest import EXAMPLES, opened
 from tests.grids import few
 from tests.waiting import GUARD
@@ -42,7 +52,7 @@ def test_an_upload_is_answered_in_place(page, url):
     expect(page.locator("#predictions .class")).to_have_count(5)
     expect(page.locator("#predictions [aria-pressed=true] .label")).to_have_text(["tiger cat"])
     expect(page).to_have_title("tiger cat: SeeWhy")
-    assert np.abs(page_pixels(page) - levels(ask(url, method=START).content)).max() <= 2
+    assert np.abs(overlay_pixels(page) - levels(ask(url, method=START).content)).max() <= 2
     bar = ask(url, method=START, format="json").json()["explanations"][0]["drawn"]
     assert float(page.inner_text("#bar-high")) == pytest.approx(bar["high"], rel=5e-3)
     expect(page.locator("#bar-range")).to_contain_text("map 0 to")
@@ -68,7 +78,7 @@ def test_strength_is_drawn_in_the_browser(cat_page, url):
     slider.focus()
     slider.press("End")
     expect(cat_page.locator("#alpha-value")).to_have_text("100%")
-    assert np.abs(page_pixels(cat_page) - levels(ask(url, method=START, alpha="1").content)).max() <= 2
+    assert np.abs(overlay_pixels(cat_page) - levels(ask(url, method=START, alpha="1").content)).max() <= 2
     slider.press("Home")
     whole = levels(EXAMPLES / "cat.png")
     assert np.abs(page_pixels(cat_page) - whole)[100:200, 150:300].max() <= 2  # inside what the model saw
@@ -140,7 +150,7 @@ def test_two_classes_are_contrasted(cat_page, url, way):
     assert {("target", "282"), ("against", "281")} <= set(fields)
     expect(cat_page.locator("#contrast")).to_contain_text("tiger cat rather than tabby")
     expected = levels(ask(url, method=START, target="282", against="281").content)
-    assert np.abs(page_pixels(cat_page) - expected).max() <= 2
+    assert np.abs(overlay_pixels(cat_page) - expected).max() <= 2
     fields = explained_anew(cat_page, cat_page.get_by_role("button", name="Explain without contrast").click)
     assert "against" not in dict(fields)
     expect(cat_page.locator("#contrast")).to_be_hidden()
@@ -224,6 +234,14 @@ def test_a_changed_option_is_sent_and_kept_in_the_address(page, url):
     expect(field).not_to_have_value("3")
 
 
+def test_each_family_of_methods_has_a_title(cat_page, url):
+    families = {method["family"] for method in requests.get(f"{url}/methods", timeout=GUARD).json()["methods"]}
+    titles = [group.get_attribute("label") for group in cat_page.locator("#method optgroup").all()]
+    assert len(titles) == len(families)
+    assert not families & set(titles)
+    assert titles[-1] == "Controls, to compare with"
+
+
 @pytest.mark.slow
 def test_colours_and_scale_are_chosen(page):
     upload(page)
@@ -252,7 +270,7 @@ def test_fine_maps_are_scaled_to_their_percentile_by_default(page, url):
     page.click("#copy-curl")
     assert "-F scale=robust" in clipboard(page)
     expected = levels(ask(url, method="saliency", scale="robust").content)
-    assert np.abs(page_pixels(page) - expected).max() <= 2
+    assert np.abs(overlay_pixels(page) - expected).max() <= 2
     page.click("#drawing > summary")
     fields = explained_anew(page, lambda: page.select_option("#scale", "image"))
     assert "scale" not in dict(fields)
@@ -457,7 +475,7 @@ def test_the_copied_command_makes_what_is_shown(tab, url, tmp_path, language, be
     page.locator("#alpha").fill("0.7")
     text, pixels = copied(page, language, tmp_path)
     assert text.startswith(beginning)
-    assert np.abs(page_pixels(page) - pixels).max() <= 2
+    assert np.abs(overlay_pixels(page) - pixels).max() <= 2
     assert language != "curl" or shlex.split(text.replace("\\\n", ""))[-1] == "heatmap.png"
 
 
@@ -467,7 +485,7 @@ def test_what_is_copied_of_an_example_needs_no_file(tab, url, tmp_path, language
     tab.goto(f"{url}?example=coffee&target=967&against=968")
     answered(tab)
     _, pixels = copied(tab, language, tmp_path)
-    assert np.abs(page_pixels(tab) - pixels).mean() < 2  # decoders of JPEG differ by a little
+    assert np.abs(overlay_pixels(tab) - pixels).mean() < 2  # decoders of JPEG differ by a little
 
 
 @pytest.mark.slow

@@ -36,12 +36,31 @@ def test_an_unsure_answer_has_a_modest_headline(page, url):
     assert size(page) > modest
 
 
+def test_a_control_gets_no_grade(tab, url):
+    tab.goto(f"{url}/?example=cat&method=random&compare=random")
+    answered(tab)
+    explanation = ask(url, method="random", proof="true", format="json").json()["explanations"][0]
+    assert "supported" in explanation["proof"]["grade"]  # by its numbers, which others are compared with
+    badge = tab.locator("#proof .grade")
+    expect(badge).to_have_text("– control")
+    expect(tab.locator("#proof")).to_contain_text("it has no grade")
+    expect(tab.locator("#status")).to_contain_text("control: A control is")
+    upload(tab, "coffee.png")
+    expect(tab.locator("#thumbnails").get_by_role("option").nth(1)).to_have_attribute(
+        "aria-label", re.compile(", control$")
+    )
+    tab.click("#tab-compare")
+    expect(tab.locator(".card .grade")).to_have_text("– control")
+    accessible(tab)
+
+
 @pytest.mark.slow
 def test_a_blank_heatmap_is_called_blank(tab, url):
     tab.goto(f"{url}/?example=cat&method=gradcam&target=giant%20panda")
     answered(tab)
     blank = re.compile("[.] The heatmap is blank[.]")
     expect(tab.locator("#doubt")).to_have_text(blank)
+    expect(tab.locator("#diagnostics")).to_contain_text("Try the option sign: signed, another layer, or")
     expect(tab.locator("#meaning")).to_have_text("Blank: the map has the same value everywhere.")
     expect(tab.locator("#status")).to_contain_text(blank)
     accessible(tab)

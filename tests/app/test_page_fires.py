@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from tests.app.browsing import accessible, ask, upload
-from tests.app.conftest import opened
+from tests.app.browsing import accessible, answered, ask, upload
+from tests.app.conftest import ROOT, opened
 from tests.app.shapes import over
 
+CAT = ROOT / "app" / "web" / "examples" / "cat.jpg"
 SIZE = (451, 300)
 SEEN = (94, 18, 358, 282)
 """What the model sees of the cat: left, top, right, bottom."""
@@ -108,6 +109,27 @@ def test_a_marked_part_tells_which_channels_fire_in_it_and_the_layer_can_be_chos
     assert "inside=blocks.5" in cat.url
     cat.evaluate("async () => (await import('/static/js/state.js')).change({ inside: null })")
     expect(cat.locator("#fires-layer")).to_have_text("bn2")
+
+
+@pytest.mark.slow
+def test_a_painted_part_tells_which_channels_fire_under_the_brush(tab, url):
+    tab.goto(f"{url}/?example=cat&mark=hide:brush:189090qq90.18909090qq")  # an L, 44 of 1295 wide
+    answered(tab)
+    with np.load(io.BytesIO(ask(url, "/hooks/capture", CAT, layer="bn2", format="npz").content)) as arrays:
+        maps = arrays["bn2/output/0"][0]
+    _, height, width = maps.shape
+    left, top, right, bottom = SEEN
+    x = left + (np.arange(20 * width) + 0.5) / (20 * width) * (right - left)
+    y = top + (np.arange(20 * height) + 0.5)[:, None] / (20 * height) * (bottom - top)
+    corner, ends, reach = np.multiply(324 / 1295, SIZE), np.multiply(962 / 1295, SIZE), 22 / 1295 * SIZE[0]
+    across = np.hypot(x - np.clip(x, corner[0], ends[0]), y - corner[1]) <= reach
+    down = np.hypot(x - corner[0], y - np.clip(y, corner[1], ends[1])) <= reach
+    under = across | down
+    shares = under.reshape(height, 20, width, 20).mean((1, 3))
+    values = np.einsum("chw,hw->c", maps, shares) / shares.sum()
+    shown = dict(listed(tab))
+    assert list(shown.values()) == pytest.approx([values[channel] for channel in shown], rel=0.02)
+    assert min(shown.values()) == pytest.approx(np.sort(values)[-6], rel=0.02)
 
 
 @pytest.mark.slow

@@ -4,10 +4,12 @@ import io
 
 import numpy as np
 import pytest
+import requests
 from playwright.sync_api import expect
 
 from tests.app.browsing import accessible, answered, ask
 from tests.app.conftest import ROOT, opened
+from tests.waiting import GUARD
 
 CAT = ROOT / "app" / "web" / "examples" / "cat.jpg"
 MODELS = ("efficientnet_lite0", "mobilenet_v2")
@@ -117,6 +119,31 @@ def test_a_cell_that_is_clicked_is_the_question_of_the_page(page, url):
     page.click("#tab-compare")
     complete(page, 2)  # the grid stays as it was
     expect(page.get_by_role("button", name="Open fem · efficientnet_lite0")).to_be_visible()
+
+
+def test_the_embedded_models_are_checked_at_first(page, url):
+    models = requests.get(f"{url}/models", timeout=GUARD).json()["models"]
+    ready = [model["name"] for model in models if model["source"] == "embedded" and model["weights"]["available"]]
+    assert set(MODELS) <= set(ready)
+    page.goto(f"{url}/?example=cat")
+    answered(page)
+    page.route("**/explain", lambda route: route.abort())
+    page.click("#tab-compare")
+    expect(page.locator(".card .fault-box")).to_have_count(len(ready) * min(4, 12 // len(ready)))
+    expect(page.get_by_role("checkbox", name="tabby", exact=True)).to_be_enabled()  # there is room for another class
+    chosen = page.locator("#chips-models :checked")
+    assert [box.get_attribute("value") for box in chosen.all()] == ready
+    page.unroute("**/explain")
+    page.click("#tab-explain")
+    page.click("#model")
+    expect(page.get_by_text(f" of {len(models):,} models can run here now.")).to_be_visible()
+    page.locator(f"dialog input[value='{MODELS[1]}']").check()
+    page.get_by_role("button", name="Use this model").click()
+    expect(page.locator("#model-name")).to_have_text(MODELS[1])
+    answered(page)
+    page.route("**/explain", lambda route: route.abort())
+    page.click("#tab-compare")
+    assert [box.get_attribute("value") for box in chosen.all()] == ready  # it is one of them
 
 
 def test_check_boxes_choose_what_is_in_the_grid(page, url):

@@ -95,6 +95,29 @@ def test_a_folder_becomes_a_strip_with_class_trust_and_truth(strip, url):
     accessible(strip)
 
 
+def test_names_of_files_tell_the_truth_where_no_folder_does(page, tmp_path):
+    names = {
+        "tabby/cup.png": "tabby",
+        "tabby_01.png": "tabby",
+        "MISSILE.2.png": "missile",
+        "n03773504-space_shuttle (3).png": "space shuttle",
+        "tigercats.png": None,
+        "7.png": None,
+    }
+    (tmp_path / "all" / "tabby").mkdir(parents=True)
+    for name in names:
+        shutil.copy(EXAMPLES / "cat.png", tmp_path / "all" / name)
+    page.set_input_files("#folder", tmp_path / "all")
+    expect(options(page)).to_have_count(len(names))
+    answered(page)
+    labels(page)
+    truths = {
+        option.get_attribute("title").removeprefix("all/"): option.locator(".truth").all_inner_texts()
+        for option in options(page).all()
+    }
+    assert truths == {name: [f"✗ {truth}"] if truth else [] for name, truth in names.items()}
+
+
 def test_arrow_keys_open_the_pictures_that_the_filter_leaves(strip):
     counts = [strip.inner_text(f"#count-{name}") for name in ("all", "wrong", "unsure")]
     assert counts == ["3", "1", "2"]

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 from playwright.sync_api import expect
 
 from tests.app.browsing import accessible, answered, ask, explained_anew, levels, upload
@@ -55,12 +55,28 @@ def told(page, beginning="(Without|With|From) the marked part"):
     return page.inner_text("#marking-said")
 
 
-def covered(how):
+def boxed():
+    """Where the box is."""
+    left, top, right, bottom = BOX
+    part = np.zeros(SIZE[::-1], bool)
+    part[top:bottom, left:right] = True
+    return part
+
+
+def painted(strokes, width):
+    """Where straight strokes of a brush are, each from its start to its end."""
+    part = Image.new("1", SIZE)
+    draw = ImageDraw.Draw(part)
+    for ends in strokes:
+        draw.line(ends, 1, round(width))
+        for x, y in ends:
+            draw.ellipse((x - width / 2, y - width / 2, x + width / 2, y + width / 2), 1)
+    return np.asarray(part)
+
+
+def covered(how, part):
     """The picture that the model is asked about, drawn here; of a blurred part by another filter."""
     picture = levels(EXAMPLES / "cat.png").astype(np.uint8)
-    left, top, right, bottom = BOX
-    part = np.zeros(picture.shape[:2], bool)
-    part[top:bottom, left:right] = True
     if how == "blur":
         small = Image.fromarray(picture).resize((16, 11), Image.Resampling.BOX)
         other = np.asarray(small.resize(SIZE, Image.Resampling.BILINEAR))
@@ -83,7 +99,7 @@ def test_the_classes_move_without_a_part_and_a_sentence_says_how(cat, url, tmp_p
     drag(cat, BOX[:2], (BOX[2] - 1, BOX[3] - 1))
     sentence = told(cat, PARTS[how])
     assert f"mark={how}%3A{'%2C'.join(map(str, BOX))}" in cat.url
-    expected = probabilities(url, covered(how), tmp_path)
+    expected = probabilities(url, covered(how, boxed()), tmp_path)
     before, after = (float(share) for share in re.search(r"from ([\d.]+)% to ([\d.]+)%", sentence).groups())
     assert before == float(cat.inner_text("#answer-probability")[:-1])
     assert after == pytest.approx(100 * expected["tiger cat"], abs=3 if how == "blur" else 1)
@@ -96,6 +112,53 @@ def test_the_classes_move_without_a_part_and_a_sentence_says_how(cat, url, tmp_p
     )
     assert shown == (0 if how == "keep" else 255)
     accessible(cat)
+
+
+def test_a_drag_marks_without_the_button_and_is_no_click(cat):
+    cat.click("#marking-on")  # it is off
+    drag(cat, BOX[:2], (BOX[2] - 1, BOX[3] - 1))
+    expect(cat.locator("#marker")).to_have_attribute("aria-valuetext", "x 126 to 226, y 60 to 180")
+    told(cat)
+    expect(cat.locator("#fires-title")).to_have_text("What fires most in the marked part")
+    expect(cat.locator("#spot")).to_be_hidden()
+    drag(cat, (150, 100), (160, 110))
+    expect(cat.locator("#marker")).to_have_attribute("aria-valuetext", "x 136 to 236, y 70 to 190")
+    cat.mouse.click(*over(cat, 180, 120, SIZE))  # inside of it
+    expect(cat.locator("#fires-title")).to_contain_text("at x 180, y 120")
+    cat.click("#marking-on")
+
+
+STROKES = (((140, 110), (230, 110)), ((230, 200), (230, 280)))
+
+
+@pytest.mark.parametrize("how", few(["hide", "keep"], short=["hide"]))
+def test_a_brush_paints_the_part_and_undo_takes_back_its_strokes(cat, url, tmp_path, how):
+    cat.check(f"[name=how][value={how}]", force=True)
+    cat.get_by_role("button", name="Brush").click()
+    addresses = []
+    for ends in STROKES:
+        drag(cat, *ends)
+        told(cat, PARTS[how])
+        assert re.search(rf"mark={how}%3Abrush%3A[0-9a-z.]{{10,40}}$", cat.url)
+        addresses.append(cat.url)
+    alphas = [
+        cat.locator("#covered canvas").evaluate(
+            "(canvas, [x, y]) => canvas.getContext('2d').getImageData(x, y, 1, 1).data[3]", place
+        )
+        for place in [(180, 110), (230, 240), (180, 240)]  # on both strokes, and beside them
+    ]
+    assert alphas == ([255, 255, 0] if how == "hide" else [0, 0, 255])
+    width = 28 / cat.locator("#stage").bounding_box()["width"] * SIZE[0]
+    expected = probabilities(url, covered(how, painted(STROKES, width)), tmp_path)
+    after = float(re.search(r" (?:to|at) <?([\d.]+)%", told(cat)).group(1))
+    assert after == pytest.approx(100 * expected["tiger cat"], abs=2)
+    accessible(cat)
+    cat.click("#marking-undo")
+    expect(cat).to_have_url(addresses[0])
+    cat.click("#marking-undo")
+    expect(cat.locator("#marker")).to_be_hidden()
+    assert "mark=" not in cat.url
+    cat.click("#marking-on")
 
 
 def test_escape_takes_a_mark_back_and_undo_too(cat):
@@ -159,9 +222,10 @@ def test_a_link_holds_a_mark_and_another_picture_has_none(tab, url):
     upload(tab, "coffee.png")
     assert "mark=" not in tab.url
     expect(tab.locator("#marker")).to_be_hidden()
-    tab.goto(f"{url}/?example=cat&mark=keep:900,900,950,950")
-    answered(tab)
-    expect(tab).to_have_url(f"{url}/?example=cat")
+    for nothing in ("900,900,950,950", "brush:1z", "brush:"):
+        tab.goto(f"{url}/?example=cat&mark=keep:{nothing}")
+        answered(tab)
+        expect(tab).to_have_url(f"{url}/?example=cat")
 
 
 @pytest.mark.slow

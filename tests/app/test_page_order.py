@@ -252,7 +252,8 @@ def test_a_model_without_layers_to_compare_says_so(page, url):
     expect(page.locator("#cards")).to_contain_text("no layer with a grid")
 
 
-def test_layers_that_are_found_late_are_not_compared_as_methods(page):
+def test_layers_that_are_found_late_are_not_compared_as_methods(page, url):
+    page.goto(f"{url}/?models=efficientnet_lite0")
     upload(page)
     page.evaluate(LATE, ["/layers", 1000])
     page.click("#tab-compare")
@@ -282,7 +283,8 @@ def test_what_is_opened_is_the_map_of_its_card(page, url):
         expect(page.locator(".card progress")).to_have_count(0)
 
 
-def test_what_failed_in_a_card_is_asked_again_by_who_comes_back(page):
+def test_what_failed_in_a_card_is_asked_again_by_who_comes_back(page, url):
+    page.goto(f"{url}/?models=efficientnet_lite0")
     upload(page)
     page.route("**/explain", lambda route: route.abort())
     page.click("#tab-compare")

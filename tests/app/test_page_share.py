@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from tests.app.browsing import accessible, explained_anew, levels, page_pixels, upload
+from tests.app.browsing import accessible, explained_anew, levels, overlay_pixels, page_pixels, upload
 
 
 def test_the_report_is_about_the_map_that_is_shown(page):
@@ -20,7 +20,7 @@ def test_the_report_is_about_the_map_that_is_shown(page):
     assert download.value.suggested_filename == "cat-gradcam.html"
     report = download.value.path().read_text(encoding="utf-8")
     (heatmap,) = re.findall('<img src="data:image/png;base64,([^"]+)" alt="Heatmap for tabby">', report)
-    assert np.abs(levels(base64.b64decode(heatmap)) - page_pixels(page)).max() <= 2
+    assert np.abs(levels(base64.b64decode(heatmap)) - overlay_pixels(page)).max() <= 2
     assert page.locator("#proof .grade").inner_text().split()[-1] in report
     assert "<strong>Proof: " in report
     accessible(page)
@@ -63,9 +63,10 @@ def test_the_page_links_to_chapters_that_the_guide_has(page, url):
     page.goto(url)
     upload(page)
     links.append(page.get_by_role("link", name="About proofs").get_attribute("href"))
+    links.append(page.locator("#proof a:has(.grade)").get_attribute("href"))
     page.click("#tab-inside")
     links.append(page.get_by_role("link", name="About hooks").get_attribute("href"))
-    assert len(set(links)) == len(methods) + 2
+    assert len(set(links)) == len(methods) + 3
     page.goto(f"{url}/guide")
     for link in links:
         assert page.evaluate("hash => Boolean(document.getElementById(decodeURIComponent(hash)))", link.split("#")[1])
@@ -79,3 +80,13 @@ def test_everybody_can_read_the_guide(tab, url):
         tab.emulate_media(color_scheme=scheme)
         assert tab.evaluate("document.documentElement.scrollWidth") == width
         accessible(tab, *rules)
+
+
+@pytest.mark.slow
+def test_everybody_can_read_the_list_of_routes(tab, url):
+    tab.goto(f"{url}/docs")
+    tab.wait_for_selector(".opblock")
+    accessible(tab)
+    tab.goto(f"{url}/guide")
+    tab.click("a:has-text('/hooks/trace')")
+    expect(tab.locator("#operations-Hooks-trace")).to_contain_class("is-open")

@@ -35,6 +35,7 @@ def looked_inside(page):
 
 @pytest.mark.slow
 def test_methods_are_compared_side_by_side(page, url):
+    page.goto(f"{url}/?models=efficientnet_lite0")
     upload(page)
     page.click("#tab-compare")
     compared(page, 4)
@@ -194,7 +195,7 @@ STATES = {
         answered(example(page, url, "&mark=hide:126,60,226,180")),
         expect(page.locator("#predictions .moved").first).to_be_visible(),
     ),
-    "compare": lambda page, url: (example(page, url, "&show=compare"), compared(page, 4)),
+    "compare": lambda page, url: (example(page, url, "&show=compare&models=efficientnet_lite0"), compared(page, 4)),
     "likeness": lambda page, url: (
         example(page, url, "&show=likeness&reference=coffee"),
         expect(page.locator("#pairs button")).to_have_count(5),

@@ -47,6 +47,25 @@ def test_zoom_enlarges_the_picture_in_its_frame_around_the_pointer(cat):
     accessible(cat)
 
 
+def test_a_drag_moves_the_enlarged_picture_and_is_no_click(cat):
+    for _ in range(3):
+        cat.click("#zoom-in")
+    place = "one => [one.scrollLeft, one.scrollTop]"
+    before = cat.locator("#viewport").evaluate(place)
+    box = cat.locator("#viewport").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    cat.mouse.move(x, y)
+    cat.mouse.down()
+    cat.mouse.move(x + 40, y - 30, steps=4)
+    cat.mouse.up()
+    assert cat.locator("#viewport").evaluate(place) == pytest.approx([before[0] - 40, before[1] + 30], abs=1)
+    expect(cat.locator("#fires")).to_be_hidden()
+    expect(cat.locator("#marker")).to_be_hidden()
+    cat.mouse.click(x, y)
+    expect(cat.locator("#fires")).to_be_visible()
+    cat.click("#fires-close")
+
+
 @pytest.mark.slow
 def test_what_is_read_and_marked_keeps_its_place_in_an_enlarged_picture(cat):
     cat.click("#zoom-in")

@@ -4,10 +4,11 @@ import { byId } from "./dom.js";
 import { onDrag, spanned } from "./drag.js";
 import { kind, split } from "./scene.js";
 import { askedTarget, change, explained, explanation, onChange, state } from "./state.js";
+import { isPanned } from "./zoom.js";
 
 export function prepareAbsent() {
   onDrag({
-    starts: () => (kind()?.isDragged && state.scene && !isMarking() ? spanned : null),
+    starts: ({ target }) => (kind()?.isDragged && state.scene && !isMarking() && !isPanned() && target !== byId("marker") ? spanned : null),
     drag: (box) => draw((byId("edges").value = box.join(","))),
     drop: () => byId("target").focus(),
     cancel: showAsked,
@@ -20,7 +21,7 @@ export function prepareAbsent() {
 }
 
 /** Whether a drag marks a part of the picture instead. */
-const isMarking = () => byId("marking-on").getAttribute("aria-pressed") === "true";
+const isMarking = () => byId("stage").classList.contains("marking");
 
 /** Asks about the rectangle, by default the whole picture, and the class, by default any. */
 function ask() {

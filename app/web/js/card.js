@@ -5,7 +5,7 @@ import { make } from "./dom.js";
 import { valueAt } from "./maps.js";
 import { Overlay } from "./overlay.js";
 import { problemBox } from "./problems.js";
-import { badge } from "./proof.js";
+import { badge, proofOf } from "./proof.js";
 import { HEATMAP } from "./question.js";
 import { state } from "./state.js";
 import { duration, progress, reading } from "./words.js";
@@ -156,7 +156,9 @@ export class Card {
 
   /** Says what the name does not: class, model and duration, and how far the map can be relied on. */
   #describe() {
-    const { explanations: [{ target, against, diagnostics, proof }], method, timings_ms: timings } = this.#answer;
+    const { explanations: [explanation], method, timings_ms: timings } = this.#answer;
+    const { target, against, diagnostics } = explanation;
+    const proof = proofOf(explanation, method.name);
     this.overlay.describe(`Heatmap of ${method.name} for ${target.label}, by ${this.#model}`);
     const rather = against ? ` rather than ${against.label}` : "";
     const blank = diagnostics.some(({ code }) => code === "blank-map") ? ", blank" : "";

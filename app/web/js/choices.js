@@ -38,6 +38,15 @@ export function columnsOf({ models, compare, classes }) {
   return Math.max(1, compare.length > 1 ? compare.length : classes.length);
 }
 
+/** What is compared at first: the current model and embedded ones with the same task; empty if it has no company. */
+export async function usualModels() {
+  const model = modelName();
+  const [{ models }, { head }] = await Promise.all([catalogue("/models"), catalogue(modelPath(model))]);
+  const isOffered = (other) => other.weights.available && other.source === "embedded" && other.head === head;
+  const names = [...new Set([model, ...models.filter(isOffered).map(({ name }) => name)])];
+  return names.length > 1 ? names : [];
+}
+
 /** The values that are chosen, of one kind. */
 function chosen(name) {
   return choicesOf()[name].flatMap((value) => value ?? (explained() ? [entryOf(explained())[0]] : []));

@@ -5,10 +5,10 @@ import { byId, make } from "./dom.js";
 import { doubts, unsure } from "./doubt.js";
 import { movedBy, movedTrack, stillTrack } from "./moved.js";
 import { point } from "./places.js";
-import { showProof, warningsOf } from "./proof.js";
+import { proofOf, showProof, warningsOf } from "./proof.js";
 import { explainPlace, identity, joined, kind, split } from "./scene.js";
 import { asTarget, askedTarget, change, explained, explanation, onChange, state } from "./state.js";
-import { percent, reading } from "./words.js";
+import { percent, plain, reading } from "./words.js";
 
 let labelled = null; // the model whose labels are suggested
 
@@ -33,7 +33,8 @@ function show() {
   const { answer } = state;
   byId("found").hidden = !answer;
   if (!answer) return;
-  const { target, against, diagnostics, proof } = explanation();
+  const { target, against, diagnostics } = explanation();
+  const proof = proofOf(explanation(), answer.method.name);
   const predictions = state.scene?.rows ?? answer.predictions;
   const listed = predictions.map(identity);
   const added = [target, isBox(target) ? null : against, risen()].filter((prediction) => prediction && !listed.includes(identity(prediction)));
@@ -50,7 +51,7 @@ function show() {
   showPart(explanation());
   showBoxes(answer.explanations);
   showProof(byId("proof"), proof);
-  const notes = [...diagnostics.map(({ message }) => message), ...warningsOf(proof)];
+  const notes = [...diagnostics.map(({ message }) => plain(message)), ...warningsOf(proof)];
   byId("diagnostics").replaceChildren(...notes.map((textContent) => make("li", { textContent })));
   if (!added.length) byId("target").value = "";
   offerLabels(answer.model.name);

@@ -3,7 +3,7 @@
 import { showAgreement } from "./agreement.js";
 import { AT_ONCE } from "./api.js";
 import { Card } from "./card.js";
-import { choicesOf, columnsOf, MOST, prepareChoices, showChoices } from "./choices.js";
+import { choicesOf, columnsOf, MOST, prepareChoices, showChoices, usualModels } from "./choices.js";
 import { announce, byId, isTouched } from "./dom.js";
 import { PATIENCE } from "./explain.js";
 import { layersOf } from "./layers.js";
@@ -69,9 +69,12 @@ async function fill() {
   filling = sought;
   try {
     const compare = await standard();
+    const usual = state.by === "method" ? await usualModels().catch(() => []) : []; // without them, the current one is shown
     if (filling !== sought || state.compare.length) return;
     if (!compare.length) throw new Error("This model has no layer with a grid of features to compare.");
-    change({ compare });
+    const models = state.models.length ? state.models : usual.slice(0, MOST / 4);
+    const most = state.by === "method" ? Math.floor(MOST / 2 / (models.length || 1)) : MOST; // there is room for a second class
+    change({ compare: compare.slice(0, Math.max(1, most)), models });
   } catch (error) {
     if (filling === sought) byId("cards").replaceChildren(problemBox(error));
   } finally {

@@ -1,5 +1,6 @@
 // The picture with a part of it hidden or blurred, drawn in the browser.
 
+import { paint } from "./brush.js";
 import { decoded } from "./overlay.js";
 import { canvas, shrunk } from "./shrink.js";
 
@@ -15,22 +16,22 @@ function meanColour(image) {
 }
 
 /**
- * Covers a part of a picture, `box` in pixels of an upload of this height and width. `how` is hide or blur, or keep, which
- * hides the rest; what is hidden takes the picture's mean colour. Returns the cover, transparent elsewhere, and the
- * covered picture, both as canvases.
+ * Covers a part of a picture: `strokes`, or `box` in pixels of an upload of this height and width. `how` is hide or blur, or
+ * keep, which hides the rest; what is hidden takes the picture's mean colour. Returns the cover, transparent elsewhere, and
+ * the covered picture, both as canvases.
  */
-export async function cover(picture, [height, width], { how, box }) {
+export async function cover(picture, [height, width], { how, box, strokes }) {
   const whole = shrunk(await decoded(picture.url), MOST);
   const [layer, context] = canvas(whole.width, whole.height);
   const [left, top, right, bottom] = box.map((edge, place) =>
     Math.round(edge * (place % 2 ? whole.height / height : whole.width / width)),
   );
-  const part = new Path2D();
-  part.rect(left, top, right - left, bottom - top);
-  if (how === "keep") part.rect(0, 0, whole.width, whole.height);
-  context.clip(part, "evenodd");
-  context.fillStyle = how === "blur" ? "#fff" : meanColour(whole);
+  if (strokes) paint(context, strokes, [whole.height, whole.width]);
+  else context.fillRect(left, top, right - left, bottom - top);
+  context.globalCompositeOperation = how === "keep" ? "source-out" : "source-in";
+  context.fillStyle = meanColour(whole);
   context.fillRect(0, 0, whole.width, whole.height);
+  context.globalCompositeOperation = "source-atop";
   if (how === "blur") context.drawImage(shrunk(whole, BLURRED), 0, 0, whole.width, whole.height);
   whole.getContext("2d").drawImage(layer, 0, 0);
   return { layer, whole };

@@ -5,6 +5,9 @@ import { explanation } from "./state.js";
 
 const LEAST = 4; // pixels of the screen: a shorter drag is a click
 
+/** Whether a pointer is so far from its start, {x, y} on the screen, that it drags. */
+export const isFar = ({ x, y }, event) => Math.hypot(event.clientX - x, event.clientY - y) >= LEAST;
+
 /** The rectangle between two pixels, both included. */
 export const spanned = ([x, y], [u, v]) => [Math.min(x, u), Math.min(y, v), Math.max(x, u) + 1, Math.max(y, v) + 1];
 
@@ -31,7 +34,7 @@ export function onDrag({ starts, drag, drop, cancel }) {
   });
   element.addEventListener("pointermove", (event) => {
     if (!start) return;
-    if (!box && Math.hypot(event.clientX - start.x, event.clientY - start.y) < LEAST) return;
+    if (!box && !isFar(start, event)) return;
     if (!box) element.setPointerCapture(event.pointerId);
     box = start.made(start.pixel, pixel(event));
     drag(box);

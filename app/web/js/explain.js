@@ -7,7 +7,7 @@ import { announce, byId } from "./dom.js";
 import { doubts } from "./doubt.js";
 import { clearProblems, showProblem } from "./problems.js";
 import { HEATMAP, learn, limit, methodNamed, question } from "./question.js";
-import { gradeOf } from "./proof.js";
+import { gradeOf, proofOf } from "./proof.js";
 import { change, explanation, methodName, onChange, state } from "./state.js";
 import { restore, showPreview } from "./stage.js";
 import { progress, reading } from "./words.js";
@@ -80,7 +80,8 @@ async function run() {
     const asked = fields.some(([name]) => name === "method") ? fields : [["method", answer.method.name], ...fields];
     shown = wanted;
     change({ answer, asked, map: 0 });
-    const { target, proof } = explanation();
+    const { target } = explanation();
+    const proof = proofOf(explanation(), answer.method.name);
     announce(`${target.label}, ${reading(target)}, explained by ${answer.method.name}. ${doubts()} ${proof ? `${gradeOf(proof)}: ${proof.sentence}` : ""}`);
   } catch (error) {
     if (pending !== mine || error.name === "AbortError") return;

@@ -1,6 +1,7 @@
 // Why here: the channels of a layer that fire most in the marked part of the picture, or at the place that was clicked.
 
 import { activationsOf, currentLayer } from "./activations.js";
+import { painted } from "./brush.js";
 import { openChannel } from "./channel.js";
 import { announce, byId, make } from "./dom.js";
 import { boxOf, drawSeen } from "./featuremap.js";
@@ -34,7 +35,7 @@ export function prepareFires() {
 }
 
 /** In pictures with regions or boxes, a click explains one of them. */
-const isOurs = ({ target }) => overlay.isReadable && !kind() && !target.closest("#wipe, #marker");
+const isOurs = ({ target }) => overlay.isReadable && !kind() && !target.closest("#wipe");
 
 function look(pixel) {
   spot = pixel;
@@ -46,29 +47,29 @@ async function choose() {
   if (path) visit(path);
 }
 
-/** The place in question: left, top, right, bottom in pixels of the upload. */
+/** The place in question: its box in pixels of the upload, and its strokes, if it is painted. */
 function place() {
   if (!state.answer || overlay.isSheet) return null;
-  if (spot) return [spot[0], spot[1], spot[0] + 1, spot[1] + 1];
+  if (spot) return { box: [spot[0], spot[1], spot[0] + 1, spot[1] + 1] };
   return marked();
 }
 
 function show() {
-  const box = place();
-  byId("fires").hidden = !box;
+  const part = place();
+  byId("fires").hidden = !part;
   byId("fires-close").hidden = !spot;
   ring();
-  if (box) request.run((signal) => find(box, signal), tell);
+  if (part) request.run((signal) => find(part, signal), tell);
   else request.stop();
 }
 
-async function find(box, signal) {
+async function find(part, signal) {
   const layer = await currentLayer();
   if (signal.aborted) return;
   byId("fires-layer").textContent = layer;
   byId("fires-where").textContent = spot ? `at x ${spot[0]}, y ${spot[1]}` : "in the marked part";
   const { channels, size } = await activationsOf(layer);
-  if (!signal.aborted) list(layer, size, firing(channels, size, box));
+  if (!signal.aborted) list(layer, size, firing(channels, weightsIn(part, size)));
 }
 
 function ring() {
@@ -80,15 +81,23 @@ function ring() {
   ring.style.top = `${((spot[1] + 0.5) / height) * 100}%`;
 }
 
-/** The channels whose mean in a box is highest: {channel, map, value}; null if the model does not see the box. */
-function firing(channels, size, [left, top, right, bottom]) {
+/** The cells of a grid that a part covers, and how much of each. */
+function weightsIn({ box: [left, top, right, bottom], strokes }, size) {
+  const { shape, box: seen } = explanation().heatmap;
+  const shares = strokes && painted(strokes, shape, seen, size);
   const weights = new Map();
   for (let cell = 0; cell < size[0] * size[1]; cell += 1) {
     const [first, upper, last, lower] = boxOf(cell, size);
     const across = Math.min(right, last) - Math.max(left, first);
     const down = Math.min(bottom, lower) - Math.max(top, upper);
-    if (across > 0 && down > 0) weights.set(cell, across * down);
+    const weight = across > 0 && down > 0 ? (shares?.[cell] ?? across * down) : 0;
+    if (weight) weights.set(cell, weight);
   }
+  return weights;
+}
+
+/** The channels whose mean in the cells is highest: {channel, map, value}; null if there are none, as of a part that is not seen. */
+function firing(channels, weights) {
   if (!weights.size) return null;
   const sum = [...weights.values()].reduce((total, weight) => total + weight, 0);
   const mean = (map) => [...weights].reduce((total, [cell, weight]) => total + map[cell] * weight, 0) / sum;

@@ -1,7 +1,9 @@
-// A part of the picture that is marked, to see what the model says if it is hidden or blurred, or of it alone.
+// A part of the picture that is marked, a box or strokes of a brush, to see what the model says if it is hidden or blurred,
+// or of it alone.
 
 import { amend } from "./address.js";
-import { post } from "./api.js";
+import { Problem, post } from "./api.js";
+import { around, drawn, moved, simplified, strokesOf, textOf } from "./brush.js";
 import { cover } from "./cover.js";
 import { announce, arrow, byId, isTouched } from "./dom.js";
 import { onDrag, spanned } from "./drag.js";
@@ -12,10 +14,13 @@ import { identity, kind, sceneOf } from "./scene.js";
 import { overlay } from "./stage.js";
 import { change, explained, explanation, onChange, state } from "./state.js";
 import { moves, reading } from "./words.js";
+import { isPanned } from "./zoom.js";
 
 const WAIT = 150; // milliseconds without another change before the model is asked
 const SAME = 0.5; // overlap from which two boxes are of one thing
 const MOST = 1000; // predictions, of the service
+const WIDE = 28; // pixels of the screen: the brush, also of an enlarged picture; its cursor is as wide
+const LONGEST = 3000; // characters of a mark: servers refuse long addresses
 const PARTS = { hide: "Without the marked part", blur: "With the marked part blurred", keep: "From the marked part alone" };
 
 let shown = null; // the mark that is drawn
@@ -24,34 +29,45 @@ let uncovered = { subject: null, predictions: null }; // of the whole picture
 
 const request = new LatestRequest(byId("marking-said"));
 
-/** A mark's kind and box. */
+/** What happens to a mark, and its box or strokes. */
 function parsed(text) {
-  const [how, edges] = (text ?? "").split(":");
+  const [how, edges, painted] = (text ?? "").split(":");
+  if (!(how in PARTS)) return null;
+  const strokes = edges === "brush" ? strokesOf(painted ?? "") : null;
   const box = (edges ?? "").split(",").map(Number);
-  return how in PARTS && box.length === 4 && box.every(Number.isInteger) ? { how, box } : null;
+  return strokes || (box.length === 4 && box.every(Number.isInteger)) ? { how, box, strokes } : null;
 }
 
 const chosen = () => document.querySelector("[name=how]:checked").value;
-const mark = (box, how = chosen()) => change({ mark: `${how}:${box}` });
+const shaped = ({ box, strokes }) => (strokes ? `brush:${textOf(strokes)}` : String(box));
+const mark = (part, how = chosen()) => change({ mark: `${how}:${shaped(part)}` });
 const clear = () => change({ mark: null });
-const isOn = () => byId("marking-on").getAttribute("aria-pressed") === "true";
+const isPressed = (id) => byId(id).getAttribute("aria-pressed") === "true";
+const isPainting = () => isPressed("painting-on");
+const isOn = () => isPressed("marking-on") || isPainting();
 
 export function prepareMarking() {
   const marker = byId("marker");
   const endDrag = onDrag({
-    starts: (event) => isOn() && (event.target === marker ? moving(parsed(state.mark).box) : spanned),
-    drag: outline,
-    drop: (box) => mark(box),
-    cancel: () => outline(parsed(state.mark)?.box),
+    starts: (event) => {
+      if (!isOn() && (isPanned() || event.pointerType === "touch")) return null; // it moves the picture or the page
+      if (isPainting()) return painting();
+      if (event.target === marker) return moving(fitting());
+      return isOn() || !kind()?.isDragged ? boxed : null; // of a detector, a box is asked about instead
+    },
+    drag: (part) => outline(part, isPainting()),
+    drop,
+    cancel: () => outline(marked()),
   });
   byId("marking-on").addEventListener("click", (event) => {
-    turn(!isOn());
-    if (isOn() && !state.mark && event.detail === 0) mark(middle()); // the keyboard moves what a pointer would draw
+    turn(isPressed("marking-on") ? null : "marking-on");
+    if (isOn() && !state.mark && event.detail === 0) mark({ box: middle() }); // the keyboard moves what a pointer would draw
     if (isOn() && state.mark) marker.focus();
   });
-  byId("marking-undo").addEventListener("click", leave);
+  byId("painting-on").addEventListener("click", () => turn(isPainting() ? null : "painting-on"));
+  byId("marking-undo").addEventListener("click", undo);
   for (const control of document.querySelectorAll("[name=how]")) {
-    control.addEventListener("change", () => state.mark && mark(parsed(state.mark).box));
+    control.addEventListener("change", () => state.mark && mark(parsed(state.mark)));
   }
   marker.addEventListener("keydown", steer);
   document.addEventListener("keydown", (event) => {
@@ -60,22 +76,47 @@ export function prepareMarking() {
     if (endDrag()) event.stopImmediatePropagation();
     else if (byId("figure").getAttribute("aria-busy") === "true") return; // it cancels the request
     else if (state.mark) leave();
-    else turn(false);
+    else turn(null);
   });
   onChange((patch) => {
-    if ("picture" in patch) turn(false);
+    if ("picture" in patch) turn(null);
     if (["mark", "picture", "answer", "scene"].some((name) => name in patch)) follow();
   });
 }
 
-/** How a box moves with the pointer, inside the picture. */
-const moving = (box) => ([x, y], [u, v]) => shifted(box, [u - x, v - y]);
+function drop(part) {
+  if (shaped(part).length <= LONGEST) mark(part);
+  else {
+    outline(marked());
+    showProblem(new Problem({ detail: "This part is too intricate for a link: undo a stroke, or mark a box." }));
+  }
+}
 
-function shifted([left, top, right, bottom], [across, down]) {
-  const [height, width] = explanation().heatmap.shape;
+const boxed = (start, stop) => ({ box: spanned(start, stop) });
+
+/** How a part moves with the pointer, inside the picture. */
+const moving = (part) => ([x, y], [u, v]) => shifted(part, [u - x, v - y]);
+
+function shifted({ box: [left, top, right, bottom], strokes }, [across, down]) {
+  const { shape } = explanation().heatmap;
   const within = (by, low, high, size) => Math.min(size - high, Math.max(-low, by));
-  const [x, y] = [within(across, left, right, width), within(down, top, bottom, height)];
-  return [left + x, top + y, right + x, bottom + y];
+  const by = [within(across, left, right, shape[1]), within(down, top, bottom, shape[0])];
+  return { box: [left + by[0], top + by[1], right + by[0], bottom + by[1]], strokes: strokes && moved(strokes, by, shape) };
+}
+
+/** How a stroke follows the pointer, beside those that are painted. */
+function painting() {
+  const { shape } = explanation().heatmap;
+  const before = marked()?.strokes ?? [];
+  const { offsetWidth, offsetHeight } = byId("stage");
+  const stroke = { width: WIDE / Math.max(offsetWidth, offsetHeight), points: [] };
+  const add = ([x, y]) => stroke.points.push([(x + 0.5) / shape[1], (y + 0.5) / shape[0]]);
+  return (start, pixel) => {
+    if (!stroke.points.length) add(start);
+    add(pixel);
+    const strokes = [...before, simplified(stroke, shape)];
+    return { strokes, box: around(strokes, shape) };
+  };
 }
 
 function stretched([left, top, right, bottom], [across, down]) {
@@ -99,8 +140,16 @@ function steer(event) {
   event.preventDefault();
   const step = Math.max(1, Math.round(explanation().heatmap.shape[1] / 40));
   const by = steps.map((side) => side * step);
-  const { box } = parsed(state.mark);
-  mark(event.shiftKey ? stretched(box, by) : shifted(box, by));
+  const part = fitting();
+  if (!event.shiftKey) mark(shifted(part, by));
+  else if (!part.strokes) mark({ box: stretched(part.box, by) });
+}
+
+/** Takes the last stroke back, or the box. */
+function undo() {
+  const strokes = parsed(state.mark).strokes?.slice(0, -1) ?? [];
+  if (strokes.length) mark({ strokes });
+  else leave();
 }
 
 /** Removes the mark; the focus stays near. */
@@ -110,9 +159,11 @@ function leave() {
   if (isInside) byId("marking-on").focus();
 }
 
+/** Turns on one of the buttons, or neither. */
 function turn(on) {
-  byId("marking-on").setAttribute("aria-pressed", String(on));
-  byId("stage").classList.toggle("marking", on);
+  for (const id of ["marking-on", "painting-on"]) byId(id).setAttribute("aria-pressed", String(id === on));
+  byId("stage").classList.toggle("marking", isOn());
+  byId("stage").classList.toggle("painting", isPainting());
   say();
 }
 
@@ -120,13 +171,15 @@ function turn(on) {
 function fitting() {
   const current = parsed(state.mark);
   if (!current || overlay.isSheet) return null;
-  const [height, width] = explanation().heatmap.shape;
+  const { shape } = explanation().heatmap;
+  if (current.strokes) return { ...current, box: around(current.strokes, shape) };
+  const [height, width] = shape;
   const [left, top, right, bottom] = current.box.map((edge, place) => Math.min(edge, place % 2 ? height : width));
   return right > left && bottom > top && left >= 0 && top >= 0 ? { ...current, box: [left, top, right, bottom] } : null;
 }
 
-/** The marked part: left, top, right, bottom in pixels of the upload; null without one. */
-export const marked = () => (state.answer && state.mark ? (fitting()?.box ?? null) : null);
+/** The marked part: its box, left, top, right, bottom in pixels of the upload, and its strokes, if any; null without one. */
+export const marked = () => (state.answer && state.mark ? fitting() : null);
 
 function follow() {
   const { answer, picture } = state;
@@ -222,9 +275,9 @@ function overlap([left, top, right, bottom], [first, upper, last, lower]) {
 /** Shows a mark on the picture and in its controls. */
 function show(current) {
   const marker = byId("marker");
-  const text = current ? `${current.how}:${current.box}` : null;
+  const text = current ? `${current.how}:${shaped(current)}` : null;
   byId("marking-undo").disabled = !current;
-  outline(current?.box);
+  outline(current);
   if (!current) byId("covered").replaceChildren();
   if (text === shown) return;
   shown = text;
@@ -235,14 +288,26 @@ function show(current) {
   marker.setAttribute("aria-valuenow", left);
 }
 
-function outline(box) {
+/** Outlines a part; while it is painted, its last stroke is shown, too. */
+function outline(part, isPainted = false) {
   const marker = byId("marker");
-  marker.hidden = !box;
-  if (!box) return;
-  const [height, width] = explanation().heatmap.shape;
-  const [left, top, right, bottom] = box;
+  marker.hidden = !part || isPainted;
+  marker.classList.toggle("painted", Boolean(part?.strokes));
+  byId("stroke").toggleAttribute("hidden", !isPainted);
+  if (!part) return;
+  const { shape } = explanation().heatmap;
+  if (isPainted) showStroke(drawn(part.strokes.at(-1), shape), shape);
+  const [height, width] = shape;
+  const [left, top, right, bottom] = part.box;
   const sides = { left: left / width, top: top / height, width: (right - left) / width, height: (bottom - top) / height };
   for (const [side, share] of Object.entries(sides)) marker.style[side] = `${share * 100}%`;
+}
+
+function showStroke({ line, width }, [height, wide]) {
+  const path = byId("stroke").firstElementChild;
+  byId("stroke").setAttribute("viewBox", `0 0 ${wide} ${height}`);
+  path.setAttribute("d", line);
+  path.setAttribute("stroke-width", width);
 }
 
 function say() {
@@ -251,7 +316,9 @@ function say() {
 
 function sentence() {
   const current = state.answer && fitting();
-  if (!current) return isOn() ? `Draw a box ${isTouched() ? "with a finger" : "on the picture"}.` : "Mark a part: what does the model say without it? Click a place: what fires there?";
+  const how = isTouched() ? "with a finger" : "on the picture";
+  if (!current && isPainting()) return `Paint ${how}; each stroke adds to the part. At the keyboard, mark a box instead.`;
+  if (!current) return isOn() ? `Draw a box ${how}.` : `Mark a part to see the prediction without it.${kind() ? "" : " Click anywhere to see which channels respond there."}`;
   if (!state.altered) return "Asking the model…";
   const target = explained();
   const { before, after, scene } = state.altered;

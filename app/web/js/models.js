@@ -6,7 +6,7 @@ import { byId, make, prose } from "./dom.js";
 import { problemBox, showProblem } from "./problems.js";
 import { learn, modelName } from "./question.js";
 import { change, onChange, state } from "./state.js";
-import { plain } from "./words.js";
+import { count, plain } from "./words.js";
 
 const SHOWN = 60; // maximum number of rows
 
@@ -27,25 +27,25 @@ function show() {
 /** Asks for a model; returns its name, or null. The dialog opens at once; the list comes when it is known. */
 export async function chooseModel(title) {
   const list = make("ul", { class: "choices", "aria-busy": "true" });
-  const count = make("p", { class: "help", role: "status", textContent: "Listing the models…" });
+  const said = make("p", { class: "help", role: "status", textContent: "Listing the models…" });
   const more = make("p", { class: "help" });
   let models = [];
   let chosen = modelName();
   const fill = (text) => {
     const matches = models.filter((model) => `${model.name} ${model.source} ${model.licence} ${TASKS[model.head] ?? ""}`.toLowerCase().includes(text));
     list.replaceChildren(...matches.slice(0, SHOWN).map((model) => row(model, model.name === chosen, () => (chosen = model.name))));
-    more.textContent = matches.length > SHOWN ? `${matches.length - SHOWN} more; type to narrow them down.` : "";
+    more.textContent = matches.length > SHOWN ? `${count(matches.length - SHOWN)} more; type to narrow them down.` : "";
     if (!matches.length && models.length) more.textContent = "No model matches.";
   };
   const find = search("Find a model", fill);
-  const wanted = ask(title, make("div", { class: "body" }, count, find, list, more), { accept: "Use this model", result: () => chosen });
+  const wanted = ask(title, make("div", { class: "body" }, said, find, list, more), { accept: "Use this model", result: () => chosen });
   const listed = listing().then((known) => {
     models = known;
     list.removeAttribute("aria-busy");
-    count.textContent = `${models.filter((model) => model.weights.available).length} of ${models.length} models can run here now.`;
+    said.textContent = `${count(models.filter((model) => model.weights.available).length)} of ${count(models.length)} models can run here now.`;
     fill(find.value.trim().toLowerCase());
   });
-  listed.catch((error) => count.replaceChildren(problemBox(error)));
+  listed.catch((error) => said.replaceChildren(problemBox(error)));
   return wanted;
 }
 
@@ -59,16 +59,14 @@ async function listing() {
 async function use(wanted) {
   const current = modelName();
   await learn(wanted);
-  const named = state.target !== null || state.against !== null || state.classes.length > 0;
-  const fresh = named && !(await answerAlike(current, wanted)) ? { target: null, against: null, classes: [] } : {};
+  const [former, next] = await Promise.all([current, wanted].map((name) => catalogue(modelPath(name)).catch(() => null)));
+  const isSameTask = former !== null && former.head === next?.head;
+  const isAlike = isSameTask && String(former.labels) === String(next.labels); // as after training on the same data set
+  const fresh = isAlike ? {} : { target: null, against: null, classes: [] };
   if (!state.method) fresh.options = {}; // the model may have another default method
+  const compared = state.models.includes(wanted) ? state.models : state.models.map((name) => (name === current ? wanted : name));
+  fresh.models = isSameTask ? compared : [];
   change({ ...fresh, model: wanted, layer: [], inside: null, off: [], compare: state.by === "layer" ? [] : state.compare });
-}
-
-/** Whether two models have the same head and classes, as after training on the same data set. */
-async function answerAlike(current, wanted) {
-  const [first, second] = await Promise.all([current, wanted].map((name) => catalogue(modelPath(name)).catch(() => null)));
-  return first !== null && second !== null && first.head === second.head && String(first.labels) === String(second.labels);
 }
 
 function row(model, checked, choose) {
@@ -78,7 +76,7 @@ function row(model, checked, choose) {
   const radio = make("input", { type: "radio", name: "model", value: model.name, checked, disabled: !available });
   radio.addEventListener("change", choose);
   const size = model.input_size.join(" × ");
-  const said = `${source} · ${model.licence} · ${size} · ${model.classes} classes${model.head in TASKS ? ` · ${TASKS[model.head]}` : ""}`;
+  const said = `${source} · ${model.licence} · ${size} · ${count(model.classes)} classes${model.head in TASKS ? ` · ${TASKS[model.head]}` : ""}`;
   return make(
     "li",
     {},

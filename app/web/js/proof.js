@@ -1,16 +1,23 @@
 // How far a heatmap can be relied on: a badge, and a sentence about it.
 
 import { make } from "./dom.js";
+import { methodNamed } from "./question.js";
 
 const UNGRADED = "not graded yet";
 
-const SIGNS = { supported: "✓", "partly supported": "◐", spread: "∴", "not supported": "✗", blank: "∅" };
+const SIGNS = { supported: "✓", "partly supported": "◐", spread: "∴", "not supported": "✗", blank: "∅", control: "–" };
 
 const WARNINGS = {
   "evidence-at-border": "Much of the map lies at the border of what the model sees.",
   "same-for-every-class": "This method draws nearly the same map for every class.",
   "ignores-the-model": "This method draws nearly the same map for a model that has learnt nothing.",
 };
+
+/** The proof of an explanation; a control gets no grade, because others are graded beside it. */
+export function proofOf({ proof }, method) {
+  if (!proof || methodNamed(method)?.family !== "control") return proof;
+  return { grade: "control", sentence: "A control is what other heatmaps are compared with; it has no grade.", warnings: [] };
+}
 
 /** The grade, for people; of a proof without one, that there is nothing to compare the map with yet. */
 export const gradeOf = (proof) => proof.grade ?? UNGRADED;
@@ -38,7 +45,7 @@ export const isUnsupported = (proof) => ["not supported", "blank"].includes(proo
 export function showProof(paragraph, proof) {
   paragraph.hidden = !proof;
   const guide = make("a", { href: "/guide#proof", target: "_blank", textContent: "About proofs" });
-  paragraph.replaceChildren(...(proof ? [badge(proof), ` ${proof.sentence} `, guide] : []));
+  paragraph.replaceChildren(...(proof ? [make("a", { href: "/guide#heatmap", target: "_blank" }, badge(proof)), ` ${proof.sentence} `, guide] : []));
 }
 
 /** What speaks against the map beside its diagnostics, in sentences. */

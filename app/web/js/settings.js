@@ -14,6 +14,7 @@ const FAMILIES = {
   cam: "Class activation maps",
   gradient: "Gradients",
   rule: "Other backward rules",
+  transformer: "Transformers",
   perturbation: "Perturbations",
   concept: "Concepts",
   control: "Controls, to compare with",

@@ -7,7 +7,7 @@ import { seen, valueAt } from "./maps.js";
 import { Overlay, pixelBeside } from "./overlay.js";
 import { turnUpright } from "./picture.js";
 import { methodNamed } from "./question.js";
-import { change, explained, explanation, onChange, redraws, state } from "./state.js";
+import { DEFAULTS, change, explained, explanation, onChange, redraws, state } from "./state.js";
 import { number, reading } from "./words.js";
 
 export const overlay = new Overlay(byId("stage"));
@@ -45,7 +45,7 @@ function show(patch) {
   if (redraws(patch)) {
     const look = byId("look");
     look.value = state.look;
-    if (!look.value) look.value = state.look = "overlay"; // a link may name another one
+    if (!look.value) look.value = state.look = DEFAULTS.look; // a link may name another one
     byId("alpha").value = state.alpha;
     byId("alpha-value").textContent = `${Math.round(state.alpha * 100)}%`;
     byId("strongest").value = state.strongest;

@@ -13,7 +13,7 @@ export const DEFAULTS = Object.freeze({
   colormap: null, // by default the one that fits the map
   scale: null, // by default the one that fits the method
   alpha: 0.5,
-  look: "overlay", // how the map is drawn, see looks.js
+  look: "clear", // how the map is drawn, see looks.js
   strongest: 25, // percent of the map that a contour or a mask shows
   answer: null, // the server's last answer
   asked: null, // the question of that answer, as fields; the current one may differ until it is answered

@@ -1,4 +1,4 @@
-// The class that a picture has according to the name of a folder around it.
+// The class that a picture has according to the name of a folder around it, or its own name.
 
 import { catalogue, modelPath } from "./api.js";
 
@@ -18,10 +18,20 @@ async function table(model) {
   return tables.get(model);
 }
 
-/** The label that the innermost of a file's folders is named like; null if none is. */
+/** The parts of a file's name that may be a label, the longest first: its words, without numbers at their end. */
+function partsOf(name) {
+  const stem = name.replace(/\.[^.]*$/, "");
+  const words = stem.split(/[\s_.()-]+/).filter(Boolean);
+  const parts = [stem];
+  for (let length = words.length; length > 0; length -= 1) {
+    for (let start = 0; start + length <= words.length; start += 1) parts.push(words.slice(start, start + length).join(" "));
+  }
+  return parts.flatMap((part) => [part, part.replace(/\d+$/, "")]);
+}
+
+/** The label that the innermost of a file's folders is named like, or else the file or a part of its name; null if none is. */
 export async function truthOf(path, model) {
-  const folders = path.split("/").slice(0, -1).reverse();
-  if (!folders.length) return null;
+  const [name, ...folders] = path.split("/").reverse();
   const labels = await table(model).catch(() => new Map());
-  return folders.map((name) => labels.get(plain(name))).find(Boolean) ?? null;
+  return [...folders, ...partsOf(name)].map((part) => labels.get(plain(part))).find(Boolean) ?? null;
 }

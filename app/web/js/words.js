@@ -20,6 +20,9 @@ export function number(value) {
   return size >= 1e4 || size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
 }
 
+/** A number of things, such as 1,327. */
+export const count = (things) => things.toLocaleString("en");
+
 export function signed(value, digits = 2) {
   return `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`;
 }
@@ -45,7 +48,7 @@ export function moves(before, after) {
   return isArea ? `${moved} of the picture` : moved;
 }
 
-const SETTINGS = [
+const API_WORDS = [
   [/ \(SEEWHY_\w+\)/g, ""],
   [/[:;]? \(?(`[^`]+` or )?GET \/\S+ lists [^.)]*\)?/g, ""],
   [/the folder that SEEWHY_WEIGHTS_DIR names/g, "the service’s folder of weights"],
@@ -53,8 +56,9 @@ const SETTINGS = [
   [/set SEEWHY_DOWNLOAD=1 on/g, "allow downloads on"],
   [/within SEEWHY_DEADLINE/g, "within the time that the service allows"],
   [/\bSEEWHY_\w+(=\S+)?/g, "a setting of the service"],
+  [/\bsign=(\w+)/g, "the option sign: $1"],
   [/\.\s*\.$/, "."],
 ];
 
-/** A message of the service without the names of settings, and without the commands and routes that list more. */
-export const plain = (message) => SETTINGS.reduce((text, [name, words]) => text.replace(name, words), message);
+/** A message of the service without the names of settings and fields, and without the commands and routes that list more. */
+export const plain = (message) => API_WORDS.reduce((text, [name, words]) => text.replace(name, words), message);

@@ -108,8 +108,8 @@ class RandomMasks(Masking):
         images = question.images
         if (total := self.samples * self.cells**2) > MOST_CELLS:
             raise OptionError(
-                f"{self.samples} masks of {self.cells} by {self.cells} cells are {total} cells, and {MOST_CELLS} are "
-                "allowed; draw fewer samples, or fewer cells.",
+                f"{self.samples} masks of {self.cells} by {self.cells} cells have {total} cells; at most {MOST_CELLS} "
+                "are allowed. Use fewer samples, or fewer cells.",
                 "samples",
             )
         height, width = images.shape[2:]

@@ -178,7 +178,7 @@ def entry_of(metric: Metric) -> MetricEntry:
     """
     entry = next((entry for entry in METRICS.values() if entry.metric is type(metric)), None)
     if entry is None:
-        raise OptionError(f"{type(metric).__name__} is no metric of the catalogue; see `list_metrics()`.", "metrics")
+        raise OptionError(f"{type(metric).__name__} is not a metric of the catalogue; see `list_metrics()`.", "metrics")
     return entry
 
 
