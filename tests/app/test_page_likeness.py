@@ -31,7 +31,7 @@ def alike(browser, url):
     with opened(browser, url) as tab:
         tab.goto(f"{url}/?example=astronaut")
         answered(tab)
-        tab.click("#tab-likeness")
+        tab.get_by_role("tab", name="Similarity").click()
         tab.locator("#references").get_by_role("button", name="A rocket at its launch").click()
         yield compared(tab)
 

@@ -74,7 +74,7 @@ function branches(nodes, entry) {
     const inner = branches(children, entry);
     const holds = inner.querySelector("input:checked, .default, [aria-current]") !== null;
     const label = `Modules of ${layer?.path ?? name}`;
-    return make("li", {}, line, make("details", { open: holds }, make("summary", { "aria-label": label, textContent: `${children.size} inside` }), inner));
+    return make("li", {}, line, make("details", { open: holds }, make("summary", { "aria-label": label, textContent: `${children.size} ${children.size === 1 ? "module" : "modules"}` }), inner));
   });
   return make("ul", {}, ...items);
 }

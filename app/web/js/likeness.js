@@ -127,7 +127,7 @@ async function show(answer, pictures, signal) {
   tell(answer.score.toFixed(3), [...new Set(notes)].map((textContent) => make("li", { textContent })));
   byId("pairs").replaceChildren(...pairs.slice(0, LISTED).map(pairButton));
   read(0, null);
-  announce(`Likeness ${answer.score.toFixed(3)}.`);
+  announce(`Similarity ${answer.score.toFixed(3)}.`);
 }
 
 function tell(score, notes = []) {
