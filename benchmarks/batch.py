@@ -3,15 +3,21 @@
 Pictures are parts of the examples with noise, JPEGs of 512×384. Each run has a process of its own; kinds take turns.
 The cost of a picture in a long run is the difference of two runs, over that of their pictures: starts cancel out.
 
+`--nodes` only compares two nodes of Ray, of one processor each, with one. Beside them, processes without Ray that share
+nothing, one alone and two at once, show what the second processor gives at most.
+
 `--memory` only compares the memory of the command's process after a tenth of the pictures, which are then of 96×72, and
 after the last one.
 """
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +30,7 @@ from tqdm import tqdm
 
 from benchmarks import page
 from benchmarks.machine import description
+from benchmarks.ray_nodes import nodes
 from seewhy import batch, explain, explain_many, load_model
 from seewhy.app.batch import run
 from seewhy.app.batch.choices import ENGINES, Engine
@@ -80,9 +87,11 @@ def work(kind: str, folder: Path, out: Path) -> None:
     pictures = sorted(folder.iterdir())
     for _ in explain_many(model, pictures[:64], METHOD):
         pass
+    engine, _, address = kind.partition("@")
+    where = {"address": address} if address else {}
     start, busy = perf_counter(), process_time()
-    if kind in ENGINES:
-        batch(folder, out, model, METHOD, engine=kind, progress=False)
+    if engine in ENGINES:
+        batch(folder, out, model, METHOD, engine=engine, progress=False, **where)
     else:
         for _ in explain_many(model, pictures, METHOD):
             pass
@@ -123,17 +132,43 @@ def memory(engines: list[Engine], pictures: int) -> None:
     print(f"A picture in the list of a folder takes {listing_bytes():,.0f} bytes.")
 
 
-def output_of(task: str, kind: str, folder: str) -> list[Any]:
-    """Return what a task of this module prints in a new process."""
+def nodes_compared(rounds: int, pictures: int) -> None:
+    """Measure two nodes beside one, and two processes beside one, and print a table."""
+    processors = sorted(os.sched_getaffinity(0))[:2]
+    rates: dict[str, list[float]] = {"one node": [], "two nodes": [], "one process": [], "two processes": []}
+    with TemporaryDirectory() as short, TemporaryDirectory() as long, ThreadPoolExecutor(2) as pool:
+        make(Path(short), PICTURES)
+        make(Path(long), pictures)
+
+        def rate(kind: str, processor: int | None = None) -> float:
+            early, late = (measured(kind, Path(folder), processor).seconds for folder in (short, long))
+            return (pictures - PICTURES) / (late - early)
+
+        for _ in range(rounds):
+            for count, name in ((1, "one node"), (2, "two nodes")):
+                with nodes(count) as cluster:
+                    rates[name].append(rate(f"ray@{cluster.address}"))
+            rates["one process"].append(rate("local", processors[0]))
+            rates["two processes"].append(sum(pool.map(partial(rate, "local"), processors)))
+    rows = [(name, f"{np.median(each):.1f}") for name, each in rates.items()]
+    for one, two in (("one node", "two nodes"), ("one process", "two processes")):
+        ratios = np.divide(rates[two], rates[one])
+        rows.append((f"{two} over {one}", f"{np.median(ratios):.2f}"))
+    print(f"{description()}\n\n{page.table(('pictures per second', ''), rows)}")
+
+
+def output_of(task: str, kind: str, folder: str, processor: int | None = None) -> list[Any]:
+    """Return what a task of this module prints in a new process, which may be kept to a processor."""
+    kept = [] if processor is None else ["taskset", "--cpu-list", str(processor)]
     with TemporaryDirectory() as out:
-        command = [sys.executable, "-m", "benchmarks.batch", task, kind, folder, out]
+        command = [*kept, sys.executable, "-m", "benchmarks.batch", task, kind, folder, out]
         result: list[Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
         return result
 
 
-def measured(kind: str, folder: Path) -> Cost:
-    """Return the cost of a run in a new process."""
-    return Cost(*output_of("--run", kind, str(folder)))
+def measured(kind: str, folder: Path, processor: int | None = None) -> Cost:
+    """Return the cost of a run in a new process, which may be kept to a processor."""
+    return Cost(*output_of("--run", kind, str(folder), processor))
 
 
 def stages(folder: Path) -> dict[str, float]:
@@ -247,11 +282,15 @@ if __name__ == "__main__":
         parser.add_argument("--rounds", type=int, default=3)
         parser.add_argument("--pictures", type=int, default=3000, help="of the long run")
         parser.add_argument("--stages", action="store_true", help="measure only the parts of a run")
+        parser.add_argument("--nodes", action="store_true", help="measure only two nodes of Ray beside one")
         parser.add_argument("--memory", action="store_true", help="measure only the memory of the command's process")
         arguments = parser.parse_args()
         engines = ["local"] if arguments.engine == "local" else ["local", "ray"]
         if arguments.memory:
             memory(engines, arguments.pictures)
+            sys.exit()
+        if arguments.nodes:
+            nodes_compared(arguments.rounds, arguments.pictures)
             sys.exit()
         if arguments.stages:
             with TemporaryDirectory() as pictures:

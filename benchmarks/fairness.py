@@ -61,7 +61,7 @@ async def rise(url: str, form: bytes, samples: int, progress: Rise) -> None:
 
 
 async def beside(url: str, forms: Iterator[bytes], clients: int, seconds: float) -> tuple[Load, float]:
-    """Return what clients of Grad-CAM got beside RISE, and how many of its samples a second were done."""
+    """Return what clients of Grad-CAM got beside RISE, and how many samples per second RISE advanced by."""
     progress = Rise()
     running_rise = asyncio.create_task(rise(url, next(forms), SAMPLES, progress))
     while not progress.share and not running_rise.done():
@@ -111,11 +111,11 @@ def table(facts: dict) -> str:
         (name, f"{row['rate']:.1f}", f"{row['p50']:.0f}", f"{row['p99']:.0f}", str(row["errors"]))
         for name, row in facts["rows"].items()
     ]
-    ended = f"was answered after {facts['finished']:.0f} s" if facts["finished"] else "was not answered"
+    ended = f"took {facts['finished']:.0f} s" if facts["finished"] else "got no answer"
     sentence = (
-        f"Beside RISE of {SAMPLES:,} samples the p99 of Grad-CAM is **{facts['ratio']:.2f}** times as long (median of "
-        f"the rounds), and {facts['samples']:.0f} samples a second are done of it. One of {FINISHED} samples under the "
-        f"same load {ended}."
+        f"Beside RISE with {SAMPLES:,} samples, the p99 of Grad-CAM is **{facts['ratio']:.2f}** times as long (median "
+        f"of the rounds). RISE advances by {facts['samples']:.0f} samples per second. Under the same load, a request "
+        f"with {FINISHED} samples {ended}."
     )
     head = ("clients", "requests/s", "p50, ms", "p99, ms", "errors")
     return f"{description(('seewhy', 'torch', 'openvino'))}\n\n{page.table(head, rows)}\n{sentence}\n"

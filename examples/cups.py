@@ -1,6 +1,6 @@
 """The network of the tutorial, which finds scratches on cups, and its photographs: `python examples/cups.py` trains it.
 
-In the photographs that it was trained with, whoever found a scratch put a yellow sticker on the picture.
+In its training photographs, inspectors put a yellow sticker on scratched cups.
 """
 
 from collections.abc import Callable, Iterable

@@ -4,7 +4,6 @@ from .core.attribution import Attribution as Attribution
 from .core.objective import Objective as Objective
 from .core.task import Task as Task
 from .correlations import rank_correlation as rank_correlation
-from .detect import DetectedBox as DetectedBox
 from .detect import detect as detect
 from .errors import ExplainerError as ExplainerError
 from .evaluate import evaluate as evaluate
@@ -93,6 +92,7 @@ from .methods.transformer.attnlrp import AttnLRP as AttnLRP
 from .methods.transformer.dave import DAVE as DAVE
 from .papers import Paper as Paper
 from .predict import predict as predict
+from .results.boxes import DetectedBox as DetectedBox
 from .results.comparison import Comparison as Comparison
 from .results.evaluation import Evaluation as Evaluation
 from .results.explanation import Explanation as Explanation

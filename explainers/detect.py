@@ -1,33 +1,15 @@
 """A picture in, the boxes of a detector out."""
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from seewhy.explainers.core.model import Model, must_know_pictures
 from seewhy.explainers.errors import OptionError
-from seewhy.explainers.imaging.geometry import Box, Geometry
+from seewhy.explainers.imaging.geometry import Geometry
+from seewhy.explainers.results.boxes import DetectedBox
 from seewhy.explainers.tasks.detected import BoxPrediction, located
 from seewhy.explainers.tasks.detection import Detection
 from seewhy.explainers.tasks.pose import predict
 from seewhy.explainers.view import ViewSource, prepare
-
-
-@dataclass(frozen=True)
-class DetectedBox:
-    """A box that a detector shows.
-
-    Attributes:
-        index: its number, the surest first: ``box:INDEX`` asks about it.
-        box: left, top, right, bottom, in pixels of the upload.
-        label: of its class.
-        score: the detector's, in [0, 1].
-    """
-
-    index: int
-    box: Box
-    label: str
-    score: float
 
 
 def detect(model: Model, picture: ViewSource) -> tuple[DetectedBox, ...]:
@@ -42,7 +24,7 @@ def detect(model: Model, picture: ViewSource) -> tuple[DetectedBox, ...]:
         PictureError: the picture cannot be read.
         UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
-    must_know_pictures(model)
+    must_know_pictures(model, picture)
     must_detect(model)
     view = prepare(model, picture)
     return detected(model, predict(model, view.images(model.device))[0], view.geometry)

@@ -315,13 +315,21 @@ def _bar(total: int, is_shown: bool) -> Iterator[Callable[[int], Progress]]:
         return
     from tqdm.auto import tqdm  # asks whether this is a notebook
 
-    with tqdm(total=total, unit="picture") as bar:
+    # Of a single picture, the bar shows the passes, and short ones show nothing.
+    alone: dict[str, Any] = {
+        "bar_format": "{percentage:3.0f}% {bar} {elapsed}<{remaining}",
+        "delay": 1,
+        "leave": False,
+        "miniters": 0,
+    }
+    step = float if total == 1 else int
+    with tqdm(total=total, unit="picture", **(alone if total == 1 else {})) as bar:
         done = 0
 
         def begin(count: int) -> Progress:
             nonlocal done
             start, done = done, done + count
-            return Progress(lambda part, whole: bar.update(start + int(count * part / whole) - bar.n) and None)
+            return Progress(lambda part, whole: bar.update(start + step(count * part / whole) - bar.n) and None)
 
         yield begin
         bar.update(total - bar.n)

@@ -1,6 +1,7 @@
 """A picture in, explanations out: of one or several targets, by one method or by several."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from seewhy.explainers.core.ask import Ask, SpatialTarget
+from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.model import Model, must_know_pictures
 from seewhy.explainers.errors import LayerError, OptionError, TargetError
 from seewhy.explainers.hooks.selection import match_modules
@@ -17,6 +19,8 @@ from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.comparison import Comparison
 from seewhy.explainers.results.display import must_show
 from seewhy.explainers.results.explanation import Explanation, explanations
+from seewhy.explainers.results.origin import origin_of
+from seewhy.explainers.tasks.detected import BoxPrediction
 from seewhy.explainers.tasks.function import TargetFunction
 from seewhy.explainers.tasks.pose import each_ask, named_ask, predict, task_of
 from seewhy.explainers.trust.calibration import Calibration
@@ -144,7 +148,7 @@ def explain(
         LayerError, TargetError: the model does not have the layer or class.
         UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
-    must_know_pictures(model)
+    must_know_pictures(model, picture)
     entry = get_method(method or model.task.default_method)
     (explainer,) = explainers_of([entry], layer, options, model.module)
     trial = trial_of(proof, proof_area, proof_fill, proof_calibration)
@@ -196,8 +200,28 @@ def _explained(
     images = view.images(model.device).expand(len(asks), -1, -1, -1)
     attribution = explainer.explain(model, images, ask)
     (attribution,) = prove(model, images, [attribution], trial, ask, explainers=[explainer])
+    return explained(model, entry, explainer, view, attribution, ask, calibration)
+
+
+def explained(
+    model: Model,
+    entry: Method,
+    explainer: Explainer,
+    view: View,
+    attribution: Attribution,
+    ask: Ask,
+    calibration: Calibration | None = None,
+    is_edited: bool = False,
+) -> list[Explanation]:
+    """Return the explanation of each map of an attribution of one picture, with its origin."""
     task = task_of(model, ask)
-    return explanations(model, entry.name, view.picture, view.geometry, attribution, task, calibration, explainer)
+    rows = explanations(model, entry.name, view.picture, view.geometry, attribution, task, calibration, explainer)
+    outputs = attribution.outputs[:1].cpu()[0]
+    is_alone = outputs.untyped_storage().nbytes() == outputs.nbytes  # else the other pictures would stay in memory
+    values = None if isinstance(rows[0].target, BoxPrediction) else (outputs if is_alone else outputs.clone()).numpy()
+    repeats = model.identity.weights is not None and ask.function is None and not is_edited
+    origin = origin_of(model, explainer, values, view.file, repeats)
+    return [replace(row, origin=origin) for row in rows]
 
 
 def compare(
@@ -225,7 +249,7 @@ def compare(
     Returns:
         One explanation per method, all of the same class, with the agreement of their maps.
     """
-    must_know_pictures(model)
+    must_know_pictures(model, picture)
     entries = [get_method(name) for name in ([methods] if isinstance(methods, str) else methods)]
     if not entries:
         raise OptionError("The list of methods is empty; name one or more.", field="methods")
@@ -235,12 +259,9 @@ def compare(
     ask, images = ask_of(model, target, against), view.images(model.device)
     attributions = explain_jointly(explainers, model, images, ask.placed(view.geometry))
     attributions = prove(model, images, attributions, trial, ask, explainers=explainers)
-    task = task_of(model, ask)
     return Comparison(
         tuple(
-            explanations(
-                model, entry.name, view.picture, view.geometry, attribution, task, proof_calibration, explainer
-            )[0]
+            explained(model, entry, explainer, view, attribution, ask, proof_calibration)[0]
             for entry, attribution, explainer in zip(entries, attributions, explainers, strict=True)
         )
     )

@@ -14,12 +14,12 @@ from torch import Tensor
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.errors import ExplainerError, OptionError, TargetError
-from seewhy.explainers.explain import Layers, Target, ask_of, explainers_of, layer_paths
+from seewhy.explainers.explain import Layers, Target, ask_of, explained, explainers_of, layer_paths
 from seewhy.explainers.hooks.selection import module_paths
-from seewhy.explainers.methods.catalogue import get_method
+from seewhy.explainers.methods.catalogue import Method, get_method
 from seewhy.explainers.methods.explainer import Explainer
-from seewhy.explainers.results.explanation import Explanation, explanations
-from seewhy.explainers.tasks.pose import named_ask, task_of
+from seewhy.explainers.results.explanation import Explanation
+from seewhy.explainers.tasks.pose import named_ask
 from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.choices import AREA, Extent, Fill
 from seewhy.explainers.trust.faithfulness import prove
@@ -43,7 +43,7 @@ class _Series:
     """The question about each of many pictures; `ask` applies to pictures without their own target."""
 
     model: Model
-    method: str
+    method: Method
     explainer: Explainer
     ask: Ask
     trial: Trial | None
@@ -79,11 +79,8 @@ class _Series:
             rows = attribution.rows()
         except ExplainerError as error:
             return [error] if len(batch) == 1 else [answer for pair in batch for answer in self.explain([pair])]
-        task = task_of(self.model, ask)
         return [
-            explanations(
-                self.model, self.method, view.picture, view.geometry, row, task, self.calibration, self.explainer
-            )[0]
+            explained(self.model, self.method, self.explainer, view, row, ask, self.calibration)[0]
             for (view, _), row in zip(batch, rows, strict=True)
         ]
 
@@ -176,7 +173,7 @@ def explain_many(
     if layers := layer_paths(model.module, layer):
         module_paths(model.module, layers)
     trial = trial_of(proof, proof_area, proof_fill, proof_calibration)
-    series = _Series(model, entry.name, explainer, ask_of(model, target, against), trial, proof_calibration)
+    series = _Series(model, entry, explainer, ask_of(model, target, against), trial, proof_calibration)
     dataset = getattr(pictures, "dataset", pictures)  # a loader's own length is that of its batches
     total = len(dataset) if isinstance(dataset, Sized) else None
     return _deliver(_in_batches(series, pictures, batch_size), total, progress, on_error == "raise")

@@ -26,7 +26,7 @@ def predict(model: Model, picture: ViewSource, top: int = 5) -> tuple[Prediction
         ModelOutputError: the model returns no logits, or NaN.
         UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
-    must_know_pictures(model)
+    must_know_pictures(model, picture)
     must_show(top)
     view = prepare(model, picture)
     outputs = outputs_of(model, view.images(model.device))[0]

@@ -75,7 +75,7 @@ def sanity_of(explainer: Explainer, networks: Networks, images: Tensor, run: Run
     classes = plain.targets
     count = plain.outputs.shape[1]
     if not isinstance(classes, Tensor) or count < LEAST_CLASSES:
-        raise TypeError(f"Only classifiers of {LEAST_CLASSES} classes or more have unlikely classes.")
+        raise TypeError(f"Sanity is measured with an unlikely class, so it needs {LEAST_CLASSES} classes or more.")
     unlikely = plain.outputs.argsort(dim=1)[:, min(int(UNLIKELY * count), count - LEAST_CLASSES)]
     comparisons = [
         run(explainer, head, images, classes),

@@ -30,7 +30,7 @@ def segment(model: Model, picture: ViewSource) -> Segments:
         ModelOutputError: the model returns no logits, or NaN.
         UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
-    must_know_pictures(model)
+    must_know_pictures(model, picture)
     segmentation_of(model)
     view = prepare(model, picture)
     return segments_of(model, predict(model, view.images(model.device))[0], view)

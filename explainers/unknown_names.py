@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from seewhy.explainers.errors import OptionError, near_matches
 
 _MOST_NAMES = 8
+_LISTS = "`seewhy methods` or GET /methods lists all methods and their options."
 
 OptionNames = Mapping[str, Collection[str]]
 """The names of the options of each method, by the method's name."""
@@ -15,7 +16,7 @@ OptionNames = Mapping[str, Collection[str]]
 
 def unknown_method(name: str, names: Iterable[str]) -> OptionError:
     """Return the error about a method that is none of `names`."""
-    hint = near_matches(name, names) or "See the list of the methods."
+    hint = near_matches(name, names) or _LISTS
     return OptionError(f"There is no method {name!r}. {hint}", field="method")
 
 
@@ -41,7 +42,7 @@ def unknown_option(
         subject = f"Method {next(iter(methods))!r} has no" if methods else "No method has an"
     names = {public(name) for name in {*further}.union(*(methods or catalogue).values())}
     hint = owners(option, catalogue) or near_matches(public(option), names)
-    hint = hint or (f"It takes {', '.join(sorted(names))}." if methods else "See the list of the methods.")
+    hint = hint or (f"It takes {', '.join(sorted(names))}." if methods else _LISTS)
     return OptionError(f"{subject} option {public(option)!r}. {hint}", field=public(option))
 
 

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from seewhy.explainers.core.model import Model, Preprocess, must_know_pictures
 from seewhy.explainers.errors import OptionError, UnreadablePictureError
-from seewhy.explainers.imaging.decode import PictureSource, read_picture
+from seewhy.explainers.imaging.decode import PictureSource, read_file, read_picture
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.levels import are_unit_levels, ends, levels_of, picture_of
+from seewhy.explainers.results.origin import FileIdentity, file_identity
 
 ViewSource: TypeAlias = PictureSource | Tensor
 """A picture, or the model's input made from one: (C, H, W) float, normalised."""
@@ -26,11 +27,13 @@ class View:
         picture: upright, RGB; or a smaller copy to draw on.
         image: (C, H, W) float32, normalised.
         geometry: the part of the whole picture that the model sees.
+        file: the file of the picture, where Python read one; None otherwise.
     """
 
     picture: Image.Image
     image: Tensor
     geometry: Geometry
+    file: FileIdentity | None = None
 
     def images(self, device: torch.device) -> Tensor:
         """Return (1, C, H, W), on a device."""
@@ -45,7 +48,7 @@ def check_series(model: object, pictures: object, batch_size: int, on_error: str
             `other` choice.
         UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
-    must_know_pictures(model)
+    must_know_pictures(model, pictures)
     if isinstance(pictures, str | bytes | os.PathLike | Image.Image) or hasattr(pictures, "read"):
         raise OptionError("Give several pictures, such as a list of paths; `explain` takes one.", field="pictures")
     if batch_size < 1:
@@ -61,12 +64,14 @@ def prepare(model: Model, picture: ViewSource) -> View:
         PictureError: the picture cannot be read.
         UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
-    must_know_pictures(model)
+    must_know_pictures(model, picture)
     if isinstance(picture, Tensor):
         return _view_of_input(model, picture)
-    upright = read_picture(picture)
+    content = read_file(picture)
+    upright = read_picture(content)
     geometry = model.preprocess.geometry(upright.width, upright.height)
-    return View(upright, model.preprocess(upright), geometry)
+    file = file_identity(content) if isinstance(content, bytes) else None
+    return View(upright, model.preprocess(upright), geometry, file)
 
 
 def _view_of_input(model: Model, image: Tensor) -> View:

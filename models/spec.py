@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from seewhy.explainers.core.model import ModelIdentity
 from seewhy.explainers.core.task import Task
 from seewhy.explainers.execution.accelerated import AcceleratedModel
 from seewhy.explainers.layers.survey import Survey
@@ -141,6 +142,11 @@ class LoadedModel:
     def name(self) -> str:
         """The model's name, as users type it."""
         return self.spec.name
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """What documents say of the model."""
+        return ModelIdentity(self.name, self.weights, self.sha256, self.spec.head, self.precision)
 
     @property
     def preprocess(self) -> Preprocess:

@@ -62,7 +62,7 @@ def _from_steps(steps: list[Any]) -> Preprocess:
     for step in steps:
         name = type(step).__name__
         if not type(step).__module__.startswith(_LIBRARIES):
-            raise ModelError(f"The transform has a step that is no library's, {name}; {_INSTEAD}")
+            raise ModelError(f"The transform has a custom step, {name}; {_INSTEAD}")
         if name == "Resize" and step.max_size is None and size is None:
             sides = (step.size,) if isinstance(step.size, int) else tuple(step.size)
             scale = (sides[0], sides[-1])
@@ -72,17 +72,17 @@ def _from_steps(steps: list[Any]) -> Preprocess:
             sides = (step.size,) if isinstance(step.size, int) else tuple(step.size)
             exact, size = size, (sides[0], sides[-1])
             if exact not in (None, size):
-                raise ModelError(f"The transform changes proportions and crops too; {_INSTEAD}")
+                raise ModelError(f"The transform both changes proportions and crops; {_INSTEAD}")
         elif name == "Normalize":
             mean, std = (tuple(float(number) for number in numbers) for numbers in (step.mean, step.std))
         elif name == "Grayscale" and step.num_output_channels == 1:
             mean, std = mean[:1], std[:1]
         elif name.startswith("Random") or "Random" in name:
-            raise ModelError(f"The transform is that of training: {name} is random. Give that of evaluation.")
+            raise ModelError(f"This is a training transform: {name} is random. Pass the transform for evaluation.")
         elif name not in _TO_TENSOR and name not in ("RGB", "Identity"):
-            raise ModelError(f"The transform's step {name} is not one that maps can be laid back through; {_INSTEAD}")
+            raise ModelError(f"Maps cannot be placed back on the picture through the step {name}; {_INSTEAD}")
     if size is None or scale is None:
-        raise ModelError(f"The transform makes no input of a fixed size, by a resize and a centre crop; {_INSTEAD}")
+        raise ModelError(f"The transform does not resize and crop to a fixed size; {_INSTEAD}")
     exact_size = size == scale and not any(type(step).__name__ == "CenterCrop" for step in steps)
     return Preprocess(size, scale, "exact" if exact_size else "shorter", kind, mean, std)
 
@@ -110,7 +110,7 @@ def _try(transform: Transform, preprocess: Preprocess) -> None:
     expected = transform(picture)
     result = preprocess(picture)
     if not isinstance(expected, Tensor) or expected.shape != result.shape:
-        raise ModelError(f"The transform returns no tensor of {tuple(result.shape)}, which its steps say; {_INSTEAD}")
+        raise ModelError(f"The transform does not return a tensor of shape {tuple(result.shape)}; {_INSTEAD}")
     std = torch.tensor(preprocess.std)[:, None, None]
     if ((expected.float() - result) * std).abs().max() > _NEAR:
-        raise ModelError(f"The transform gives other numbers than its steps say; {_INSTEAD}")
+        raise ModelError(f"The transform's numbers differ from those of its steps; {_INSTEAD}")

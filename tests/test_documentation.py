@@ -99,6 +99,32 @@ def test_the_readme_compares_as_measured():
     assert f"| {raised} of {tried} |".replace(",", "") in swept
 
 
+def test_a_service_is_sized_as_measured():
+    sizing, measured = (
+        (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("deployment.md", "performance.md")
+    )
+    sizing = " ".join(sizing.partition("## Sizing")[2].partition("###")[0].split())
+    pairs = re.findall(r"handles ([\d.]+)(?: requests per second with one client)? and ([\d.]+)", sizing)
+    memory = re.search(r"using ([\d.]+) GB", sizing)[1]
+    assert len(pairs) == 2
+    for size, rates in zip(("512×512", "12 megapixels"), pairs, strict=True):
+        for clients, rate in zip((1, 8), rates, strict=True):
+            row = re.search(rf"\| {size} \| {clients} \| SeeWhy \| {re.escape(rate)} \|.*\| (\d+) \|  \|", measured)
+            assert row, (size, clients, rate)
+            if size == "512×512":
+                assert f"{int(row[1]) / 1000:.1f}" == memory
+    many, one, *sizes = re.search(
+        r"handles ([\d.]+) requests per second instead of ([\d.]+), with ([\d.]+) GB instead of ([\d.]+)", sizing
+    ).groups()
+    single, ratio = re.search(r"On one core, a process handles ([\d.]+) .*? give ([\d.]+) times", sizing).groups()
+    for (cores, processes, rate), size in zip(((2, 2, many), (2, 1, one), (1, 1, single)), (*sizes, None), strict=True):
+        threads = cores // processes
+        row = re.search(rf"\| {cores} \| {processes} \| 8 \| {threads} \| {re.escape(rate)} \|.*\| (\d+) \|", measured)
+        assert row, (cores, processes, rate)
+        assert size in (None, f"{int(row[1]) / 1000:.1f}")
+    assert ratio == f"{float(one) / float(single):.1f}"
+
+
 def test_every_key_of_the_models_file_is_documented():
     rows = re.findall(r"^\| (`.+?) \| ", (ROOT / "docs" / "own-models.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert re.findall(r"`(\w+)`", " ".join(rows)) == list(ModelDeclaration.model_fields)

@@ -9,15 +9,12 @@ import argparse
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
-from secrets import token_hex
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -25,6 +22,7 @@ import numpy as np
 from benchmarks import page
 from benchmarks.batch import METHOD, MODEL, make
 from benchmarks.machine import description
+from benchmarks.ray_nodes import nodes
 from seewhy import batch, explain, load_model, open_batch
 
 HOSTILE = 100
@@ -34,8 +32,6 @@ COMPARED = 50
 """Pictures whose maps are compared."""
 
 VICTIMS = {"local": ("driver",), "ray": ("worker", "driver", "node")}
-
-RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 
 
 def hostile(place: Path, number: int) -> None:
@@ -67,47 +63,6 @@ def workers(roots: list[int]) -> list[int]:
     return [number for number, (_, name) in tree.items() if name.startswith("ray::MapWorker") and is_below(number)]
 
 
-class Nodes:
-    """Two nodes of Ray on this machine, one processor each."""
-
-    def __init__(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
-        _, _, port = self.address.partition(":")
-        self.head = self._start("--head", f"--port={port}", "--include-dashboard=false", "--disable-usage-stats")
-        self.other = self._start(f"--address={self.address}")
-
-    def _start(self, *options: str) -> "subprocess.Popen[bytes]":
-        command = [*RAY, "start", "--block", "--num-cpus=1", *options]
-        node = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-        time.sleep(15)
-        return node
-
-    def kill_other(self) -> None:
-        """Kill a node with all its processes, and start it anew."""
-        os.killpg(self.other.pid, signal.SIGKILL)
-        self.other.wait()
-        self.other = self._start(f"--address={self.address}")
-
-    def stop(self) -> None:
-        """Kill both."""
-        for node in (self.other, self.head):
-            os.killpg(node.pid, signal.SIGKILL)
-            node.wait()
-
-
-@contextmanager
-def nodes(engine: str) -> Iterator[Nodes | None]:
-    """Start nodes for Ray, and stop them."""
-    started = Nodes() if engine == "ray" else None
-    try:
-        yield started
-    finally:
-        if started:
-            started.stop()
-
-
 def peak(process: "subprocess.Popen[bytes]") -> int:
     """Return the largest memory of a process so far, in bytes; 0 if it has ended."""
     try:
@@ -120,7 +75,7 @@ def peak(process: "subprocess.Popen[bytes]") -> int:
 def run(place: Path, out: Path, engine: str, kills: int) -> tuple[Counter[str], int]:
     """Run until all is done, and kill now and then; return who was killed, and the driver's largest memory."""
     killed, memory = Counter[str](), 0
-    with nodes(engine) as cluster:
+    with nodes(2) if engine == "ray" else nullcontext() as cluster:
         command = [sys.executable, "-m", "tools.batch_kills", "--run", str(place), str(out), engine]
         command += [cluster.address] if cluster else []
         process = subprocess.Popen(command)
@@ -139,9 +94,9 @@ def run(place: Path, out: Path, engine: str, kills: int) -> tuple[Counter[str], 
                 process.kill()
                 process.wait()
             elif victim == "node" and cluster:
-                cluster.kill_other()
+                cluster.kill_last()
             elif cluster:
-                os.kill(random.choice(workers([cluster.head.pid, cluster.other.pid])), signal.SIGKILL)
+                os.kill(random.choice(workers([node.pid for node in cluster.nodes])), signal.SIGKILL)
             killed[victim] += 1
     if process.returncode:
         sys.exit("The run failed.")
@@ -178,7 +133,6 @@ def main() -> None:
         make(place, pictures)
         for number in range(bad):
             hostile(place, number)
-        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token_hex(16)}  # of the nodes and the drivers
         start = time.monotonic()
         killed, memory = run(place, out, arguments.engine, arguments.kills)
         seconds = time.monotonic() - start

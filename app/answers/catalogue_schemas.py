@@ -90,7 +90,7 @@ class MethodAnswer(BaseModel):
         "the layer's channels."
     )
     quantities: dict[str, int] | None = Field(
-        description="Values of the names in `cost` that are no options, with default options; null while the model is "
+        description="Values of the names in `cost` that are not options, with default options; null while the model is "
         "not loaded."
     )
     seconds_per_pass: float | None = Field(
@@ -115,7 +115,7 @@ class MethodsAnswer(BaseModel):
 
     methods: list[MethodAnswer]
     model: str = Field(
-        description="Model that the default and the costs are of: the named one, or the service's default."
+        description="Model that the default and the costs refer to: the named one, or the service's default."
     )
     default: str = Field(description="Method for requests that do not name one.")
     recommended: str = Field(description="Method that the web page starts with.")

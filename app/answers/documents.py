@@ -1,6 +1,5 @@
 """Bodies of answers: drawings, npz files and JSON documents."""
 
-import base64
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -11,40 +10,34 @@ import numpy as np
 from PIL import Image
 
 from seewhy.app.answers import schemas
-from seewhy.app.answers.png import encode_png
 from seewhy.app.answers.stream import Body, file_parts, json_parts
 from seewhy.app.errors import AnswerTooLargeError
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import ANSWER
-from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.app.pipeline.choices import Drawing, Format
 from seewhy.app.pipeline.record import Timings
 from seewhy.app.pipeline.results import DetectResult, EvaluateResult, ExplainResult, PredictResult, Result
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.evaluate import is_control
+from seewhy.explainers.imaging.png import encode_png
 from seewhy.explainers.imaging.render import (
     Style,
-    default_colormap,
-    ends,
     fit,
     fitted,
     normalize,
     panel,
     panel_columns,
-    value_range,
 )
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.array_files import ArrayFile
-from seewhy.explainers.results.comparison import agreeing
 from seewhy.explainers.results.display import QUALITY
-from seewhy.explainers.results.explanation import Explanation
-from seewhy.explainers.results.map_panel import raw_maps
+from seewhy.explainers.results.explanation import Explanation, arrays_of, members_of
+from seewhy.explainers.results.origin import VERSIONS, options_of
 from seewhy.explainers.tasks.classification import ClassPrediction
 from seewhy.explainers.tasks.detected import BoxPrediction
 from seewhy.explainers.tasks.segmentation import RegionPrediction
 from seewhy.explainers.tasks.values import ValuePrediction
-from seewhy.explainers.trust.proof import proof_arrays
 from seewhy.models import LoadedModel
 
 _ANSWERS: dict[type[Prediction], tuple[type[schemas.AnyPrediction], type[schemas.AnyTarget]]] = {
@@ -160,12 +153,7 @@ def encode(picture: Image.Image, form: Drawing) -> bytes:
 
 
 def arrays(result: ExplainResult, max_values: int) -> ArrayFile:
-    """Return explanations as an npz file: heatmaps (T, H, W), maps (T, h, w), targets and methods (T), logits (K).
-
-    Of a detector there are the explained boxes (T, 4) instead of logits.
-
-    If maps have several shapes, they are maps_0, maps_1 and so on; a method that divides the picture into regions adds
-    regions (T, k, h, w).
+    """Return explanations as an npz file; see `arrays_of`.
 
     Raises:
         AnswerTooLargeError: there are more values than allowed, or than ever fit into memory.
@@ -178,17 +166,7 @@ def arrays(result: ExplainResult, max_values: int) -> ArrayFile:
     for heatmap, explanation in zip(heatmaps, explanations, strict=True):
         result.deadline.check()
         heatmap[:] = normalize(explanation.raw_heatmap, explanation.signed)
-    contents: dict[str, Any] = {
-        "heatmaps": heatmaps,
-        **raw_maps(explanations),
-        **_regions(explanations),
-        "targets": np.array([explanation.target.name for explanation in explanations]),
-        "methods": np.array([explanation.method for explanation in explanations]),
-        **proof_arrays(explanation.proof for explanation in explanations),
-    }
-    boxes = [target.box for explanation in explanations if isinstance(target := explanation.target, BoxPrediction)]
-    contents |= {"boxes": np.array(boxes, dtype=np.float32)} if boxes else {"logits": result.outputs}
-    return ArrayFile("npz", contents)
+    return ArrayFile("npz", arrays_of(explanations, heatmaps, result.outputs))
 
 
 def json_documents(
@@ -209,74 +187,28 @@ def json_documents(
     documents = []
     for result in results:
         with account().holding(_drawing_bytes(result), ANSWER):
-            document = _document(result, with_map=values == "map").model_dump(mode="json", exclude_unset=True)
-        if values is True:
-            for part, explanation in zip(document["explanations"], result.explanations, strict=True):
-                part["heatmap"]["values"] = explanation.heatmap
-        documents.append(document)
+            documents.append(_document(result, "values" if values is True else "map" if values == "map" else None))
     return documents
 
 
-def _document(result: ExplainResult, with_map: bool) -> schemas.ExplainAnswer:
+def _document(result: ExplainResult, numbers: Literal["values", "map"] | None) -> dict[str, Any]:
     style = _fitting(result.style, 1)
-    answers = []
+    parts = []
     for explanation in result.explanations:
         result.deadline.check()
-        answers.append(_explanation(explanation, result, style, with_map))
-    methods = [identity_of(method.name, explainer) for method, explainer in result.methods]
-    return schemas.ExplainAnswer(
-        **head_of(result),
-        method=methods[0],
-        methods=methods,
-        agreement=_agreement(result.explanations),
-        layers=list(layers_of(result)),
-        predictions=ranked(result.explanations[0].predictions),
-        explanations=answers,
-    )
-
-
-def _explanation(
-    explanation: Explanation, result: ExplainResult, style: Style, with_map: bool
-) -> schemas.ExplanationAnswer:
-    with result.timings.stage("render"):
-        overlay = explanation.draw(style)
-    with result.timings.stage("encode"):
-        png = encode(overlay, "png")
-    heatmap, colours = _heatmap(explanation, style, with_map)
-    return schemas.ExplanationAnswer(
-        method=explanation.method,
-        target=target_answer(explanation.target),
-        against=None if explanation.against is None else target_answer(explanation.against),
-        heatmap=heatmap,
-        drawn=colours,
-        overlay=data_url(png),
-        diagnostics=list(explanation.diagnostics),
-        regions=[
-            schemas.RegionAnswer(gain=region.gain, predictions=ranked(region.predictions))
-            for region in explanation.regions
-        ],
-        **({} if explanation.outside is None else {"outside": explanation.outside}),
-        **({} if explanation.proof is None else {"proof": explanation.proof}),
-    )
-
-
-def _regions(explanations: list[Explanation]) -> dict[str, Any]:
-    """Return the regions (T, k, h, w) of a method that has any, if all explanations have equally many."""
-    maps = [np.array([region.map for region in explanation.regions]) for explanation in explanations]
-    return {"regions": np.stack(maps)} if maps[0].size and len({array.shape for array in maps}) == 1 else {}
+        with result.timings.stage("render"):
+            overlay = explanation.draw(style)
+        with result.timings.stage("encode"):
+            png = encode_png(overlay)
+        parts.append(explanation.part(style, png, numbers))
+    methods = [{"name": method.name, "options": options_of(explainer)} for method, explainer in result.methods]
+    head = {**head_of(result), "model": asdict(result.model.identity)}
+    return {**head, **members_of(result.explanations, methods, parts)}
 
 
 def layers_of(result: ExplainResult) -> tuple[str, ...]:
     """Return the layers of the explanations, each once."""
     return tuple(dict.fromkeys(layer for explanation in result.explanations for layer in explanation.layers))
-
-
-def _agreement(explanations: list[Explanation]) -> list[schemas.AgreementAnswer]:
-    """Return the agreement of the maps of each pair of methods for each class."""
-    return [
-        schemas.AgreementAnswer(target=first.target.name, methods=(first.method, second.method), rank_correlation=value)
-        for first, second, value in agreeing(explanations)
-    ]
 
 
 def _fitting(style: Style, columns: int, rows: int = 1) -> Style:
@@ -300,28 +232,9 @@ def _caption(explanation: Explanation, result: ExplainResult) -> str:
     return f"{explanation.method}: {text}" if len(result.methods) > 1 else text
 
 
-def _heatmap(
-    explanation: Explanation, style: Style, with_map: bool
-) -> tuple[schemas.ExplainedHeatmapAnswer, schemas.DrawnAnswer]:
-    geometry, signed = explanation.geometry, explanation.signed
-    raw = geometry.scaled(*explanation.picture.size).lay_back(explanation.map)
-    numbers = {"map": geometry.covering(explanation.map).tolist()} if with_map else {}
-    heatmap = schemas.ExplainedHeatmapAnswer(
-        shape=(geometry.height, geometry.width),
-        min=float(raw.min()),
-        max=float(raw.max()),
-        signed=signed,
-        box=geometry.box,
-        **numbers,
-    )
-    low, high = value_range(raw, signed, ends(explanation.map, style.scale))
-    return heatmap, schemas.DrawnAnswer(colormap=style.colormap or default_colormap(signed), low=low, high=high)
-
-
 def identity_of(name: str, explainer: Explainer) -> schemas.MethodIdentity:
     """Return a method by its name and its options."""
-    options = {option: value for option, value in asdict(explainer).items() if option != "layers"}
-    return schemas.MethodIdentity(name=name, options=options)
+    return schemas.MethodIdentity(name=name, options=options_of(explainer))
 
 
 def head_of(result: Result) -> dict[str, Any]:
@@ -331,18 +244,7 @@ def head_of(result: Result) -> dict[str, Any]:
 
 def model_identity(model: LoadedModel) -> schemas.ModelIdentity:
     """Return the identity of a model."""
-    return schemas.ModelIdentity(
-        name=model.name,
-        weights=model.weights,
-        sha256=model.sha256,
-        head=model.spec.head,
-        precision=model.precision,
-    )
-
-
-def data_url(png: bytes) -> str:
-    """Return a PNG as a data URL."""
-    return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
+    return schemas.ModelIdentity(**asdict(model.identity))
 
 
 def ranked(predictions: Sequence[Prediction]) -> list[schemas.AnyPrediction]:

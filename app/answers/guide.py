@@ -1,9 +1,9 @@
-"""The guide: a page about methods, proofs and hooks, which the web page links to."""
+"""The guide: a page about heatmaps, proofs, hooks and methods, which the web page links to."""
 
 from functools import cache
 
-from seewhy.app.answers.templates import mathml, template
 from seewhy.explainers.methods.catalogue import METHODS, list_methods
+from seewhy.explainers.results.templates import mathml, template
 from seewhy.explainers.trust.proof import Grade
 from seewhy.explainers.trust.sentences import WARNINGS
 
@@ -18,8 +18,17 @@ GRADES: dict[Grade, str] = {
 
 
 @cache
-def guide() -> bytes:
-    """Return the guide as UTF-8. It is open to everybody, so it leaves out an operator's own methods."""
+def guide(trace: str, capture: str, intervene: str) -> bytes:
+    """Return the guide as UTF-8. It is open to everybody, so it leaves out an operator's own methods.
+
+    Args:
+        trace: where the page `/docs` describes `POST /hooks/trace`.
+        capture: likewise `POST /hooks/capture`.
+        intervene: likewise `POST /hooks/intervene`.
+    """
+    links = {"trace": trace, "capture": capture, "intervene": intervene}
     methods = [METHODS[name] for name in list_methods() if METHODS[name].explainer.__module__.startswith("seewhy.")]
-    page = template("guide.html").render(methods=methods, grades=GRADES, warnings=WARNINGS.values(), equation=mathml)
+    page = template("seewhy.app.answers", "guide.html").render(
+        methods=methods, grades=GRADES, warnings=WARNINGS.values(), equation=mathml, links=links
+    )
     return page.encode()

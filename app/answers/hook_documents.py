@@ -10,7 +10,6 @@ from pydantic import BaseModel
 
 from seewhy.app.answers import schemas
 from seewhy.app.answers.documents import (
-    data_url,
     drawn_bytes,
     encoded,
     head_of,
@@ -26,6 +25,7 @@ from seewhy.app.pipeline.options import CaptureOptions
 from seewhy.app.pipeline.record import Timings
 from seewhy.app.pipeline.results import CaptureResult, InterveneResult, SweepResult, TargetResult, TraceResult
 from seewhy.explainers.errors import EditError
+from seewhy.explainers.imaging.png import data_url
 from seewhy.explainers.inspection.capture import contact_sheet, strongest
 from seewhy.explainers.inspection.intervene import Intervention, intervention_panel
 from seewhy.explainers.inspection.sweep import sweep_sheet

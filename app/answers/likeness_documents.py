@@ -1,11 +1,12 @@
 """Bodies of answers about two pictures."""
 
-from seewhy.app.answers.documents import data_url, drawn_bytes, encoded, head_of, take_values
+from seewhy.app.answers.documents import drawn_bytes, encoded, head_of, take_values
 from seewhy.app.answers.schemas import SimilarAnswer
 from seewhy.app.answers.stream import Body, file_parts
 from seewhy.app.pipeline.choices import Drawing, Format
 from seewhy.app.pipeline.results import SimilarResult
 from seewhy.app.settings import Settings
+from seewhy.explainers.imaging.png import data_url
 from seewhy.explainers.results.array_files import ArrayFile
 
 _REMEDY = "ask for a drawing"

@@ -4,8 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from seewhy.explainers.core.attribution import Diagnostic
-from seewhy.explainers.detect import DetectedBox
+from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.imaging.geometry import Box
 from seewhy.explainers.inspection.editor import EditEffect
@@ -13,6 +12,7 @@ from seewhy.explainers.inspection.edits import AnyEdit
 from seewhy.explainers.inspection.statistics import Statistics
 from seewhy.explainers.inspection.sweep import ChannelEffect
 from seewhy.explainers.inspection.trace_events import Event, Summary
+from seewhy.explainers.results.boxes import DetectedBox
 from seewhy.explainers.results.evaluation import Column
 from seewhy.explainers.tasks.box_target import Attribute
 from seewhy.explainers.tasks.heads import Head
@@ -147,7 +147,7 @@ class SegmentTargetAnswer(SegmentAnswer):
 class BoxTargetAnswer(BoxAnswer):
     """The explained box."""
 
-    logit: float = Field(description="Raw, of the class.")
+    logit: float = Field(description="Raw logit of the class.")
     attribute: Attribute = Field(description="Property of the box that is explained.")
     value: float = Field(description="Value of the attribute: the logit, pixels of the upload, or a raw logit.")
 
@@ -276,8 +276,8 @@ class SimilarAnswer(WorkAnswer):
     """Answer of POST /similar with format=json."""
 
     score: float = Field(description="Cosine of the embeddings of both pictures, in [-1, 1].")
-    embedding: str | None = Field(description="The layer whose input the embedding is; null for the model's outputs.")
-    layer: str = Field(description="The layer whose cells the patches are.")
+    embedding: str | None = Field(description="The layer whose input is the embedding; null for the model's outputs.")
+    layer: str = Field(description="The layer whose cells form the patches.")
     exact: bool = Field(
         description="Whether all pairs, and each of the maps, sum to the score; otherwise they are estimated."
     )

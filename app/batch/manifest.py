@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.explainers.errors import OptionError
+from seewhy.explainers.results.origin import VERSIONS
 from seewhy.models import LoadedModel
 
 NAME = "manifest.json"
@@ -21,7 +21,7 @@ class Manifest:
 
     Attributes:
         model: name of the model.
-        digest: of the model: of its weights, preprocessing and labels.
+        digest: of the model: of its weights, preprocessing, labels, device and dtype.
         method: name of the method.
         options: of the method, and of the question, by name, with their defaults.
         source: the data set, see `description_of`.
@@ -30,6 +30,7 @@ class Manifest:
         finished: likewise; None while pictures are missing.
         pictures: rows without an error.
         errors: rows with one.
+        sha256: SHA-256 of the weights file; None if there is none.
     """
 
     model: str
@@ -42,6 +43,7 @@ class Manifest:
     finished: str | None = None
     pictures: int = 0
     errors: int = 0
+    sha256: str | None = None
 
     @property
     def run(self) -> str:
@@ -54,7 +56,7 @@ class Manifest:
         """Return the manifest of a folder; None if it has none.
 
         Raises:
-            OptionError: the file is no manifest.
+            OptionError: the file is not a manifest.
         """
         try:
             fields = json.loads((folder / NAME).read_text(encoding="utf-8"))
@@ -63,7 +65,7 @@ class Manifest:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise OptionError(f"{folder / NAME} is no manifest of a run; use another folder.", "out") from error
+            raise OptionError(f"{folder / NAME} is not a run manifest; use another folder.", "out") from error
 
     def write(self, folder: Path) -> None:
         """Write the manifest whole, then rename it."""
@@ -78,7 +80,7 @@ def manifest_of(model: LoadedModel, method: str, options: dict[str, Any], source
     if model.sha256 is None:  # a module of the user, or random weights: their file is not known
         for name, value in sorted(model.module.state_dict().items()):
             digest.update(name.encode() + value.detach().cpu().contiguous().float().numpy().tobytes())
-    return Manifest(model.name, digest.hexdigest(), method, options, source, VERSIONS, now())
+    return Manifest(model.name, digest.hexdigest(), method, options, source, VERSIONS, now(), sha256=model.sha256)
 
 
 def now() -> str:

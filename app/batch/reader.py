@@ -181,7 +181,7 @@ class Batch:
     def report(self) -> Path:
         """Write `report.html` into the folder again, and return its path.
 
-        It has counts and errors, distributions of probabilities and scores, the surest wrong answers, the least
+        It has counts and errors, distributions of probabilities and scores, the most confident wrong answers, the least
         trustworthy, a gallery, and for each frequent class groups of heatmaps that look at the same places. Large runs
         are sampled.
         """

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file with counts, distributions, pictures, and groups of maps that look at the same."""
+"""The report of a run: one HTML file with counts, distributions, pictures, and groups of similar maps."""
 
 import base64
 import io
@@ -14,11 +14,11 @@ import pyarrow.compute as compute
 from numpy.typing import NDArray
 from PIL import Image
 
-from seewhy.app.answers.templates import template
 from seewhy.app.batch import relevance
 from seewhy.app.batch.manifest import Manifest
 from seewhy.explainers.imaging.render import colour
 from seewhy.explainers.results.explanation import Explanation
+from seewhy.explainers.results.templates import template
 
 _SHOWN, _GALLERY, _OF_GROUP = 12, 24, 4
 """Pictures in a list, in the gallery, and of a group."""
@@ -78,7 +78,7 @@ def report(results: Results) -> str:
     weakest = _ascending(table, "proof_score")[:_SHOWN]
     of_classes = groups(results)
     tiles = _Tiles(results)
-    page: str = template("batch.html").render(
+    page: str = template("seewhy.app.answers", "batch.html").render(
         manifest=results.manifest,
         options={name: value for name, value in results.manifest.options.items() if value not in (None, [], False)},
         reasons=_reasons(table),
@@ -88,8 +88,12 @@ def report(results: Results) -> str:
         grades=_counts(table["proof"])[:_REASONS],
         labels=_counts(table["label"])[:_REASONS],
         lists=[
-            ("The surest wrong answers", "Explained is the class in the caption; the true one is in brackets.", wrong),
-            ("The least trustworthy", "The lowest scores of the proof.", weakest),
+            (
+                "The most confident wrong answers",
+                "The caption names the explained class; the true class is in brackets.",
+                wrong,
+            ),
+            ("The least trustworthy heatmaps", "Those with the lowest scores of the proof.", weakest),
             ("Gallery", "Pictures chosen at random.", gallery),
         ],
         groups=[
@@ -103,7 +107,7 @@ def report(results: Results) -> str:
 
 
 def groups(results: Results) -> list[Group]:
-    """Return the groups of the most frequent classes, for classes that have several; maps are drawn by lot."""
+    """Return the groups of the most frequent classes, for classes that have several; maps are chosen at random."""
     generator = np.random.default_rng(0)
     labels = results.table["label"]
     result = []

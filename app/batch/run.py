@@ -101,7 +101,7 @@ def batch(
 ) -> Batch:
     """Explain the pictures of a data set, and write their maps to a folder of Parquet files.
 
-    A run that was stopped goes on where it was: only pictures without a row, or with an error, are explained. A picture
+    A stopped run resumes where it stopped: only pictures without a row, or with an error, are explained. A picture
     that cannot be read or explained has a row with the error.
 
     Args:
@@ -223,7 +223,7 @@ def _engine(engine: str, address: str | None, source: DataSource, run: _Run) -> 
         raise OptionError(f"engine is {engine!r}; it must be {' or '.join(map(repr, ENGINES))}.", "engine")
     if engine == "local":
         if address is not None:
-            raise OptionError("An address is one of a Ray cluster; use the engine ray.", "address")
+            raise OptionError("Only a Ray cluster has an address; use the engine ray.", "address")
         return _local
     if not find_spec("ray"):
         raise OptionError("The engine ray needs more packages: pip install 'seewhy[ray]'.", "engine")
@@ -260,7 +260,8 @@ def _plan(
     own = {name: value for name, value in question.items() if name not in _OF_QUESTIONS}
     (explainer,) = explainers_of([entry], question["layer"], own, loaded.module)
     options = {name: value for name, value in question.items() if name in _OF_QUESTIONS and name != "layer"}
-    options["calibration"] = repr(options.pop("proof_calibration"))
+    calibration = options.pop("proof_calibration")
+    options["calibration"] = None if calibration is None else repr(calibration)
     options |= {**asdict(explainer), "map_type": map_type, "pictures": pictures}
     manifest = manifest_of(loaded, entry.name, json.loads(json.dumps(options, default=repr)), description_of(source))
     passes = entry.passes(explainer, loaded, loaded.spec.image_shape)

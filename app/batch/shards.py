@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from seewhy.app.batch.choices import MapType
 from seewhy.app.batch.sources import Source
 from seewhy.app.system.allocator import trim
-from seewhy.explainers.core.attribution import Diagnostic
+from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.tasks.classification import ClassPrediction

@@ -137,7 +137,7 @@ def _length(data: Any) -> int:
     try:
         return len(data)
     except TypeError as error:
-        raise OptionError("A data set needs a length; make a list of an iterator.", "source") from error
+        raise OptionError("A data set needs a length; turn an iterator into a list.", "source") from error
 
 
 def _sources_of(data: Any) -> Iterator[Source]:

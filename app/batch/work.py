@@ -22,7 +22,7 @@ class TooManyErrorsError(ExplainerError):
 
 
 class WorkerError(ExplainerError):
-    """A process of a cluster failed, and not because of a picture. The same run started again goes on where it was."""
+    """A process of a cluster failed, and not because of a picture. The same run, started again, resumes there."""
 
 
 @dataclass(frozen=True)

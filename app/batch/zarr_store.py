@@ -66,7 +66,7 @@ def _size(files: Sequence[Path]) -> tuple[int, int]:
         examples = ", ".join(f"{height}×{width}" for height, width in sorted(sizes)[:3])
         raise OptionError(
             f"A Zarr array has maps of one size; this run has {len(sizes)}, such as {examples}. Explain pictures of "
-            "one size in a run of their own, or read the maps one by one: open_batch(folder)[i].map.",
+            "each size in a separate run, or read the maps one by one: open_batch(folder)[i].map.",
             "path",
         )
     return sizes.pop()

@@ -15,7 +15,7 @@ from seewhy.app.cli.catalogue import layers, methods, models
 from seewhy.app.cli.hooks import capture, intervene, trace
 from seewhy.app.cli.interrupt import INTERRUPTED, graceful
 from seewhy.app.cli.options import device_option, examples
-from seewhy.app.cli.output import table
+from seewhy.app.cli.output import table, verbosity_options
 from seewhy.app.cli.pictures import detect, evaluate, explain, predict, segment, similar
 from seewhy.app.errors import EXPECTED, kind_of
 from seewhy.app.http.keys import new_key
@@ -46,6 +46,7 @@ class _Group(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(package_name="seewhy")
+@verbosity_options
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """SeeWhy: explain the predictions of vision models."""

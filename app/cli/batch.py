@@ -53,7 +53,7 @@ if TYPE_CHECKING:  # it imports PyTorch
 @click.option("--batch-size", type=click.IntRange(1), help="Pictures in a pass; by default 8, or 32 on a GPU.")
 @click.option("--map-type", type=click.Choice(MAP_TYPES), default="float16", show_default=True, help="Dtype of maps.")
 @click.option("--pictures", is_flag=True, help="Also write overlays, as WebDataset shards.")
-@click.option("--max-errors", type=click.IntRange(0), help="Stop when more pictures failed; by default go on.")
+@click.option("--max-errors", type=click.IntRange(0), help="Stop after more than N failures; by default, never.")
 @click.option("--dry-run", is_flag=True, help="Only say what the run would cost, after explaining a few pictures.")
 def batch(
     sources: tuple[str, ...],
@@ -75,7 +75,7 @@ def batch(
     """Explain the pictures of a data set, and write their maps to a folder of Parquet files.
 
     A SOURCE is a folder, a glob in quotes, a picture, a Parquet file, a WebDataset shard, or an address such as
-    s3://bucket/folder. A run that was stopped goes on where it was. A picture that cannot be explained has a row with
+    s3://bucket/folder. A stopped run resumes where it stopped. A picture that cannot be explained has a row with
     the error; the next run tries it again.
 
     \b

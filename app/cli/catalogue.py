@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from seewhy.app.cli.equations import readable
 from seewhy.app.cli.names import complete_method, complete_model
 from seewhy.app.cli.options import examples, option
 from seewhy.app.cli.output import table, yes
@@ -19,15 +20,22 @@ if TYPE_CHECKING:
     epilog=examples(
         "models --available",
         "models --source torchvision",
+        "models efficientnet_lite0",
     )
 )
+@click.argument("name", required=False, shell_complete=complete_model)
 @option("source", SOURCE, type=click.Choice(SOURCES))
 @click.option("--available", is_flag=True, help="List only the models that are ready to use, with installed weights.")
-def models(source: str | None, available: bool) -> None:
-    """List the models and whether their weights are available."""
+def models(name: str | None, source: str | None, available: bool) -> None:
+    """List the models and whether their weights are available, or the labels of the model NAME."""
     from seewhy.app.cli.run import open_service
 
     registry = open_service(None).models.registry
+    if name is not None:
+        if source or available:
+            raise click.UsageError("Give NAME, or --source and --available, not both.")
+        table(("INDEX", "LABEL"), [(str(index), label) for index, label in enumerate(registry.spec(name).labels)])
+        return
     rows: list[tuple[str, ...]] = []
     for spec in registry.specs():
         at_hand = registry.missing_weights(spec) is None
@@ -101,7 +109,7 @@ def _description(method: "Method") -> Iterator[str]:
     yield f"{method.name} ({method.family}): {method.summary}"
     if method.equation:
         yield ""
-        yield from (f"    {line}".rstrip() for line in method.equation.splitlines())
+        yield from (f"    {line}" for line in readable(method.equation).splitlines())
         yield ""
     yield from _source_and_cost(method)
     yield f"  needs: {', '.join(method.needs) or 'only predictions'}"
@@ -118,6 +126,22 @@ def _source_and_cost(method: "Method") -> Iterator[str]:
 
 def _options(schemas: dict[str, dict[str, Any]]) -> Iterator[str]:
     for name, schema in schemas.items():
-        kind = "|".join(schema["enum"]) if "enum" in schema else schema.get("type", "")
         option = "layer" if name == "layers" else name
-        yield f"  {option} [{kind}] default {schema.get('default')!r}: {schema.get('description', '')}"
+        yield f"  {option} [{_kind(schema)}]{_default(name, schema)}: {schema.get('description', '')}"
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return "|".join(schema["enum"])
+    kind = str(schema.get("type", ""))
+    return f"{schema['items']['type']}, several" if kind == "array" else kind
+
+
+def _default(name: str, schema: dict[str, Any]) -> str:
+    """Return what an option is where it is not given; nothing where its description says so."""
+    default = schema.get("default")
+    if default != []:
+        return f" default {str(default).lower() if isinstance(default, bool) else default}"
+    if "by default" in schema.get("description", ""):
+        return ""
+    return " default the model's default layer" if name == "layers" else " default none"

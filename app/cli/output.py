@@ -24,7 +24,7 @@ def verbosity_options(command: Callable[..., Any]) -> Callable[..., Any]:
         is_flag=True,
         expose_value=False,
         callback=_set_quiet,
-        help="Print neither progress nor what was written; errors and requested results only.",
+        help="Print only errors and requested results.",
     )
     verbose = click.option(
         "-v",
@@ -38,11 +38,12 @@ def verbosity_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _set_quiet(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    ctx.meta[_QUIET] = value
+    if value:  # before the command or after it
+        ctx.meta[_QUIET] = True
 
 
 def _set_verbose(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    if value:
+    if value and not is_verbose():
         library = log.parent or log
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(message)s"))

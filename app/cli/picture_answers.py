@@ -324,7 +324,7 @@ def evaluate_pictures(
         masks=None if marked is None else [marked] * len(pictures),
         controls=options.controls,
         batch_size=service.settings.max_batch,
-        progress=len(pictures) > 1 and sys.stderr.isatty() and not (is_quiet() or is_verbose()),
+        progress=sys.stderr.isatty() and not (is_quiet() or is_verbose()),
         on_error="skip",
         **options.method_options,
         **options.metric_options,

@@ -20,7 +20,7 @@ from seewhy.app.cli.interrupt import INTERRUPTED, unbroken
 from seewhy.app.cli.output import exit_failed, is_quiet, is_verbose, log, note, print_failure
 from seewhy.app.errors import EXPECTED, field_of, kind_of
 from seewhy.app.pipeline.ask import Service
-from seewhy.app.pipeline.record import Record, begin
+from seewhy.app.pipeline.record import Record, begin, unwatched
 from seewhy.app.pipeline.ticket import Ticket
 from seewhy.models import LoadedModel
 
@@ -181,10 +181,11 @@ def in_one_piece(body: Body, form: str) -> bytes:
 def _in_order(items: Sequence[Item], work: Callable[[Item], T], threads: int) -> Generator[tuple[Item, "Future[T]"]]:
     """Yield each item when it is finished, and log its times. If this ends early, running work is abandoned."""
     end = threading.Event()
+    is_watched = len(items) == 1 and not (is_quiet() or is_verbose())
 
     def timed(item: Item) -> T:
         # The pipeline drops work of disconnected clients: the end of this command looks like that.
-        record = Record(is_disconnected=end.is_set)
+        record = Record(is_disconnected=end.is_set, watch=watch if is_watched else unwatched)
         begin(record)
         result = work(item)
         if stages := [f"{stage} {milliseconds:.0f} ms" for stage, milliseconds in record.stages.items()]:

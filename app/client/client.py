@@ -2,31 +2,43 @@
 
 import base64
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from seewhy.app.client.connection import Connection, Result
+from seewhy.app.client.inspections import Inspection, RemoteCapture, RemoteIntervention, RemoteSweep, RemoteTrace
 from seewhy.app.client.results import (
+    Download,
     RemoteComparison,
     RemoteExplanation,
+    RemoteLikeness,
     RemotePrediction,
+    boxes_of,
     comparison_of,
+    evaluation_of,
     explanations_of,
+    likeness_of,
     png_of,
+    segments_of,
 )
 from seewhy.explainers.errors import LayerError, OptionError, TargetError
 from seewhy.explainers.imaging.decode import PictureSource, read_picture
+from seewhy.explainers.results.boxes import DetectedBox
+from seewhy.explainers.results.evaluation import Evaluation
+from seewhy.explainers.results.segments import Segments
 from seewhy.explainers.tasks.choices import Part
 from seewhy.explainers.trust.choices import AREA, Extent, Fill
 
 _OF_REQUESTS = frozenset({"image", "format", "values", "view", "colormap", "alpha", "scale"})
 """Options of requests that are none of methods: they would change what a result is made from."""
+
+Inspected = TypeVar("Inspected", bound=Inspection)
 
 Target = int | str | NDArray[np.bool_]
 """The index or the label of a class, another name of a target, or a mask (H, W) of a segmenter's region."""
@@ -34,6 +46,8 @@ Target = int | str | NDArray[np.bool_]
 
 class Client:
     """Explains pictures with the models of a service, as the library does with its own. It imports no PyTorch.
+
+    Hooks of one's own, `explain_many`, data sets and tensors need the library itself.
 
     >>> client = Client("http://127.0.0.1:8000")  # doctest: +SKIP
     >>> client.explain("cat.jpg", target="tabby").save("why.png")  # doctest: +SKIP
@@ -129,10 +143,169 @@ class Client:
         self, picture: PictureSource, top: int = 5, *, model: str | None = None
     ) -> tuple[RemotePrediction, ...]:
         """Return the `top` most probable classes of a picture; errors as `explain`."""
-        body = {"image": _base64(_upload(picture)), "top": top, **({} if model is None else {"model": model})}
-        return self._connection.post(
-            "/predict", body, lambda answer: tuple(map(RemotePrediction, answer["predictions"]))
+        body = {"image": picture, "top": top, "model": model}
+        return self._posted("/predict", body, lambda answer: tuple(map(RemotePrediction, answer["predictions"])))
+
+    def detect(self, picture: PictureSource, *, model: str | None = None) -> tuple[DetectedBox, ...]:
+        """Return the boxes that a detector of the service finds in a picture, the surest first; errors as `explain`."""
+        return self._posted("/detect", {"image": picture, "model": model}, boxes_of)
+
+    def segment(self, picture: PictureSource, *, model: str | None = None) -> Segments:
+        """Return which class a segmenter of the service gives each pixel of a picture; errors as `explain`.
+
+        Its `map` is that of the upload's pixels which the model saw.
+        """
+        upload = _upload(picture)
+        body = {"image": upload, "model": model, "format": "json"}
+        return self._posted("/segment", body, lambda answer: segments_of(answer, upload))
+
+    def similar(
+        self,
+        image: PictureSource,
+        reference: PictureSource,
+        top: int = 5,
+        *,
+        model: str | None = None,
+        proof: Extent = False,
+        proof_area: float = AREA,
+        proof_fill: Fill = "blur",
+    ) -> RemoteLikeness:
+        """Compare two pictures as a model of the service sees them.
+
+        Args:
+            image, reference: each as the picture of `explain`; also the errors.
+            top, proof, proof_area, proof_fill: as `seewhy.similar`.
+            model: as `explain`.
+        """
+        uploads = _upload(image), _upload(reference)
+        proving = {"proof": proof, "proof_area": proof_area, "proof_fill": proof_fill}
+        fields = {"image": uploads[0], "reference": uploads[1], "top": top, "model": model, **proving}
+
+        def download() -> bytes:
+            return self._connection.download("/similar", _body({**fields, "format": "npz"}))
+
+        return self._posted(
+            "/similar", {**fields, "format": "json"}, lambda answer: likeness_of(answer, uploads, download)
         )
+
+    def evaluate(
+        self,
+        pictures: Iterable[PictureSource | tuple[PictureSource, Target]],
+        methods: str | Sequence[str] | None = None,
+        metrics: str | Sequence[str] | None = None,
+        target: int | str | None = None,
+        layer: str | Sequence[str] | None = None,
+        *,
+        masks: Sequence[NDArray[np.bool_]] | None = None,
+        controls: bool = True,
+        model: str | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> Evaluation:
+        """Measure how good the maps of several methods are, with one request for each picture.
+
+        Metrics that compare pictures with each other are those of one picture.
+
+        Args:
+            pictures: as the picture of `explain`; or pairs of one and its target.
+            methods: names from `methods`; None for the service's default method.
+            metrics: names of metrics; None for the service's.
+            target: of all pictures without one of their own.
+            masks: for each picture where its target lies, (H, W) bool in its pixels.
+            layer, controls, seed, options: as `seewhy.evaluate`.
+            model: as `explain`; also the errors.
+
+        Raises:
+            OptionError: no picture, or another number of masks.
+        """
+        sources = list(pictures)
+        if not sources:
+            raise OptionError("The list of pictures is empty; give one or more.", field="pictures")
+        if masks is not None and len(masks) != len(sources):
+            raise OptionError(f"{len(sources)} pictures have {len(masks)} masks; give one for each.", field="masks")
+        fields = {"method": methods, "metrics": metrics, "layer": layer, "controls": controls, "model": model}
+        answers = {}
+        for number, source in enumerate(sources):
+            picture, chosen = source if isinstance(source, tuple) else (source, target)
+            truth = None if masks is None else _mask_file(masks[number])
+            body = {**options, **fields, "image": picture, "target": chosen, "truth": truth}
+            name = str(picture) if isinstance(picture, str | os.PathLike) else str(number)
+            answers[name if name not in answers else f"{name} ({number})"] = self._posted("/evaluate", body, dict)
+        return evaluation_of(answers, seed)
+
+    def trace(
+        self,
+        picture: PictureSource,
+        target: int | str | None = None,
+        layers: str | Sequence[str] | None = None,
+        *,
+        model: str | None = None,
+    ) -> RemoteTrace:
+        """Trace one forward and one backward pass of a picture.
+
+        Args:
+            target, layers: as `seewhy.trace`; layers by paths and globs.
+            picture, model: as `explain`; also the errors.
+        """
+        return self._inspected(RemoteTrace, "trace", {"image": picture, "target": target, "layer": layers}, model)
+
+    def capture(
+        self,
+        picture: PictureSource,
+        layers: str | Sequence[str],
+        kinds: str | Sequence[str] = "output",
+        target: int | str | None = None,
+        *,
+        model: str | None = None,
+    ) -> RemoteCapture:
+        """Capture activations and gradients of layers for a picture: their statistics, and on demand the arrays.
+
+        Args:
+            layers, kinds, target: as `seewhy.capture`; layers by paths and globs.
+            picture, model: as `explain`; also the errors.
+        """
+        fields = {"image": picture, "layer": layers, "kind": kinds, "target": target}
+        return self._inspected(RemoteCapture, "capture", fields, model)
+
+    def intervene(
+        self,
+        picture: PictureSource,
+        edits: Sequence[Mapping[str, Any]],
+        target: int | str | None = None,
+        other: PictureSource | None = None,
+        method: str | None = None,
+        layer: str | Sequence[str] | None = None,
+        *,
+        model: str | None = None,
+        **options: Any,
+    ) -> RemoteIntervention:
+        """Edit the activations and gradients of a model's layers, and compare predictions and heatmaps.
+
+        Args:
+            edits, target, other, method, layer, options: as `seewhy.intervene`; edits as mappings.
+            picture, model: as `explain`; also the errors.
+        """
+        _must_be_of_methods(options)
+        fields = {**options, "image": picture, "edits": list(edits), "target": target, "other": other}
+        return self._inspected(RemoteIntervention, "intervene", {**fields, "method": method, "layer": layer}, model)
+
+    def sweep_channels(
+        self,
+        picture: PictureSource,
+        edit: Mapping[str, Any],
+        target: int | str | None = None,
+        other: PictureSource | None = None,
+        *,
+        model: str | None = None,
+    ) -> RemoteSweep:
+        """Rank the channels of a layer by the effect of an edit of each on a class.
+
+        Args:
+            edit, target, other: as `seewhy.sweep_channels`; the edit as a mapping.
+            picture, model: as `explain`; also the errors.
+        """
+        fields = {"image": picture, "edits": [edit], "each_channel": True, "target": target, "other": other}
+        return self._inspected(RemoteSweep, "intervene", fields, model)
 
     def models(self, source: str | None = None) -> dict[str, Any]:
         """Return the JSON of each model of the service, by name; errors as `explain`.
@@ -146,20 +319,33 @@ class Client:
         """Return the JSON of each method of the service, by name; errors as `explain`."""
         return self._connection.get("/methods", lambda answer: _by_name(answer["methods"]))
 
+    def _posted(self, path: str, fields: Mapping[str, Any], read: Callable[[Any], Result]) -> Result:
+        """Return what `read` makes of a route's answer; see `_body`."""
+        return self._connection.post(path, _body(fields), read)
+
+    def _inspected(self, kind: type[Inspected], route: str, fields: Mapping[str, Any], model: str | None) -> Inspected:
+        """Return the answer of a route about hooks."""
+        body = _body({**fields, "model": model})
+
+        def download(form: str, drawing: Mapping[str, Any]) -> bytes:
+            return self._connection.download(f"/hooks/{route}", {**body, **drawing, "format": form})
+
+        return self._connection.post(
+            f"/hooks/{route}", {**body, "format": "json"}, lambda answer: kind(answer, download)
+        )
+
     def _explained(
         self,
-        read: Callable[[Any, bytes], Result],
+        read: Callable[[Any, bytes, Download], Result],
         picture: PictureSource,
         fields: Mapping[str, Any],
         options: Mapping[str, Any],
     ) -> Result:
         upload = _upload(picture)
-        for name in options:
-            if name in _OF_REQUESTS:
-                raise OptionError(f"No method has an option {name!r}; results are drawn and saved here.", field=name)
+        _must_be_of_methods(options)
         body = {name: value for name, value in {**fields, **options}.items() if value is not None}
         if isinstance(target := body.get("target", []), np.ndarray):
-            body["mask"] = _base64(png_of(Image.fromarray(target.astype(np.uint8) * 255)))
+            body["mask"] = _base64(_mask_file(target))
             del body["target"]
         for part in _parts(body.get("target", [])):
             if not isinstance(part, str | Integral):
@@ -167,11 +353,35 @@ class Client:
         for part in _parts(body.get("layer", [])):
             if not isinstance(part, str):
                 raise LayerError(f"A service takes layers by their dotted paths, such as 'layer4', not {part!r}.")
-        body |= {"image": _base64(upload), "format": "json", "values": "map"}
-        return self._connection.post("/explain", body, lambda answer: read(answer, upload))
+        body |= {"image": _base64(upload)}
+
+        def download(target: int | str | None, form: str) -> bytes:
+            one = {name: value for name, value in body.items() if name != "top"} | {"target": target}
+            return self._connection.download("/explain", {**(body if target is None else one), "format": form})
+
+        request = {**body, "format": "json", "values": "map"}
+        return self._connection.post("/explain", request, lambda answer: read(answer, upload, download))
 
     def __repr__(self) -> str:
         return f"Client({self._connection.url!r})"
+
+
+def _must_be_of_methods(options: Mapping[str, Any]) -> None:
+    """Raise `OptionError` where an option is one of requests."""
+    for name in options:
+        if name in _OF_REQUESTS:
+            raise OptionError(f"No method has an option {name!r}; results are drawn and saved here.", field=name)
+
+
+def _body(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON of a request, with pictures as base64 and without what is None."""
+    given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
+    uploads = {name: _base64(_upload(given[name])) for name in given.keys() & {"image", "reference", "truth", "other"}}
+    return {**given, **uploads}
+
+
+def _mask_file(mask: NDArray[np.bool_]) -> bytes:
+    return png_of(Image.fromarray(mask.astype(np.uint8) * 255))
 
 
 def _parts(value: Any) -> Sequence[Any]:

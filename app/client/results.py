@@ -1,9 +1,10 @@
 """What a service answers: explanations that are drawn, saved and shown like those of the library."""
 
+import base64
 import io
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -13,8 +14,12 @@ from PIL import Image
 
 from seewhy.explainers.imaging.decode import read_picture
 from seewhy.explainers.imaging.geometry import Geometry
+from seewhy.explainers.results.boxes import DetectedBox
+from seewhy.explainers.results.evaluation import Column, Evaluation
+from seewhy.explainers.results.likeness import Likeness, Pair
 from seewhy.explainers.results.map_drawing import MapDrawing
 from seewhy.explainers.results.map_panel import MapPanel
+from seewhy.explainers.results.segments import Segments
 
 
 class RemotePrediction(SimpleNamespace):
@@ -63,6 +68,9 @@ class RemotePrediction(SimpleNamespace):
 class RemoteExplanation(MapDrawing):
     """Why a model of a service gave a picture a class; it has the interface of `Explanation`.
 
+    `save` writes ``.json`` and pictures here. The service is asked once more for ``.npz`` and ``.html``, which have
+    what its JSON lacks, such as all logits.
+
     Attributes:
         upload: the picture's file, as it was sent.
         geometry: the part of the upload that the model saw.
@@ -77,6 +85,8 @@ class RemoteExplanation(MapDrawing):
         proof: how far the map can be relied on, as `Proof`; None unless it was asked for.
         model: the service's `name`, `weights`, `sha256`, `head` and `precision` of the model.
         members: the part of the service's JSON about this explanation.
+        answer: the service's JSON.
+        download: returns the service's file of a format: npz or report.
     """
 
     upload: bytes
@@ -92,6 +102,8 @@ class RemoteExplanation(MapDrawing):
     proof: Any
     model: Any
     members: Mapping[str, Any]
+    answer: Mapping[str, Any]
+    download: Callable[[str], bytes]
 
     @cached_property
     def picture(self) -> Image.Image:  # type: ignore[override]  # it is decoded for drawings alone
@@ -107,19 +119,20 @@ class RemoteExplanation(MapDrawing):
     @property
     def regions(self) -> tuple[Any, ...]:
         """Of methods that divide the picture, `gain` and `predictions` of each region; empty for all others."""
-        parts: tuple[Any, ...] = _objects(self.members["regions"])
+        parts: tuple[Any, ...] = objects(self.members["regions"])
         return parts
 
     def document(self) -> dict[str, Any]:
-        """Return everything but pictures for JSON, with the heatmap's values in rows."""
-        heatmap = {name: value for name, value in self.members["heatmap"].items() if name != "map"}
-        rest = {name: value for name, value in self.members.items() if name not in ("overlay", "drawn")}
-        return {
-            **rest,
-            "layers": list(self.layers),
-            "predictions": [vars(prediction) for prediction in self.predictions],
-            "heatmap": {**heatmap, "values": self.heatmap.tolist()},
-        }
+        """Return the service's JSON of this explanation, with the heatmap's values in rows."""
+        return _document([self])
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that the service gives as npz; it is asked once more. Errors as `Client.explain`."""
+        return _arrays(self.download("npz"))
+
+    @property
+    def _number_files(self) -> Mapping[str, Callable[[], Iterable[bytes]]]:
+        return {**super()._number_files, ".html": lambda: [self.download("report")]}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -134,9 +147,27 @@ class RemoteComparison(MapPanel[RemoteExplanation]):
     explanations: tuple[RemoteExplanation, ...]
     agreement: Mapping[tuple[str, str], float | None]
 
+    def document(self) -> dict[str, Any]:
+        """Return the service's JSON, with the heatmaps' values in rows."""
+        return _document(self.explanations)
 
-def explanations_of(answer: Mapping[str, Any], upload: bytes) -> tuple[RemoteExplanation, ...]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that the service gives as npz; it is asked once more. Errors as `Client.compare`."""
+        return _arrays(self[0].download("npz"))
+
+    @property
+    def _number_files(self) -> Mapping[str, Callable[[], Iterable[bytes]]]:
+        return {**super()._number_files, ".html": lambda: [self[0].download("report")]}
+
+
+Download = Callable[[int | str | None, str], bytes]
+"""Asks the service again, about one of several targets by its name, for a file of this format."""
+
+
+def explanations_of(answer: Mapping[str, Any], upload: bytes, download: Download) -> tuple[RemoteExplanation, ...]:
     """Return the explanations in the JSON of /explain with ``values=map``."""
+    names = [RemotePrediction(part["target"]).name for part in answer["explanations"]]
+    are_several = len({*names}) > 1
     predictions = tuple(map(RemotePrediction, answer["predictions"]))
     return tuple(
         RemoteExplanation(
@@ -149,19 +180,129 @@ def explanations_of(answer: Mapping[str, Any], upload: bytes) -> tuple[RemoteExp
             method=part["method"],
             layers=tuple(answer["layers"]),
             against=RemotePrediction(part["against"]) if part.get("against") else None,
-            diagnostics=_objects(part["diagnostics"]),
-            proof=_objects(part.get("proof")),
-            model=_objects(answer["model"]),
+            diagnostics=objects(part["diagnostics"]),
+            proof=objects(part.get("proof")),
+            model=objects(answer["model"]),
             members=part,
+            answer=answer,
+            download=partial(download, name if are_several else None),
         )
-        for part in answer["explanations"]
+        for name, part in zip(names, answer["explanations"], strict=True)
     )
 
 
-def comparison_of(answer: Mapping[str, Any], upload: bytes) -> RemoteComparison:
+def comparison_of(answer: Mapping[str, Any], upload: bytes, download: Download) -> RemoteComparison:
     """Return the explanations of several methods in the JSON of /explain with ``values=map``."""
     pairs = {tuple(row["methods"]): row["rank_correlation"] for row in answer["agreement"]}
-    return RemoteComparison(explanations_of(answer, upload), MappingProxyType(pairs))
+    return RemoteComparison(explanations_of(answer, upload, download), MappingProxyType(pairs))
+
+
+def _document(explanations: Sequence[RemoteExplanation]) -> dict[str, Any]:
+    """Return the service's JSON of some of its explanations, with values in rows."""
+    answer = explanations[0].answer
+    parts = []
+    for explanation in explanations:
+        heatmap = {name: value for name, value in explanation.members["heatmap"].items() if name != "map"}
+        values = explanation.heatmap.tolist()
+        parts.append({**explanation.members, "heatmap": {**heatmap, "values": values}})
+    methods = [row for row in answer["methods"] if row["name"] in {part["method"] for part in parts}]
+    agreement = answer["agreement"] if len(parts) > 1 else []
+    chosen = {"method": methods[0], "methods": methods, "agreement": agreement, "explanations": parts}
+    return {**answer, **chosen}
+
+
+def _arrays(content: bytes) -> dict[str, NDArray[Any]]:
+    with np.load(io.BytesIO(content)) as file:
+        return dict(file)
+
+
+def boxes_of(answer: Mapping[str, Any]) -> tuple[DetectedBox, ...]:
+    """Return the boxes in the JSON of /detect."""
+    return tuple(DetectedBox(**{**row, "box": tuple(row["box"])}) for row in answer["boxes"])
+
+
+def segments_of(answer: Mapping[str, Any], upload: bytes) -> Segments:
+    """Return the segments in the JSON of /segment."""
+    _, _, content = answer["mask"].partition(",")
+    with Image.open(io.BytesIO(base64.b64decode(content))) as file:
+        mask = np.asarray(file).astype(np.uint8 if answer["void"] == np.iinfo(np.uint8).max else np.uint16)
+    rows, columns = _geometry(answer).window
+    height, width = mask.shape
+    seen = Geometry(width, height, (columns.start, rows.start, columns.stop, rows.stop))
+    classes = tuple(map(RemotePrediction, answer["classes"]))
+    return Segments(classes, mask[rows, columns], read_picture(upload), seen)  # type: ignore[arg-type]  # as predictions
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RemoteLikeness(Likeness):
+    """The similarity of two pictures to a model of a service; it has the interface of `Likeness`.
+
+    Attributes:
+        answer: the service's JSON.
+        download: returns the service's npz.
+    """
+
+    answer: Mapping[str, Any] = field(default_factory=dict)
+    download: Callable[[], bytes] = bytes
+
+    @property
+    def diagnostics(self) -> tuple[Any, ...]:
+        """Remarks for the reader of the maps, with `code` and `message`."""
+        remarks: tuple[Any, ...] = objects(self.answer["diagnostics"])
+        return remarks
+
+    def document(self) -> dict[str, Any]:
+        """Return the service's JSON."""
+        return dict(self.answer)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that the service gives as npz; it is asked once more. Errors as `Client.similar`."""
+        return _arrays(self.download())
+
+
+def likeness_of(
+    answer: Mapping[str, Any], uploads: tuple[bytes, bytes], download: Callable[[], bytes]
+) -> RemoteLikeness:
+    """Return the likeness in the JSON of /similar."""
+    first, second = answer["image"], answer["reference"]
+    proofs = objects(first.get("proof")), objects(second.get("proof"))
+    return RemoteLikeness(
+        score=answer["score"],
+        maps=(np.array(first["map"], np.float32), np.array(second["map"], np.float32)),
+        pairs=tuple(Pair(tuple(row["image"]), tuple(row["reference"]), row["contribution"]) for row in answer["pairs"]),
+        embedding=answer["embedding"],
+        layer=answer["layer"],
+        exact=answer["exact"],
+        pictures=(read_picture(uploads[0]), read_picture(uploads[1])),
+        geometries=(_geometry(first), _geometry(second)),
+        proof=None if proofs[0] is None else proofs,
+        answer=answer,
+        download=download,
+    )
+
+
+def evaluation_of(answers: Mapping[str, Mapping[str, Any]], seed: int) -> Evaluation:
+    """Return the evaluation in the JSON of /evaluate for each picture by name, at least one."""
+    first = next(iter(answers.values()))
+    columns = tuple(Column(**row) for row in first["metrics"])
+    values: dict[tuple[str, str], list[float]] = {}
+    for answer in answers.values():
+        for row in answer["methods"]:
+            for name, value in row["values"].items():
+                values.setdefault((row["name"], name), []).append(np.nan if value is None else value)
+    return Evaluation(
+        model=first["model"]["name"],
+        pictures=tuple(answers),
+        methods=tuple(row["name"] for row in first["methods"]),
+        controls=tuple(row["name"] for row in first["methods"] if row["control"]),
+        columns=columns,
+        values={key: np.array(numbers, np.float64) for key, numbers in values.items()},
+        failures={},
+        reasons={
+            (row["name"], metric): reason for row in first["methods"] for metric, reason in row["reasons"].items()
+        },
+        seed=seed,
+    )
 
 
 def _geometry(heatmap: Mapping[str, Any]) -> Geometry:
@@ -177,8 +318,8 @@ def png_of(picture: Image.Image) -> bytes:
     return file.getvalue()
 
 
-def _objects(value: Any) -> Any:
+def objects(value: Any) -> Any:
     """Return JSON with objects that have attributes, and tuples."""
     if isinstance(value, dict):
-        return SimpleNamespace(**{name: _objects(part) for name, part in value.items()})
-    return tuple(map(_objects, value)) if isinstance(value, list) else value
+        return SimpleNamespace(**{name: objects(part) for name, part in value.items()})
+    return tuple(map(objects, value)) if isinstance(value, list) else value

@@ -18,7 +18,7 @@ from seewhy.app.pipeline.results import ExplainResult, PredictResult
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.tasks.classification import best, probabilities
 from seewhy.explainers.tasks.heads import Head
-from seewhy.explainers.trust.proof import proof_arrays
+from seewhy.explainers.trust.proof_files import proof_arrays
 
 _MAPS = ("heatmaps", "maps", "targets", "labels", "methods")
 
@@ -64,7 +64,7 @@ def numbers(results: Sequence[PredictResult], name: str) -> Numbers:
     """
     head = results[0].model.spec.head
     if head == "segmentation" or head == "detection" or (name == "values") != (head == "value"):
-        raise FieldError(f"The model gives no {name}: its head is {head!r}.", field="output")
+        raise FieldError(f"The model has no {name}: its head is {head!r}.", field="output")
     rows = np.stack([result.outputs for result in results])
     if name != "probabilities" or head == "value":
         return rows

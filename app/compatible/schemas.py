@@ -144,7 +144,7 @@ class V2Configuration(BaseModel):
     name: str
     platform: str
     version_policy: dict[str, dict[str, int]]
-    max_batch_size: int = Field(description="Most pictures in one request.")
+    max_batch_size: int = Field(description="Maximum number of pictures per request.")
     input: list[V2ConfiguredTensor]
     output: list[V2ConfiguredTensor]
 

@@ -157,7 +157,7 @@ def explain(name: str, version: str | None = None) -> Response:
     form: Literal["json"] | Drawing = format_of(None)
     options = parse(ExplainParameters, options_of(fields if "method" in fields else METHOD | fields, spec.name))
     if options.proof:
-        raise FieldError("This answer has no place for a proof; leave it out, or ask POST /explain.", field="proof")
+        raise FieldError("This response has no place for a proof; omit it, or use POST /explain.", field="proof")
     picture = _picture(data, spec, options.range)
     if form == "json":
         parts = json_parts(_numbers(picture, spec, options))

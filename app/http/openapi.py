@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from importlib.metadata import version
 from typing import Any
+from urllib.parse import quote
 
 from flask import Flask
 from openapi_pydantic import OpenAPI
@@ -88,7 +89,7 @@ def _operation(rule: Rule, verb: str, declaration: Declaration) -> dict[str, Any
     operation: dict[str, Any] = {
         "operationId": _identifier(rule, verb, declaration),
         "summary": declaration.summary,
-        "tags": [_TAGS[str(rule.endpoint).partition(".")[0]][0]],
+        "tags": [_tag(rule)],
     }
     required = f" Required in either place: {', '.join(schema['required'])}." if schema.get("required") else ""
     if description := _OPTIONS + required if takes_picture else declaration.description:
@@ -104,6 +105,17 @@ def _operation(rule: Rule, verb: str, declaration: Declaration) -> dict[str, Any
             "content": {"text/html": {"schema": {"type": "string"}}},  # gunicorn's
         }
     return operation if declaration.is_open else operation | {"security": [{}, {"key": []}]}
+
+
+def operation_link(app: Flask, endpoint: str) -> str:
+    """Return the address of a view's operation on the page `/docs`; the view has one rule and one verb."""
+    (rule,) = app.url_map.iter_rules(endpoint)
+    (verb,) = (rule.methods or set()) - {"HEAD", "OPTIONS"}
+    return f"/docs#/{quote(_tag(rule))}/{_identifier(rule, verb, declaration_of(app, endpoint))}"
+
+
+def _tag(rule: Rule) -> str:
+    return _TAGS[str(rule.endpoint).partition(".")[0]][0]
 
 
 def _identifier(rule: Rule, verb: str, declaration: Declaration) -> str:

@@ -43,7 +43,7 @@ class Operations(Observer):
         record.received = request.content_length
         record.address = request.remote_addr or ""
         begin(record)
-        self.begun(record, {name.lower(): value for name, value in request.headers})
+        self.request_started(record, {name.lower(): value for name, value in request.headers})
 
     def _finish(self, response: Response) -> Response:
         record = current()
@@ -62,7 +62,7 @@ class Operations(Observer):
 
     def _end(self, record: Record) -> None:
         record.seconds = time.monotonic() - record.started
-        self.answered(record)
+        self.request_finished(record)
         begin(None)
 
 

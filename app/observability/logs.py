@@ -42,7 +42,7 @@ class Logs(Observer):
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    def answered(self, record: Record) -> None:
+    def request_finished(self, record: Record) -> None:
         """Log a request that is over."""
         level = logging.INFO
         if record.status >= 500:
@@ -53,21 +53,21 @@ class Logs(Observer):
             message = f"{record.verb} {record.route} {record.status}"
             _requests.log(level, "%s", message, extra={"fields": fields(record)})
 
-    def loaded(self, model: "LoadedModel", seconds: float) -> None:
+    def model_loaded(self, model: "LoadedModel", seconds: float) -> None:
         """Log a model, and that the service is ready if it is the default one."""
         _log.info("Loaded the model %s in %.1f s", model.name, seconds)
         if model.name == self._settings.default_model:
             _log.info("Ready on http://%s:%d", self._settings.host, self._settings.port)
 
-    def not_loaded(self, name: str, error: BaseException) -> None:
+    def model_failed(self, name: str, error: BaseException) -> None:
         """Log a model that could not be loaded."""
         _log.error("The model %s could not be loaded: %s", name, error)
 
-    def missing(self, name: str, error: Exception) -> None:
+    def weights_missing(self, name: str, error: Exception) -> None:
         """Log a model without weights. It is not a failure: clients may request any model."""
         _log.warning("The model %s cannot be loaded: %s", name, error)
 
-    def unloaded(self, model: "LoadedModel") -> None:
+    def model_dropped(self, model: "LoadedModel") -> None:
         """Log a model that was dropped."""
         _log.info("Unloaded the model %s to free memory", model.name)
 

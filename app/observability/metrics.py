@@ -181,11 +181,11 @@ class Metrics(Observer):
         ]
         registry.register(Processes(settings))
 
-    def begun(self, record: Record, headers: Mapping[str, str]) -> None:
+    def request_started(self, record: Record, headers: Mapping[str, str]) -> None:
         """Count a new request."""
         self._open.inc()
 
-    def answered(self, record: Record) -> None:
+    def request_finished(self, record: Record) -> None:
         """Count a request that is over."""
         self._open.dec()
         self._requests.labels(record.route, record.model, record.method, str(record.status)).inc()
@@ -200,55 +200,57 @@ class Metrics(Observer):
         if record.cache:
             self._cache.labels(record.cache).inc()
 
-    def loaded(self, model: LoadedModel, seconds: float) -> None:
+    def model_loaded(self, model: LoadedModel, seconds: float) -> None:
         """Count a model."""
         self._loads.labels(model.name).observe(seconds)
         self._loaded.labels(model.name, model.fingerprint, str(model.device)).inc()
 
-    def not_loaded(self, name: str, error: BaseException) -> None:
+    def model_failed(self, name: str, error: BaseException) -> None:
         """Count a model that could not be loaded."""
         self._failures.labels(name).inc()
 
-    def unloaded(self, model: LoadedModel) -> None:
+    def model_dropped(self, model: LoadedModel) -> None:
         """Stop counting a model."""
         self._loaded.labels(model.name, model.fingerprint, str(model.device)).dec()
         self._hooks.labels(model.name).set(0)
 
-    def waiting(self, name: str, jobs: int) -> None:
+    def queue_changed(self, name: str, jobs: int) -> None:
         """Set the number of waiting jobs."""
         self._waiting.labels(name).set(jobs)
 
-    def starting(self, name: str, jobs: Sequence[Job]) -> None:
+    def batch_started(self, name: str, jobs: Sequence[Job]) -> None:
         """Count a batch."""
         self._running.labels(name).inc(len(jobs))
         self._batches.labels(name).observe(len(jobs))
 
-    def finished(self, name: str, jobs: Sequence[Job], started: float, seconds: float, *, succeeded: bool) -> None:
+    def batch_finished(
+        self, name: str, jobs: Sequence[Job], started: float, seconds: float, *, succeeded: bool
+    ) -> None:
         """Stop counting the jobs of a batch."""
         self._running.labels(name).dec(len(jobs))
         if succeeded:
             self._batch_seconds.labels(name, str(len(jobs))).observe(seconds)
             self._last_batch.labels(name).set_to_current_time()
 
-    def underway(self, name: str, batches: Mapping[Tier, int]) -> None:
+    def batches_changed(self, name: str, batches: Mapping[Tier, int]) -> None:
         """Set the number of running batches."""
         for tier, count in batches.items():
             self._underway.labels(name, tier).set(count)
 
-    def yielded(self, name: str, tier: Tier) -> None:
+    def batch_paused(self, name: str, tier: Tier) -> None:
         """Count a batch that lets others run."""
         self._yields.labels(name, tier).inc()
 
-    def rests(self, name: str, model: LoadedModel) -> None:
+    def model_idle(self, name: str, model: LoadedModel) -> None:
         """Count hooks left on the model."""
         self._hooks.labels(name).set(count_hooks(model.module))
 
-    def memory(self, used: int, size: int) -> None:
+    def memory_changed(self, used: int, size: int) -> None:
         """Set the memory that requests hold."""
         self._memory.set(used)
         self._memory_limit.set(size)
 
-    def explained(self, model: LoadedModel, explanations: Sequence[Explanation]) -> None:
+    def pictures_explained(self, model: LoadedModel, explanations: Sequence[Explanation]) -> None:
         """Record statistics of heatmaps, which show drift of pictures and models."""
         for explanation in explanations:
             for diagnostic in explanation.diagnostics:

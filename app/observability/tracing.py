@@ -90,7 +90,7 @@ class Traces(Observer):
         if self._provider is not None:
             self._provider.shutdown()
 
-    def begun(self, record: Record, headers: Mapping[str, str]) -> None:
+    def request_started(self, record: Record, headers: Mapping[str, str]) -> None:
         """Open the span of a request, as a child of the client's traceparent."""
         from opentelemetry.trace import SpanKind
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -104,7 +104,7 @@ class Traces(Observer):
         )
         record.trace_id = f"{record.span.get_span_context().trace_id:032x}"
 
-    def answered(self, record: Record) -> None:
+    def request_finished(self, record: Record) -> None:
         """Close the span of a request and create those of its stages."""
         from opentelemetry.trace import Link, StatusCode, set_span_in_context
 
@@ -131,7 +131,7 @@ class Traces(Observer):
                 span.set_status(StatusCode.ERROR)
         span.end(record.began + int(record.seconds * 1e9))
 
-    def finished(
+    def batch_finished(
         self, name: str, jobs: "Sequence[Job]", started: float, seconds: float, *, succeeded: bool
     ) -> "SpanContext | None":
         """Create the span of a batch, linked to those of its requests; return it, so that they can link back."""

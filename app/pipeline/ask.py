@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -39,6 +38,7 @@ from seewhy.explainers.detect import detected, must_detect
 from seewhy.explainers.errors import PictureError, UnsuitableModelError, at_fault
 from seewhy.explainers.methods.catalogue import Method
 from seewhy.explainers.results.explanation import explanations
+from seewhy.explainers.results.origin import VERSIONS
 from seewhy.explainers.segment import segmentation_of, segments_of
 from seewhy.explainers.tasks.choices import CLASS_METHOD, DEFAULT_METHOD
 from seewhy.explainers.tasks.classification import Classification
@@ -46,8 +46,6 @@ from seewhy.explainers.tasks.detected import located
 from seewhy.explainers.tasks.regions import Mask
 from seewhy.explainers.view import View
 from seewhy.models import LoadedModel
-
-VERSIONS = {name: version(name) for name in ("seewhy", "torch", "torchvision", "timm", "pillow")}
 
 
 class Service:
@@ -253,7 +251,9 @@ class Service:
 
     def run(self, plan: Plan, picture: View, timings: Timings) -> Any:
         """Return the result of a plan for one picture and one question; errors as `Ticket.result`."""
-        ((outcome,),) = self.submit([Submission(plan, picture, timings)]).result()
+        ticket = self.submit([Submission(plan, picture, timings)])
+        current().watch(ticket)
+        ((outcome,),) = ticket.result()
         return outcome.result
 
     def present(self, ticket: Ticket) -> list[ExplainResult]:
@@ -264,7 +264,9 @@ class Service:
             for submission in ticket.submissions:
                 self._sanity.offer(submission.plan.model, submission.plan.methods, submission.picture.image)
         ticket.release(sum(result.outputs.nbytes for result in results))
-        self._observer.explained(ticket.plan.model, [part for result in results for part in result.explanations])
+        self._observer.pictures_explained(
+            ticket.plan.model, [part for result in results for part in result.explanations]
+        )
         return results
 
     def etag(self, uploads: Sequence[bytes], options: Options, media_type: str) -> str | None:

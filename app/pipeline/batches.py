@@ -142,12 +142,12 @@ class BatchRunner:
         If memory runs out in a computation of many passes, it runs again with one picture in each (`frugal`).
         """
         started, busy, before = time.monotonic(), time.thread_time(), batch.seconds
-        self._observer.starting(self._name, jobs)
+        self._observer.batch_started(self._name, jobs)
         try:
             with one_by_one() if frugal else nullcontext():
                 results = _results(model, jobs, batch, offer_turn)
         except BaseException as error:  # even a model that calls sys.exit must not end this thread
-            self._observer.finished(self._name, jobs, started, time.monotonic() - started, succeeded=False)
+            self._observer.batch_finished(self._name, jobs, started, time.monotonic() - started, succeeded=False)
             lacks = lacks_memory(error) or isinstance(error, torch.OutOfMemoryError)  # whose message may differ
             if lacks:
                 _release(error)
@@ -163,7 +163,7 @@ class BatchRunner:
         if batch.first.passes is not None and batch.computation.runs_whole:
             turn = batch.seconds - before + self._clock() - batch.since
             self._pace.learn(batch.first.passes * len(jobs), turn, time.thread_time() - busy)
-        trace = self._observer.finished(self._name, jobs, started, seconds, succeeded=True)
+        trace = self._observer.batch_finished(self._name, jobs, started, seconds, succeeded=True)
         for job, result in zip(jobs, results, strict=True):
             job.future.set_result(Outcome(result, started - job.created, seconds, started, trace))
 

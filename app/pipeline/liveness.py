@@ -76,7 +76,7 @@ class Liveness(Observer):
         self._next_trial = clock()
         self._failures: list[str] = []
 
-    def answered(self, record: Record) -> None:
+    def request_finished(self, record: Record) -> None:
         """Note whether a request failed; a stream fails after its status, 200, was sent."""
         if INTERNAL.status == record.status or INTERNAL.code == record.problem:
             self._request_failed = True

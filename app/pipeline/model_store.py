@@ -101,7 +101,7 @@ class ModelStore:
                 missing = WeightsUnavailableError(reason)
                 if spec.name not in self._missing:  # reported once, not with each probe
                     self._missing.add(spec.name)
-                    self._observer.missing(spec.name, missing)
+                    self._observer.weights_missing(spec.name, missing)
                 raise missing
         self._missing.discard(spec.name)
         model = loaded or self.engine.model(spec.name, deadline)
@@ -199,6 +199,6 @@ def torch_device(settings: Settings) -> torch.device:
 
 def _budget(settings: Settings, observer: Observer) -> MemoryBudget:
     if settings.memory_bytes is not None:
-        return MemoryBudget(settings.memory_bytes, observer.memory, trim)
+        return MemoryBudget(settings.memory_bytes, observer.memory_changed, trim)
     size = request_memory(settings.workers)
-    return MemoryBudget(size, observer.memory, trim, LEAST_BYTES)
+    return MemoryBudget(size, observer.memory_changed, trim, LEAST_BYTES)

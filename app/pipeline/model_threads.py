@@ -115,7 +115,7 @@ class ModelThreads:
             self._waiting.extend(queued)
             if self._turn is None:  # an idle model starts at once: waiting for company would only cost time
                 self._pass_on(fills=False)
-            self._observer.waiting(self._name, len(self._waiting))
+            self._observer.queue_changed(self._name, len(self._waiting))
             self._changed.notify_all()  # last: a thread that wakes earlier only waits for this lock
             return True
 
@@ -190,16 +190,16 @@ class ModelThreads:
             self._runner.measure(model, self._options.warm_up, self._options.max_batch)
         except BaseException as error:
             self._worked = time.monotonic()
-            self._observer.not_loaded(self._name, error)
+            self._observer.model_failed(self._name, error)
             self.loaded.set_result(without_frames(error, ModelError))
             return
         self._worked = time.monotonic()
-        self._observer.loaded(model, self._worked - started)
+        self._observer.model_loaded(model, self._worked - started)
         self.loaded.set_result(model)
         while (batch := self._await_batch()) is not None:
             self._run_batch(model, batch)
             del batch
-        self._observer.unloaded(model)
+        self._observer.model_dropped(model)
 
     def _await_batch(self) -> RunningBatch | None:
         """Wait for a batch for the first thread; None means that no more will come."""
@@ -235,7 +235,7 @@ class ModelThreads:
                 else:
                     rest.append(queued)
             self._waiting = rest
-            self._observer.waiting(self._name, len(rest))
+            self._observer.queue_changed(self._name, len(rest))
             batch.since = self._clock()
 
     def _end(self, model: LoadedModel, batch: RunningBatch) -> None:
@@ -243,7 +243,7 @@ class ModelThreads:
         with self._changed:
             is_last = len(self._batches) == 1 and not self._waiting
         if is_last:  # outside the lock: listeners may take long, and requests must be able to queue meanwhile
-            self._observer.rests(self._name, model)
+            self._observer.model_idle(self._name, model)
         with self._changed:
             self._charge(batch)
             self._worked = time.monotonic()
@@ -267,7 +267,7 @@ class ModelThreads:
             self._pass_on(fills=True)
             if self._turn is not batch:
                 self._take_look()
-                self._observer.yielded(self._name, batch.tier)
+                self._observer.batch_paused(self._name, batch.tier)
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._turn is batch)
             batch.since = self._clock()
@@ -334,7 +334,7 @@ class ModelThreads:
                 _log.warning("A batch of %s cannot start: %s", self._name, error)
                 if first.job.future.set_running_or_notify_cancel():
                     first.job.future.set_exception(OverloadedError(_NO_THREAD))
-                self._observer.waiting(self._name, len(self._waiting))
+                self._observer.queue_changed(self._name, len(self._waiting))
                 return False
         self._batches.append(batch)
         self._turn = batch
@@ -344,11 +344,11 @@ class ModelThreads:
     def _drop_cancelled(self) -> None:
         if any(queued.job.future.cancelled() for queued in self._waiting):
             self._waiting = deque(queued for queued in self._waiting if not queued.job.future.cancelled())
-            self._observer.waiting(self._name, len(self._waiting))
+            self._observer.queue_changed(self._name, len(self._waiting))
 
     def _tell_underway(self) -> None:
         counts = Counter(batch.tier for batch in self._batches)
-        self._observer.underway(self._name, {tier: counts[tier] for tier in TIERS})
+        self._observer.batches_changed(self._name, {tier: counts[tier] for tier in TIERS})
 
     def _require_time(self, jobs: Sequence[QueuedJob]) -> None:
         """Refuse jobs that cannot finish in time because of those ahead of them.

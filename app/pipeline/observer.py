@@ -15,46 +15,48 @@ if TYPE_CHECKING:  # the server's first process also imports this, without PyTor
 class Observer:
     """Gets the events of requests and models, in the threads where they happen. This base class ignores them."""
 
-    def begun(self, record: Record, headers: Mapping[str, str]) -> None:
+    def request_started(self, record: Record, headers: Mapping[str, str]) -> None:
         """A request has arrived; names of headers are in lower case."""
 
-    def answered(self, record: Record) -> None:
+    def request_finished(self, record: Record) -> None:
         """A request is over and its answer has been sent."""
 
-    def loaded(self, model: "LoadedModel", seconds: float) -> None:
+    def model_loaded(self, model: "LoadedModel", seconds: float) -> None:
         """A model was loaded, which took these seconds."""
 
-    def not_loaded(self, name: str, error: BaseException) -> None:
+    def model_failed(self, name: str, error: BaseException) -> None:
         """A model could not be loaded."""
 
-    def missing(self, name: str, error: Exception) -> None:
+    def weights_missing(self, name: str, error: Exception) -> None:
         """A requested model's weights are not on this machine."""
 
-    def unloaded(self, model: "LoadedModel") -> None:
+    def model_dropped(self, model: "LoadedModel") -> None:
         """A model was dropped for another one."""
 
-    def waiting(self, name: str, jobs: int) -> None:
+    def queue_changed(self, name: str, jobs: int) -> None:
         """The number of jobs waiting for a model has changed."""
 
-    def starting(self, name: str, jobs: "Sequence[Job]") -> None:
+    def batch_started(self, name: str, jobs: "Sequence[Job]") -> None:
         """Jobs start to run as a batch."""
 
-    def finished(self, name: str, jobs: "Sequence[Job]", started: float, seconds: float, *, succeeded: bool) -> Any:
+    def batch_finished(
+        self, name: str, jobs: "Sequence[Job]", started: float, seconds: float, *, succeeded: bool
+    ) -> Any:
         """A batch has run or failed. Return its trace, for the requests of its jobs."""
 
-    def underway(self, name: str, batches: "Mapping[Tier, int]") -> None:
+    def batches_changed(self, name: str, batches: "Mapping[Tier, int]") -> None:
         """The number of running batches of a model, by tier, has changed."""
 
-    def yielded(self, name: str, tier: "Tier") -> None:
+    def batch_paused(self, name: str, tier: "Tier") -> None:
         """A batch of a tier has let others run before its next pass."""
 
-    def rests(self, name: str, model: "LoadedModel") -> None:
+    def model_idle(self, name: str, model: "LoadedModel") -> None:
         """A model has no more jobs waiting."""
 
-    def memory(self, used: int, size: int) -> None:
+    def memory_changed(self, used: int, size: int) -> None:
         """Requests use `used` bytes of memory of the `size` that they may use together."""
 
-    def explained(self, model: "LoadedModel", explanations: "Sequence[Explanation]") -> None:
+    def pictures_explained(self, model: "LoadedModel", explanations: "Sequence[Explanation]") -> None:
         """A request has its explanations."""
 
     def close(self) -> None:

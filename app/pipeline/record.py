@@ -70,6 +70,14 @@ def never() -> bool:
     return False
 
 
+Watch = Callable[[Any], None]
+"""Takes the `Ticket` of work that a request is about to wait for."""
+
+
+def unwatched(ticket: Any) -> None:
+    """A `Watch` that shows nothing."""
+
+
 @dataclass(eq=False)
 class Record:
     """The record of a request.
@@ -91,6 +99,7 @@ class Record:
         charged: the part of the cost that counts, because the work was accepted.
         charge: charges the client.
         is_disconnected: returns whether the client has left.
+        watch: shows the progress of the work.
     """
 
     verb: str = ""
@@ -116,6 +125,7 @@ class Record:
     charged: int = 0
     charge: Charge = uncharged
     is_disconnected: DisconnectCheck = never
+    watch: Watch = unwatched
 
     def timed(self) -> Timings:
         """Add timings to this request and return them."""

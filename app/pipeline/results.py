@@ -12,7 +12,6 @@ from seewhy.app.pipeline.options import SegmentOptions
 from seewhy.app.pipeline.plan import Methods
 from seewhy.app.pipeline.record import Timings
 from seewhy.explainers.core.task import Prediction
-from seewhy.explainers.detect import DetectedBox
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.inspection.capture import Capture
 from seewhy.explainers.inspection.intervene import Intervention
@@ -20,6 +19,7 @@ from seewhy.explainers.inspection.sweep import Sweep
 from seewhy.explainers.inspection.trace import Trace
 from seewhy.explainers.methods.catalogue import Method
 from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.results.boxes import DetectedBox
 from seewhy.explainers.results.evaluation import Column
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.results.likeness import Likeness

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from seewhy.explainers.core.ask import Targets
+from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.faithfulness import Faithfulness, tensor_rows
 from seewhy.explainers.errors import NonFiniteError
 from seewhy.explainers.execution.deferred_checks import require
@@ -36,19 +37,6 @@ class Regions:
     def rows(self) -> list["Regions"]:
         """Return the regions of each picture (N = 1), on the CPU."""
         return tensor_rows(self, len(self.maps))
-
-
-@dataclass(frozen=True)
-class Diagnostic:
-    """A remark about a map for its reader.
-
-    Attributes:
-        code: such as blank-map; docs/http.md lists them.
-        message: the meaning, and what to try.
-    """
-
-    code: str
-    message: str
 
 
 class Answered:

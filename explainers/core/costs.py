@@ -74,5 +74,5 @@ def _value(node: ast.expr, quantities: Mapping[str, object]) -> int:
         return operation(_value(node.left, quantities), _value(node.right, quantities))
     value = quantities[node.id] if isinstance(node, ast.Name) else getattr(node, "value", None)
     if not isinstance(value, int):
-        raise TypeError(f"{ast.unparse(node)} is no whole number")
+        raise TypeError(f"{ast.unparse(node)} is not a whole number")
     return value

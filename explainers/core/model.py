@@ -1,6 +1,7 @@
 """The interface of models that explanations need; `LoadedModel` implements it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -36,6 +37,25 @@ class Preprocess(Protocol):
         """Return which part of a picture of this size the model sees."""
 
 
+@dataclass(frozen=True)
+class ModelIdentity:
+    """Which model it is, in documents.
+
+    Attributes:
+        name: as users type it.
+        weights: name of the weight set; None for random or unknown weights.
+        sha256: of the weights file, hexadecimal; None likewise.
+        head: how outputs are interpreted, such as ``softmax``.
+        precision: the least precise type of numbers that the model computes with, such as ``float32``.
+    """
+
+    name: str
+    weights: str | None
+    sha256: str | None
+    head: str
+    precision: str
+
+
 class Model(Protocol):
     """The interface that `explain` needs; `LoadedModel` implements it."""
 
@@ -50,6 +70,10 @@ class Model(Protocol):
     @property
     def preprocess(self) -> Preprocess:
         """Picture to input."""
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """What documents say of the model."""
 
     @property
     def sha256(self) -> str | None:
@@ -79,17 +103,27 @@ class Model(Protocol):
     def device(self) -> torch.device:
         """Where the module lives."""
 
+    @property
+    def accelerator(self) -> str:
+        """Runtime for the parts of the model that need no hooks, or ``auto``."""
+
 
 AnyModel = nn.Module | Model
 """A bare module, or a model that knows its task, its layers and how it sees pictures."""
 
 
-def must_know_pictures(model: object) -> None:
+def must_know_pictures(model: object, picture: object) -> None:
     """Raise where a model does not tell how it sees pictures.
 
+    Args:
+        model: the first argument of a user's call.
+        picture: the second.
+
     Raises:
-        UnsupportedModuleError: it is a bare module, a name, or nothing of the kind.
+        UnsupportedModuleError: it is a bare module, a name, or nothing of the kind; or both were swapped.
     """
+    if not hasattr(model, "preprocess") and (isinstance(picture, nn.Module) or hasattr(picture, "preprocess")):
+        raise UnsupportedModuleError("The model comes first, then the picture: swap the two arguments.")
     if isinstance(model, nn.Module):
         raise UnsupportedModuleError(
             f"{type(model).__name__} is a bare module without preprocessing and labels. Pass "

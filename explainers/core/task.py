@@ -6,7 +6,7 @@ from typing import Any, Protocol, Self
 from torch import Tensor
 
 from seewhy.explainers.core.ask import Ask
-from seewhy.explainers.core.attribution import Diagnostic
+from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.objective import Objective
 
 

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from seewhy.explainers.hooks.session import HookSession
+from seewhy.explainers.hooks.user_hooks import listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +162,11 @@ class AttentionSession:
     ) -> None:
         self._mode.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self._hooks.__exit__(kind, error, trace)
+
+    def __repr__(self) -> str:
+        paths = dict.fromkeys(call.path for call in self.calls)
+        records = f"; attention of {listed([*paths])}" if paths else ""
+        return f"AttentionSession({self._hooks.state}{records})"
 
     @property
     def hooks(self) -> HookSession:

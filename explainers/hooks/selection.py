@@ -85,7 +85,7 @@ def opaque_parts(module: nn.Module) -> str:
     reasons = dict.fromkeys(out_of_reach(dict(module.named_modules())).values())
     if not reasons:
         return ""
-    return f" Nothing is seen inside {' and '.join(reasons)}; use the model as it was before."
+    return f" Hooks see nothing inside {' and '.join(reasons)}; use the original model."
 
 
 def match_paths(modules: Iterable[str], patterns: Iterable[str]) -> tuple[str, ...]:

@@ -107,14 +107,18 @@ class HookSession:
         self._registry.close()
         self._leaves.close()  # last: it raises in a wrong thread, and all else must be undone by then
 
+    @property
+    def state(self) -> str:
+        """The type of the module, and whether the session is open, for people."""
+        return f"{type(self._module).__name__}, {'open' if self._registry.is_open else 'closed'}"
+
     def __repr__(self) -> str:
-        state = "open" if self._registry.is_open else "closed"
         sites = [site.path for site in self._sites.values() if any(site.hooks.values())]
         places = [*sites, *(site.name for site in self._parameters.values() if site.hooks)]
         hooks = f"; hooks at {listed(places)}" if places else ""
         paths = dict.fromkeys(path for records in self._registry.records.values() for path in records)
         records = f"; records of {listed([*paths])}" if paths else ""
-        return f"HookSession({type(self._module).__name__}, {state}{hooks}{records})"
+        return f"HookSession({self.state}{hooks}{records})"
 
     def alone(self) -> AbstractContextManager[None]:
         """Hide this thread's forward passes from all other sessions."""
@@ -332,7 +336,11 @@ class HookSession:
             UnsuitableModelError: no gradient flows from the score to the cut.
             UnsupportedModuleError: the model uses gradient checkpointing that supports `score.backward()` alone.
             ValueError: the score is not a scalar.
+            TypeError: it is no tensor.
         """
+        if not isinstance(score, Tensor):
+            kind = type(score).__name__
+            raise TypeError(f"backward takes the score, not a {kind}; use full_backward to register a hook.")
         if score.numel() != 1:
             raise ValueError(f"Expected a scalar score, got the shape {tuple(score.shape)}; pick or sum logits.")
         parameters = [site.parameter for site in self._parameters.values()]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,6 +162,7 @@ def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.I
         PictureTooLargeError: more pixels than `max_pixels`; none is decoded.
         OSError: the path cannot be opened.
     """
+    source = read_file(source)
     if isinstance(source, np.ndarray):
         source = _from_array(source)
     if isinstance(source, Image.Image):
@@ -170,21 +171,30 @@ def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.I
             check_compression(source)
         _load(source)
         return _rgb(ImageOps.exif_transpose(source), source.info.get("icc_profile"))
+    if isinstance(source, bytes):
+        return Probe(source, max_pixels).decode()
+    hint = "; `explain_many` takes several" if isinstance(source, Sequence) else ""
+    raise UnreadablePictureError(
+        f"A picture must be a path, bytes, an open file, a PIL image or an array, not {type(source).__name__}{hint}."
+    )
+
+
+def read_file(source: PictureSource) -> Any:
+    """Return the bytes of a path or of an open file; anything else as it is.
+
+    Raises:
+        UnreadablePictureError: a file in text mode, or an address in the web.
+        OSError: the path cannot be opened.
+    """
+    if isinstance(source, str) and re.match(r"https?://", source):
+        raise UnreadablePictureError("Pictures are not downloaded from the web; pass a path or the bytes.")
+    if isinstance(source, str | os.PathLike):
+        return Path(source).read_bytes()
     if isinstance(source, io.IOBase) or hasattr(source, "read"):
         source = source.read()
         if not isinstance(source, bytes):
             raise UnreadablePictureError("The file is open in text mode; open it in binary mode ('rb').")
-    if isinstance(source, bytes):
-        return Probe(source, max_pixels).decode()
-    if not isinstance(source, str | os.PathLike):
-        hint = "; `explain_many` takes several" if isinstance(source, Sequence) else ""
-        raise UnreadablePictureError(
-            "A picture must be a path, bytes, an open file, a PIL image or an array, not "
-            f"{type(source).__name__}{hint}."
-        )
-    if isinstance(source, str) and re.match(r"https?://", source):
-        raise UnreadablePictureError("Pictures are not downloaded from the web; pass a path or the bytes.")
-    return Probe(Path(source).read_bytes(), max_pixels).decode()
+    return source
 
 
 @contextmanager

@@ -357,7 +357,7 @@ def _fault_message(fault: Any) -> str:
     if kind == "too_short":
         return "It is empty; omit it to select all."
     if kind == "missing" and place[-1] == "layer":
-        return f"{plain_fault(fault)} See the list of the model's layers."
+        return f"{plain_fault(fault)} `seewhy layers NAME` or GET /models/NAME/layers lists the model's layers."
     return plain_fault(fault)
 
 

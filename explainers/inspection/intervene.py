@@ -18,7 +18,7 @@ from seewhy.explainers.core.task import probability_change
 from seewhy.explainers.errors import EditError, NonFiniteError
 from seewhy.explainers.execution.accelerated import TOLERANCE
 from seewhy.explainers.execution.progress import SILENT, Progress
-from seewhy.explainers.explain import explainers_of
+from seewhy.explainers.explain import explained, explainers_of
 from seewhy.explainers.hooks.kinds import CALL_KINDS, GRADIENTS, KINDS
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.choices import Scale, View
@@ -30,7 +30,7 @@ from seewhy.explainers.methods.cam.base import LayerExplainer
 from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.display import Figure
-from seewhy.explainers.results.explanation import Explanation, explanations
+from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.tasks.pose import named_ask, pose, task_of
 from seewhy.explainers.view import prepare
 
@@ -129,21 +129,15 @@ def intervene(
     """
     checked = parse_edits(edits)
     must_swap(checked, other is not None)
-    must_know_pictures(model)
+    must_know_pictures(model, picture)
     entry = get_method(method or model.task.default_method)
     (explainer,) = explainers_of([entry], layer, options, model.module)
     view = prepare(model, picture)
     swapped = None if other is None else prepare(model, other).images(model.device)
-    sides = edit_images(
-        model,
-        view.images(model.device),
-        checked,
-        explainer,
-        named_ask(model.task, target).placed(view.geometry),
-        swapped,
-    )
-    (before,) = explanations(model, entry.name, view.picture, view.geometry, sides.before)
-    (after,) = explanations(model, entry.name, view.picture, view.geometry, sides.after)
+    ask = named_ask(model.task, target).placed(view.geometry)
+    sides = edit_images(model, view.images(model.device), checked, explainer, ask, swapped)
+    (before,) = explained(model, entry, explainer, view, sides.before, ask)
+    (after,) = explained(model, entry, explainer, view, sides.after, ask, is_edited=True)
     return Intervention(checked, before, after, sides.applied)
 
 

@@ -22,8 +22,13 @@ from seewhy.explainers.errors import TargetError, UnknownOptionError, near_match
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.tasks.pose import pose
 
-SignOption = Annotated[Sign, Field(description="Evidence for the class only, also against it, or magnitudes.")]
-SignedOption = Annotated[Sign, Field(description="Evidence for and against the class, for it only, or magnitudes.")]
+SignOption = Annotated[
+    Sign,
+    Field(
+        description="`positive`: evidence for the class only. `signed`: evidence for it, and against it as negative "
+        "values. `absolute`: magnitudes."
+    ),
+]
 
 Seed = Annotated[
     int, Field(ge=0, lt=2**63, description="Seed of the random generator; the same seed gives the same map.")

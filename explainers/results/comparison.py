@@ -1,13 +1,15 @@
 """The comparison of several methods that a model explains itself by, and how far they agree."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 from types import MappingProxyType
+from typing import Any
 
-from seewhy.explainers.correlations import rank_correlation
-from seewhy.explainers.results.explanation import Explanation
+import numpy as np
+from numpy.typing import NDArray
+
+from seewhy.explainers.results.explanation import Explanation, agreeing, arrays_of, document_of, report_of
 from seewhy.explainers.results.map_panel import MapPanel
 
 
@@ -27,9 +29,15 @@ class Comparison(MapPanel[Explanation]):
         pairs = agreeing(self.explanations)
         return MappingProxyType({(first.method, second.method): value for first, second, value in pairs})
 
+    def document(self) -> dict[str, Any]:
+        """Return the JSON of the command line and of the service, with the heatmaps' values; without their times."""
+        return document_of(self.explanations)
 
-def agreeing(explanations: Sequence[Explanation]) -> Iterator[tuple[Explanation, Explanation, float | None]]:
-    """Yield each pair of different methods' explanations of one target, with the rank correlation of their maps."""
-    for first, second in combinations(explanations, 2):
-        if first.target.name == second.target.name and first.method != second.method:
-            yield first, second, rank_correlation(first.map, second.map)
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that the service gives as npz; see `arrays_of`."""
+        origin = self[0].origin
+        return arrays_of(self, np.stack([part.heatmap for part in self]), origin.outputs if origin else None)
+
+    @property
+    def _number_files(self) -> Mapping[str, Callable[[], Iterable[bytes]]]:
+        return {**super()._number_files, ".html": lambda: [report_of(self.explanations)]}

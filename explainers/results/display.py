@@ -79,7 +79,7 @@ class Result(ABC):
         suffix = path.suffix.lower()
         if suffix in numbers:
             for name in drawing:
-                raise OptionError(f"A {path.suffix} file contains no picture; leave {name!r} out.", field=name)
+                raise OptionError(f"A {path.suffix} file is not drawn by options; leave {name!r} out.", field=name)
             pieces = numbers[suffix]()
             with path.open("wb") as file:
                 file.writelines(pieces)

@@ -16,7 +16,7 @@ from PIL import Image
 
 from seewhy.explainers.errors import OptionError, near_matches
 from seewhy.explainers.results.display import Result
-from seewhy.explainers.trust.metrics.catalogue import Aspect, Better
+from seewhy.explainers.trust.choices import Aspect, Better
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

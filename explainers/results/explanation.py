@@ -1,31 +1,46 @@
 """Explanations: a map with its picture, its class and its diagnostics."""
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from itertools import combinations
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from seewhy.explainers.core.ask import NO_CONTRAST
-from seewhy.explainers.core.attribution import Attribution, Diagnostic
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.core.task import Prediction, Task
+from seewhy.explainers.correlations import rank_correlation
+from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging import render
 from seewhy.explainers.imaging.geometry import Geometry
+from seewhy.explainers.imaging.png import data_url, encode_png
 from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.map_drawing import MapDrawing
-from seewhy.explainers.tasks.detected import located
+from seewhy.explainers.results.map_panel import raw_maps
+from seewhy.explainers.results.origin import VERSIONS, Origin, options_of
+from seewhy.explainers.results.predictions import ranked, target_of
+from seewhy.explainers.results.report import record_of, repeating_command, report_page
+from seewhy.explainers.tasks.detected import BoxPrediction, located
 from seewhy.explainers.tasks.regions import Region as Target
 from seewhy.explainers.tasks.regions import share_outside
+from seewhy.explainers.tasks.segmentation import RegionPrediction
 from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.embedded import calibration_of, sanity_of
-from seewhy.explainers.trust.proof import Proof, proof_arrays, proof_of
+from seewhy.explainers.trust.proof import Proof, proof_of
+from seewhy.explainers.trust.proof_files import proof_arrays
 from seewhy.explainers.trust.sanity import Sanity
 from seewhy.explainers.trust.sentences import subject_of
+
+_MAX_SIDE = 2048
+"""Longest side of the drawings in documents, in pixels; the default of the command line and of the service."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +60,9 @@ class Region:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation(MapDrawing):
-    """Why a model gave a picture a class; `save` writes ``.json``, a `document`, ``.npz``, the `arrays`, and pictures.
+    """Why a model gave a picture a class.
+
+    `save` writes ``.json``, the `document`; ``.npz``, the `arrays`; ``.html``, a report; and pictures.
 
     Attributes:
         picture: the upright upload, RGB, or a smaller copy to draw on.
@@ -63,6 +80,7 @@ class Explanation(MapDrawing):
         outside: of a segmenter's region, the share of the map's magnitude that lies outside it, in [0, 1]; None for
             other targets, and of a map that is zero everywhere.
         proof: how far the map can be relied on; None unless it was asked for.
+        origin: the model, the method's options and the file that it comes from; None if read from a batch.
     """
 
     picture: Image.Image
@@ -79,6 +97,7 @@ class Explanation(MapDrawing):
     remarks: tuple[Diagnostic, ...] = ()
     outside: float | None = None
     proof: Proof | None = None
+    origin: Origin | None = None
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
@@ -104,32 +123,172 @@ class Explanation(MapDrawing):
         # Regions are labelled, and each has a scale of its own.
         return self.draw(render.Style(max_side=800)) if self.regions else super()._preview()
 
-    def document(self) -> dict[str, Any]:
-        """Return everything but the picture for JSON, with the heatmap's values in rows."""
-        height, width = self.heatmap.shape
-        raw = self.raw_heatmap
+    def part(self, style: render.Style, overlay: bytes, numbers: Literal["values", "map"] | None) -> dict[str, Any]:
+        """Return the part of a document about this map.
+
+        Args:
+            style: of the overlay.
+            overlay: the drawing, a PNG.
+            numbers: which to include: the heatmap's, an array (H, W), or the raw map's, in rows.
+        """
+        raw = self.geometry.scaled(*self.picture.size).lay_back(self.map)
+        low, high = render.value_range(raw, self.signed, render.ends(self.map, style.scale))
         return {
             "method": self.method,
-            "layers": list(self.layers),
-            "target": vars(self.target),
-            "against": None if self.against is None else vars(self.against),
-            "predictions": [vars(prediction) for prediction in self.predictions],
+            "target": target_of(self.target),
+            "against": None if self.against is None else target_of(self.against),
             "heatmap": {
-                "shape": [height, width],
+                "shape": [self.geometry.height, self.geometry.width],
                 "min": float(raw.min()),
                 "max": float(raw.max()),
                 "signed": self.signed,
                 "box": list(self.geometry.box),
-                "values": self.heatmap.tolist(),
+                **({"map": self.geometry.covering(self.map).tolist()} if numbers == "map" else {}),
+                **({"values": self.heatmap} if numbers == "values" else {}),
             },
+            "drawn": {"colormap": style.colormap or render.default_colormap(self.signed), "low": low, "high": high},
+            "overlay": data_url(overlay),
             "diagnostics": [asdict(diagnostic) for diagnostic in self.diagnostics],
+            "regions": [{"gain": region.gain, "predictions": ranked(region.predictions)} for region in self.regions],
             **({} if self.outside is None else {"outside": self.outside}),
             **({} if self.proof is None else {"proof": asdict(self.proof)}),
         }
 
+    def document(self) -> dict[str, Any]:
+        """Return the JSON of the command line and of the service, with the heatmap's values; without their times."""
+        return document_of([self])
+
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that the service gives as npz, for one map: heatmaps (1, H, W), maps (1, h, w), targets."""
-        return {**super().arrays(), **proof_arrays([self.proof])}
+        """Return the arrays that the service gives as npz; see `arrays_of`."""
+        return arrays_of([self], self.heatmap[None], self.origin.outputs if self.origin else None)
+
+    @property
+    def _number_files(self) -> Mapping[str, Callable[[], Iterable[bytes]]]:
+        return {**super()._number_files, ".html": lambda: [report_of([self])]}
+
+
+def arrays_of(
+    explanations: Sequence[Explanation], heatmaps: NDArray[np.float32], outputs: NDArray[np.float32] | None
+) -> dict[str, NDArray[Any]]:
+    """Return explanations of one picture as arrays: heatmaps (T, H, W), maps (T, h, w), targets and methods (T).
+
+    With them are the logits (K, ...), or the boxes (T, 4) of a detector. If maps have several shapes, they are
+    maps_0, maps_1 and so on; a method that divides the picture into regions adds regions (T, k, h, w).
+
+    Args:
+        heatmaps: (T, H, W) float32.
+        outputs: of the model, (K, ...); None if unknown.
+    """
+    boxes = [target.box for explanation in explanations if isinstance(target := explanation.target, BoxPrediction)]
+    regions = [np.array([region.map for region in explanation.regions]) for explanation in explanations]
+    has_regions = regions[0].size > 0 and len({array.shape for array in regions}) == 1
+    logits = {} if outputs is None else {"logits": outputs}
+    return {
+        "heatmaps": heatmaps,
+        **raw_maps(explanations),
+        **({"regions": np.stack(regions)} if has_regions else {}),
+        "targets": np.array([explanation.target.name for explanation in explanations]),
+        "methods": np.array([explanation.method for explanation in explanations]),
+        **proof_arrays(explanation.proof for explanation in explanations),
+        **({"boxes": np.array(boxes, dtype=np.float32)} if boxes else logits),
+    }
+
+
+def members_of(
+    explanations: Sequence[Explanation], methods: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the members of a document of explanations, besides its model and versions.
+
+    Args:
+        methods: name and options of each.
+        parts: of the explanations, see `Explanation.part`.
+    """
+    return {
+        "method": methods[0],
+        "methods": list(methods),
+        "agreement": [
+            {"target": one.target.name, "methods": [one.method, other.method], "rank_correlation": value}
+            for one, other, value in agreeing(explanations)
+        ],
+        "layers": [*dict.fromkeys(layer for explanation in explanations for layer in explanation.layers)],
+        "predictions": ranked(explanations[0].predictions),
+        "explanations": list(parts),
+    }
+
+
+def agreeing(explanations: Sequence[Explanation]) -> Iterator[tuple[Explanation, Explanation, float | None]]:
+    """Yield each pair of different methods' explanations of one target, with the rank correlation of their maps."""
+    for first, second in combinations(explanations, 2):
+        if first.target.name == second.target.name and first.method != second.method:
+            yield first, second, rank_correlation(first.map, second.map)
+
+
+def document_of(explanations: Sequence[Explanation], *, values: bool = True) -> dict[str, Any]:
+    """Return the document of explanations of one picture, with the heatmaps' `values` in rows.
+
+    What was read from a batch has no `model` and `versions`, and no options.
+    """
+    origin = explanations[0].origin
+    style = render.Style(max_side=_MAX_SIDE)
+    parts = []
+    for explanation in explanations:
+        part = explanation.part(style, encode_png(explanation.draw(style)), None)
+        if values:
+            part["heatmap"]["values"] = explanation.heatmap.tolist()
+        parts.append(part)
+    options = {row.method: row.origin.options if row.origin else {} for row in explanations}
+    methods = [{"name": name, "options": chosen} for name, chosen in options.items()]
+    head = {"model": asdict(origin.model), "versions": VERSIONS} if origin else {}
+    return {**head, **members_of(explanations, methods, parts)}
+
+
+def report_of(explanations: Sequence[Explanation]) -> bytes:
+    """Return the report of explanations of one picture, HTML as UTF-8.
+
+    Raises:
+        OptionError: they were read from a batch, which does not say by which weights.
+    """
+    first = explanations[0]
+    origin = first.origin
+    if origin is None:
+        message = "A report needs the model and the options, which this explanation does not have; explain the picture."
+        raise OptionError(message, field="path")
+    document = document_of(explanations, values=False)
+    width, height = first.geometry.width, first.geometry.height
+    repeats = origin.repeats and not isinstance(first.target, RegionPrediction)
+    record = record_of(
+        document,
+        {"picture": {**(asdict(origin.file) if origin.file else {}), "width": width, "height": height}},
+        (origin.device, origin.model.precision, origin.accelerator),
+        _command(explanations, origin) if repeats else None,
+    )
+    methods = [METHODS[name] for name in dict.fromkeys(row.method for row in explanations) if name in METHODS]
+    return report_page(record, document, explanations, methods, _MAX_SIDE)
+
+
+def _command(explanations: Sequence[Explanation], origin: Origin) -> str:
+    """Return the command that repeats explanations."""
+    first = explanations[0]
+    proof = first.proof
+    measured = proof.faithfulness if proof else None
+    fields = {
+        "model": origin.model.name,
+        "method": [*dict.fromkeys(row.method for row in explanations)],
+        "target": [*dict.fromkeys(row.target.name for row in explanations)],
+        "layer": [*first.layers] if len({row.layers for row in explanations}) == 1 else [],
+        **({"against": first.against.name} if first.against else {}),
+        **({"proof": "full" if proof.copies else "true"} if proof else {}),
+        **({"proof_area": measured.area, "proof_fill": measured.fill} if measured else {}),
+    }
+    options = {name: value for row in explanations for name, value in _chosen_options(row).items()}
+    return repeating_command(fields, options, origin.device.partition(":")[0])
+
+
+def _chosen_options(explanation: Explanation) -> dict[str, Any]:
+    """Return the options of a method that are not its defaults."""
+    options = explanation.origin.options if explanation.origin else {}
+    defaults = options_of(METHODS[explanation.method].build({}))
+    return {name: value for name, value in options.items() if value != defaults[name]}
 
 
 def region_sheet(explanation: Explanation, style: render.Style) -> Image.Image:

@@ -2,19 +2,22 @@
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from seewhy.explainers.core.attribution import Diagnostic
+from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.imaging import render
 from seewhy.explainers.imaging.boxes import COLOURS, draw_boxes, draw_tag, tag_width
 from seewhy.explainers.imaging.choices import Scale
 from seewhy.explainers.imaging.geometry import Box, Geometry
 from seewhy.explainers.results.display import Drawing
-from seewhy.explainers.trust.proof import Proof, proof_arrays
+from seewhy.explainers.trust.proof_files import proof_arrays
+
+if TYPE_CHECKING:
+    from seewhy.explainers.trust.proof import Proof
 
 _BAR = 24
 """Height of the title and of the list of pairs, in pixels."""
@@ -72,7 +75,7 @@ class Likeness(Drawing):
     exact: bool
     pictures: tuple[Image.Image, Image.Image]
     geometries: tuple[Geometry, Geometry]
-    proof: tuple[Proof, Proof] | None = None
+    proof: "tuple[Proof, Proof] | None" = None
 
     @property
     def signed(self) -> bool:
@@ -221,7 +224,7 @@ class Likeness(Drawing):
 
     def __repr__(self) -> str:
         pairs = "1 pair" if len(self.pairs) == 1 else f"{len(self.pairs)} pairs"
-        return f"Likeness({self.caption}; {pairs})"
+        return f"{type(self).__name__}({self.caption}; {pairs})"
 
 
 def _across(style: render.Style) -> int:

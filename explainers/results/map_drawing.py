@@ -57,15 +57,6 @@ class MapDrawing(Drawing):
         """Return the heatmap drawn in a style, RGB, whether or not there are regions."""
         return draw_map(self.picture, self.geometry, self.map, self.signed, style)
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that the service gives as npz, for one map: heatmaps (1, H, W), maps (1, h, w), targets."""
-        return {
-            "heatmaps": self.heatmap[None],
-            "maps": self.map[None],
-            "targets": np.array([self.target.name]),
-            "methods": np.array([self.method]),
-        }
-
     @property
     def caption(self) -> str:
         """One line: the target, its probability or value, its contrast, and the method."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, TypeVar, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,21 +74,6 @@ class MapPanel(Drawing, Sequence[Part]):
     def widget(self, **traits: "Unpack[WidgetTraits]") -> "MapWidget":
         """Return a widget for notebooks with the maps side by side; see `MapDrawing.widget`."""
         return self[0].widget(*self[1:], **traits)
-
-    def document(self) -> dict[str, Any]:
-        """Return everything but the picture for JSON: what each explanation has, and the agreement of each pair."""
-        return {
-            "agreement": [
-                {"methods": list(methods), "rank_correlation": value} for methods, value in self.agreement.items()
-            ],
-            "explanations": [explanation.document() for explanation in self],
-        }
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that the service gives as npz: heatmaps (T, H, W), maps, targets and methods (T)."""
-        parts = [explanation.arrays() for explanation in self]
-        arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "maps"}
-        return {**arrays, **raw_maps(self.explanations)}
 
     def _preview(self) -> Image.Image:
         return self.overlay(max_side=_PREVIEW_SIDE)

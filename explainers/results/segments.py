@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,9 @@ from seewhy.explainers.imaging.choices import SEGMENT_VIEWS, SegmentView
 from seewhy.explainers.imaging.classes import coloured, legend
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.results.display import Document
-from seewhy.explainers.tasks.segmentation import RegionPrediction
+
+if TYPE_CHECKING:
+    from seewhy.explainers.tasks.segmentation import RegionPrediction
 
 Indices = NDArray[np.uint8] | NDArray[np.uint16]
 
@@ -42,7 +44,7 @@ class Segments(Document):
         geometry: the part of the upload that the model saw.
     """
 
-    classes: tuple[RegionPrediction, ...]
+    classes: "tuple[RegionPrediction, ...]"
     map: Indices
     picture: Image.Image
     geometry: Geometry

@@ -57,6 +57,10 @@ class MapWidget(anywidget.AnyWidget):
         self._signed = [drawing.signed for drawing in maps]
         super().__init__(**state_of(maps), **traits)
 
+    def __repr__(self) -> str:
+        titles = "; ".join(drawing["title"] for drawing in self._maps)
+        return f"MapWidget({titles}; {self.view}, alpha {self.alpha:g})"
+
     @traitlets.validate("alpha", "view", "strongest", "colormap")
     def _check(self, proposal: Any) -> Any:
         must_be_usable(proposal["trait"].name, proposal["value"])

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_flatten
 
 from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
-from seewhy.explainers.core.attribution import Diagnostic
+from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.task import percent
 from seewhy.explainers.errors import ModelOutputError, TargetError, near_matches
@@ -131,7 +131,7 @@ class Classification:
             )
         is_chance = are_equal and head == "softmax"
         if not is_chance and likely.probability < (0.5 if head == "sigmoid" else 1 / count):
-            chance = "which is no" if head == "sigmoid" and count > 1 else "less than chance"
+            chance = "less than one half" if head == "sigmoid" and count > 1 else "less than chance"
             remarks.append(
                 Diagnostic(
                     "improbable-target",
@@ -267,7 +267,7 @@ def class_index(target: int | str, labels: Sequence[str]) -> int:
         if classes:
             return classes[0]
         if not re.fullmatch(r"[+-]?\d{1,18}", name):
-            listing = "See the list of the model's labels."
+            listing = "`seewhy models NAME` or GET /models/NAME lists its labels; in Python, `model.labels` has them."
             if len(labels) <= _LISTED:
                 listing = f"It has {', '.join(labels)}."
             raise TargetError(f"The model has no class {target!r}. {near_matches(name, labels) or listing}")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from seewhy.explainers.core.ask import Ask, Targets
-from seewhy.explainers.core.attribution import Diagnostic
+from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.tasks.box_target import ATTRIBUTES, BoxTarget, parse_target

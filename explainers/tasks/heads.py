@@ -47,7 +47,7 @@ def task_with(
 def head_fault(head: str | None, count: int, units: Sequence[str] = ()) -> str | None:
     """Return why a network of this many outputs cannot have a head, with these units of values; None if it can."""
     if head not in (None, *get_args(Head)):
-        return f"There is no head {head!r}; " + ", ".join(map(repr, get_args(Head))) + " are known."
+        return f"There is no head {head!r}; choose from {', '.join(map(repr, get_args(Head)))}."
     if head == "softmax" and count == 1:
         return "The softmax of one logit is always 1; declare the head 'sigmoid'."
     if units and head != "value":

@@ -8,6 +8,12 @@ from typing import Literal, get_args
 Extent = bool | Literal["full"]
 """No proof, a proof, or one that also tests rotated and mirrored copies of the map."""
 
+Aspect = Literal["faithfulness", "localisation", "complexity", "stability", "randomisation"]
+"""What of a map a metric measures."""
+
+Better = Literal["higher", "lower"]
+"""Which values of a metric are better."""
+
 Fill = Literal["blur", "mean"]
 """Replacement of hidden pixels: the blurred picture, or the mean colour, which is zero in normalised units."""
 

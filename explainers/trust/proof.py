@@ -1,8 +1,7 @@
 """Proofs: how far a heatmap can be trusted, for people and programs."""
 
-import json
-from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from dataclasses import dataclass
 from math import floor
 from typing import Literal
 
@@ -189,12 +188,6 @@ def proof_of(
         warnings=warnings,
         cost=Passes(faithfulness.forwards),
     )
-
-
-def proof_arrays(proofs: Iterable[Proof | None]) -> dict[str, NDArray[np.str_]]:
-    """Return proofs as an array of JSON texts (T,), for npz files; nothing without proofs."""
-    texts = [json.dumps(asdict(proof)) for proof in proofs if proof]
-    return {"proofs": np.array(texts)} if texts else {}
 
 
 def grade_of(

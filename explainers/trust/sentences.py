@@ -92,8 +92,8 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject) -> s
     if grade == "blank":
         return f"The heatmap is blank: it marks nothing that speaks for {subject}."
     return (
-        f"With the marked {part} {then}, {change}; alone, it gives {kept}. How maps fare by chance with this model is "
-        "not known yet."
+        f"With the marked {part} {then}, {change}; alone, it gives {kept}. There are not yet enough scores "
+        "to grade this model's maps."
     )
 
 

@@ -52,8 +52,8 @@ def trial_of(
         raise OptionError(f"{field}: {plain_fault(first)}", field) from error
     if calibration is not None and (calibration.area, calibration.fill) != (trial.area, trial.fill):
         raise OptionError(
-            f"The calibration is of proof_area={calibration.area:g} and proof_fill={calibration.fill!r}; give these, "
-            "or a calibration of the same.",
+            f"The calibration was made with proof_area={calibration.area:g} and proof_fill={calibration.fill!r}; use "
+            "the same values here, or another calibration.",
             "proof_calibration",
         )
     return trial if proof else None

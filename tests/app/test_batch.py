@@ -229,7 +229,7 @@ def test_a_folder_with_other_files_is_left_alone(run_batch, folder):
     with pytest.raises(OptionError, match="holds no results of a batch"):
         open_batch(folder)
     (folder / "manifest.json").write_text("[]")
-    with pytest.raises(OptionError, match="is no manifest"):
+    with pytest.raises(OptionError, match="is not a run manifest"):
         open_batch(folder)
 
 

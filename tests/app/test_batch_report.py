@@ -2,7 +2,7 @@
 
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -100,9 +100,9 @@ def test_a_run_ends_with_its_report(run):
     assert "% of 44 whose class is known" in page
     assert "such as leaf/broken.png" in page
     headings = re.findall(r"<h2>(.*)</h2>", page)
-    lists = ["The surest wrong answers", "The least trustworthy", "Gallery"]
+    lists = ["The most confident wrong answers", "The least trustworthy heatmaps", "Gallery"]
     assert headings == ["Errors", "Distributions", "Where the network looks", *lists]
-    wrong = page.partition("The surest wrong answers")[2].partition("</section>")[0]
+    wrong = page.partition("The most confident wrong answers")[2].partition("</section>")[0]
     assert re.findall(r"<span>(.*)</span>", wrong) == ["leaf/wrong.png"]
     assert "(leaf)" in wrong
     sizes = [int(count) for count in re.findall(r"%, (\d+) pictures", page)]
@@ -123,6 +123,17 @@ def test_a_report_is_written_also_if_there_is_little_to_say(model, tmp_path):
     (tmp_path / "one.png").unlink()
     batch(tmp_path / "<b>.png", tmp_path.parent / "none", model, progress=False)
     assert "<h2>Errors" in (tmp_path.parent / "none" / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_report_names_the_weights_as_answers_do(model, tmp_path):
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "one.png")
+    saved = replace(model, sha256="5e" * 32)
+    batch(tmp_path, tmp_path.parent / "saved", saved, proof=True, progress=False)
+    page = (tmp_path.parent / "saved" / "report.html").read_text(encoding="utf-8")
+    rows = dict(re.findall('<tr><th scope="row">(.*?)</th><td>(.*?)</td></tr>', page))
+    assert rows["Weights, SHA-256"] == f"<code>{saved.sha256}</code>"
+    assert "proof True" in rows["Options"]
+    assert "None" not in rows["Options"]
 
 
 @dataclass

@@ -13,11 +13,13 @@ from PIL import Image
 from seewhy import explain
 from seewhy.app.cli import main, picture_answers
 from seewhy.app.cli import run as cli_run
+from seewhy.app.cli.equations import readable
 from seewhy.app.cli.run import open_service, watch
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.server import start
 from seewhy.app.settings import Settings
+from seewhy.explainers.methods.catalogue import METHODS
 from tests.app.conftest import EXAMPLES
 from tests.waiting import GUARD
 
@@ -133,6 +135,8 @@ def test_a_quiet_command_prints_errors_and_results_only(run, tmp_path):
     assert result.stdout == ""
     assert result.stderr.startswith(f"Error: {bad}: ")
     assert "espresso" in run("predict", EXAMPLES / "coffee.png", "-q").stdout
+    before = run("-q", "explain", EXAMPLES / "cat.png", "-o", tmp_path / "cat.png")
+    assert (before.exit_code, before.output) == (0, "")
     assert run("segment", EXAMPLES / "cat.png", "-q").exit_code == 2  # no segmenter
 
 
@@ -141,6 +145,8 @@ def test_a_verbose_command_prints_times_to_the_standard_error(run, tmp_path):
     assert result.stdout.count("\n") == 1
     assert "efficientnet_lite0: weights imagenet, float32 on cpu, loaded in" in result.stderr
     assert re.search(r"cat.png: decode \d+ ms, queue \d+ ms, explain \d+ ms, render \d+ ms", result.stderr)
+    before = run("-v", "explain", EXAMPLES / "cat.png", "-o", tmp_path / "cat.png", "-v")
+    assert before.stderr.count("loaded in") == 1
     assert run("explain", EXAMPLES / "cat.png", "-o", tmp_path / "cat.png").stderr == ""  # nothing of it remains
     assert not logging.getLogger("seewhy").isEnabledFor(logging.INFO)
 
@@ -177,6 +183,22 @@ def test_the_passes_of_a_single_picture_are_shown(run, tmp_path, monkeypatch, ar
     assert len(tickets) == watched
 
 
+EDITS = '[{"layer": "bn2", "op": "zero", "channels": [3]}]'
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"), [("trace", []), ("capture", ["--layer", "bn2"]), ("intervene", ["--edits", EDITS])]
+)
+@pytest.mark.parametrize(("quiet", "watched"), [([], 1), (["-q"], 0)])
+def test_the_passes_of_commands_about_hooks_are_shown(run, tmp_path, monkeypatch, command, arguments, quiet, watched):
+    tickets = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli_run, "watch", tickets.append)
+    result = run(command, EXAMPLES / "cat.png", *arguments, *quiet, "--format", "json")
+    assert result.exit_code == 0, result.output
+    assert len(tickets) == watched
+
+
 def test_models_layers_methods(run):
     assert "efficientnet_lite0" in run("models", "--available").output
     assert "resnet50" not in run("models", "--available").output
@@ -186,9 +208,31 @@ def test_models_layers_methods(run):
     assert "arxiv.org/abs/1610.02391" in run("methods").output
 
 
+def test_equations_are_text_without_commands_and_braces():
+    equations = {name: readable(method.equation) for name, method in METHODS.items()}
+    assert equations["gradcam"] == "L^c = ReLU(Σ_k α_k^c A^k),\nα_k^c = 1/(hw) Σ_(i,j) (∂y^c)/(∂A^k_ij)"
+    assert "G = 1/16 (1 2 1 ; 2 4 2 ; 1 2 1)" in equations["recipro-cam"]
+    assert equations["occlusion"].startswith("M_ij = 1/(|{P : (i,j) ∈ P}|)")
+    assert [name for name, text in equations.items() if "\\" in text or ("{" in text and name != "occlusion")] == []
+
+
+def test_defaults_of_options_are_words(run):
+    assert "  layer [string, several] default the model's default layer: Dotted path" in run("methods", "votes").output
+    assert "  layer [string, several]: Dotted path" in run("methods", "excitation-backprop").output
+    assert "  value [number, several] default none: Colour" in run("methods", "guided-ig").output
+
+
+def test_labels_of_a_model_are_listed(run):
+    lines = run("models", "efficientnet_lite0").output.splitlines()
+    assert (len(lines), lines[0].split(), lines[282]) == (1001, ["INDEX", "LABEL"], "281    tabby")
+    assert "Near matches" in run("models", "resnet5O").output
+    result = run("models", "resnet50", "--available")
+    assert (result.exit_code, "not both" in result.output) == (2, True)
+
+
 def test_one_method_is_described_with_its_equation_and_paper(run):
     text = run("methods", "SmoothGrad").output
-    assert "\\frac{\\partial y^t}{\\partial x_{cij}}" in text
+    assert "    M_ij = max_c | 1/n Σ_(k=1)^n (∂y^t)/(∂x_cij) |_(x + ε_k) |,\n    ε_k ~ N(0, σ^2),\n" in text
     assert "arxiv.org/abs/1706.03825" in text
     assert "forwards: 1 + samples; backwards: samples" in text
     assert "samples [integer] default 25: Number of noisy copies" in text

@@ -10,7 +10,25 @@ import pytest
 from PIL import Image
 from werkzeug import Request, Response
 
-from seewhy import Client, ExplainerError, ServiceError, compare, explain, list_methods, list_models, predict
+from seewhy import (
+    Client,
+    ExplainerError,
+    ServiceError,
+    capture,
+    compare,
+    detect,
+    evaluate,
+    explain,
+    intervene,
+    list_methods,
+    list_models,
+    predict,
+    read_picture,
+    segment,
+    similar,
+    sweep_channels,
+    trace,
+)
 from seewhy.app.client.connection import UnreachableError, exception_of
 from seewhy.app.client.results import RemotePrediction
 from seewhy.app.errors import (
@@ -31,6 +49,7 @@ from seewhy.explainers.tasks.values import ValuePrediction
 from seewhy.models import ModelError
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import live
+from tests.app.test_report import record_of
 from tests.waiting import GUARD
 
 CAT = EXAMPLES / "cat.png"
@@ -67,15 +86,23 @@ def test_an_explanation_is_that_of_the_library(client, model, tmp_path):
     assert np.abs(differences).max() <= 1
     with Image.open(there.save(tmp_path / "cat.png")) as drawing:
         assert drawing.size == (451, 300)
+    arrays = here.arrays()
     with np.load(there.save(tmp_path / "cat.npz")) as file:
-        assert file["heatmaps"].shape == (1, 300, 451)
+        assert file.files == [*arrays]
+        np.testing.assert_allclose(file["logits"], arrays["logits"], atol=1e-3)
         assert file["targets"].tolist() == [281]
     document = json.loads(there.save(tmp_path / "cat.json").read_text())
     expected = here.document()
-    assert document.keys() >= expected.keys()
-    assert document["heatmap"].keys() == expected["heatmap"].keys()
+    assert document.keys() - {"timings_ms"} == expected.keys()
+    assert document["methods"] == expected["methods"]
+    (part,), (other,) = document["explanations"], expected["explanations"]
+    assert part.keys() == other.keys()
+    assert part["heatmap"].keys() == other["heatmap"].keys()
+    pages = [result.save(tmp_path / "cat.html").read_text() for result in (there, here)]
+    pictures = [record_of(page)["record"]["picture"] for page in pages]
+    assert pictures[0] == pictures[1]
     assert there._repr_png_().startswith(b"\x89PNG")
-    with pytest.raises(OptionError, match=r"use \.json, \.npz, \.png"):
+    with pytest.raises(OptionError, match=r"use \.json, \.npz, \.html, \.png"):
         there.save(tmp_path / "cat.txt")
 
 
@@ -108,9 +135,11 @@ def test_several_targets_make_a_list(client, model):
     assert [row.target.label for row in rows] == ["tabby", "tiger cat"]
     assert [row.target.label for row in client.explain(CAT, top=2)] == ["tiger cat", "Egyptian cat"]
     assert len(client.explain(CAT, target=["tabby"])) == 1
+    for row in client.explain(CAT, top=2):
+        assert row.arrays()["targets"].tolist() == [row.target.index]
 
 
-def test_a_comparison_is_that_of_the_library(client, model):
+def test_a_comparison_is_that_of_the_library(client, model, tmp_path):
     there = client.compare(CAT, ["gradcam", "saliency"], target="tabby")
     here = compare(model, CAT, ["gradcam", "saliency"], target="tabby")
     assert there.methods == here.methods
@@ -118,6 +147,8 @@ def test_a_comparison_is_that_of_the_library(client, model):
     assert repr(there) == repr(here).replace("Comparison", "RemoteComparison")
     assert there.overlay().size == here.overlay().size
     assert there.document()["agreement"][0]["methods"] == ["gradcam", "saliency"]
+    assert [*there.arrays()] == [*here.arrays()]
+    assert record_of(there.save(tmp_path / "both.html").read_text())["record"]["methods"] == here.document()["methods"]
 
 
 def test_predictions_models_and_methods(client, model):
@@ -126,6 +157,87 @@ def test_predictions_models_and_methods(client, model):
     assert {row["source"] for row in client.models(source="embedded").values()} == {"embedded"}
     assert [*client.methods()] == list_methods()
     assert client.methods()["gradcam"]["cost"] == {"forwards": "1", "backwards": "1"}
+
+
+ROCKET = EXAMPLES / "rocket.png"
+
+
+def test_a_likeness_is_that_of_the_library(client, model, tmp_path):
+    there, here = client.similar(CAT, ROCKET, 3), similar(model, CAT, ROCKET, 3)
+    assert there.score == pytest.approx(here.score, abs=1e-3)
+    assert repr(there) == repr(here).replace("Likeness", "RemoteLikeness")
+    assert [remark.code for remark in there.diagnostics] == [remark.code for remark in here.diagnostics]
+    for ours, theirs in zip(here.heatmaps, there.heatmaps, strict=True):
+        np.testing.assert_allclose(theirs, ours, atol=2e-3)
+    assert there.pairs[0].image == pytest.approx(here.pairs[0].image)
+    assert there.overlay().size == here.overlay().size
+    assert [*there.arrays()] == [*here.arrays()]
+    document = json.loads(there.save(tmp_path / "alike.json").read_text())
+    assert document.keys() >= here.document().keys()
+    proofs = client.similar(CAT, ROCKET, proof=True).proof, similar(model, CAT, ROCKET, proof=True).proof
+    kept, expected = ([proof.faithfulness.kept for proof in side] for side in proofs)
+    assert kept == pytest.approx(expected, abs=1e-2)
+
+
+def test_an_evaluation_is_that_of_the_library(client, model):
+    asked = {"methods": ["gradcam", "saliency"], "metrics": ["sparseness", "pointing-game"], "sign": "positive"}
+    pictures, masks = [(CAT, "tabby"), ROCKET], []
+    for path in (CAT, ROCKET):
+        width, height = read_picture(path).size
+        masks.append(np.zeros((height, width), bool))
+        masks[-1][60:220, 100:300] = True
+    there, here = client.evaluate(pictures, masks=masks, **asked), evaluate(model, pictures, masks=masks, **asked)
+    assert (there.methods, there.controls, there.columns) == (here.methods, here.controls, here.columns)
+    assert there.pictures == here.pictures
+    assert there.values.keys() == here.values.keys()
+    for key, values in here.values.items():
+        np.testing.assert_allclose(there.values[key], values, atol=0.02, err_msg=key)
+    assert there["gradcam", "sparseness"].count == 2
+    with pytest.raises(OptionError, match="2 pictures have 1 masks"):
+        client.evaluate(pictures, masks=masks[:1])
+    with pytest.raises(OptionError, match="list of pictures is empty"):
+        client.evaluate([])
+    with pytest.raises(OptionError, match="There is no metric 'sparsness'"):
+        client.evaluate([CAT], metrics="sparsness")
+
+
+def test_hooks_are_asked_about_as_in_the_library(client, model, tmp_path):
+    edit = {"layer": "bn2", "op": "zero", "channels": [3, 112]}
+    pairs = [
+        (client.trace(CAT, "tabby", ["blocks.6", "bn2"]), trace(model, CAT, "tabby", ("blocks.6", "bn2"))),
+        (client.capture(CAT, "bn2", ["output"], "tabby"), capture(model, CAT, "bn2", ["output"], "tabby")),
+        (client.intervene(CAT, [edit], "tabby"), intervene(model, CAT, [edit], "tabby")),
+    ]
+    for there, here in pairs:
+        assert repr(there) == f"Remote{here!r}"
+    (traced, expected), (captured, arrays), (edited, both) = pairs
+    assert [event.path for event in traced.events] == [event.path for event in expected.events]
+    assert traced.summary.vanishing == expected.summary.vanishing
+    assert traced.save(tmp_path / "trace.svg").read_bytes().startswith(b"<?xml")
+    assert captured.tensors[0].statistics.mean == pytest.approx(arrays.tensors[0].statistics.mean, abs=1e-3)
+    np.testing.assert_allclose(captured.arrays["bn2/output/0"], arrays.arrays["bn2/output/0"], atol=0.05)
+    with Image.open(captured.save(tmp_path / "maps.webp", top=2)) as sheet:
+        assert sheet.format == "WEBP"
+    assert edited.score_change == pytest.approx(both.score_change, abs=1e-3)
+    assert edited.probability_change == pytest.approx(both.probability_change, abs=1e-3)
+    assert json.loads(edited.save(tmp_path / "edited.json").read_text())["edits"][0]["channels"] == [3, 112]
+    swept, here = client.sweep_channels(CAT, edit, "tabby"), sweep_channels(model, CAT, edit, "tabby")
+    assert [row.channel for row in swept.channels] == [row.channel for row in here.channels]
+    assert swept.channels[0].score_change == pytest.approx(here.channels[0].score_change, abs=1e-3)
+    assert repr(swept).startswith("RemoteSweep(2 channels of 'bn2'; target 281: -")
+    with pytest.raises(OptionError, match=r"'.csv' is not a supported format; use \.json, \.png"):
+        swept.save(tmp_path / "channels.csv")
+    with pytest.raises(OptionError, match="There is no op 'zeero'"):
+        client.intervene(CAT, [{**edit, "op": "zeero"}])
+
+
+def test_what_a_classifier_cannot_do_is_said_as_in_the_library(client, model):
+    for there, here in ((client.detect, detect), (client.segment, segment)):
+        with pytest.raises(OptionError) as ours:
+            here(model, CAT)
+        with pytest.raises(OptionError) as theirs:
+            there(CAT)
+        assert str(theirs.value) == str(ours.value)
 
 
 MISTAKES = [
@@ -172,7 +284,7 @@ def test_errors_of_models_and_of_requests(client, address):
         Client("http://127.0.0.1:1").methods()
     with pytest.raises(UnreachableError, match="cannot be reached"):
         Client("http://127.0.0.1:1/é").methods()
-    with pytest.raises(OptionError, match="no address"):
+    with pytest.raises(OptionError, match="not a service address"):
         Client("localhost:8000")
     with pytest.raises(OptionError, match="can be written as JSON"):
         client.explain(CAT, "smoothgrad", samples=object())
@@ -301,11 +413,13 @@ from seewhy import Client
 url, picture, folder = sys.argv[1:]
 client = Client(url)
 result = client.explain(picture, "gradcam")
-for suffix in ("png", "npz", "json"):
+for suffix in ("png", "npz", "json", "html"):
     result.save(f"{folder}/out.{suffix}")
 result._repr_png_()
 client.compare(picture, ["gradcam", "saliency"]).save(f"{folder}/both.png")
 client.predict(picture), client.methods(), client.models("embedded")
+client.trace(picture, layers="bn2"), client.similar(picture, picture).overlay()
+client.evaluate([picture], "random", "sparseness")
 print(sorted({"torch", "torchvision", "timm", "flask", "pydantic"} & {*sys.modules}))
 """
 

@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
-from seewhy import ModelError, detect, explain, wrap_model
+from seewhy import Client, ModelError, detect, explain, wrap_model
 from seewhy.app import create_app
 from seewhy.app.cli import main
 from seewhy.app.memory.account import Account
@@ -21,7 +21,7 @@ from seewhy.app.pipeline.parse import parse
 from seewhy.app.settings import Settings
 from seewhy.models import Registry
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import application, declaration, declare
+from tests.app.serving import application, declaration, declare, live
 from tests.explainers.detectors import KINDS, LABELS, SIDE, WINDOWS, Windows, detector
 from tests.nets import Net, seeded
 
@@ -303,3 +303,13 @@ def test_a_declared_detector_of_ones_own(client, models):
         Registry(models_file=models).load("headless")
     with pytest.raises(ModelError, match='declare head = "detection"'):
         Registry(models_file=models).load("undeclared")
+
+
+def test_a_client_detects_as_the_library_does(models):
+    with application(models=models, default_model="street") as app, live(app) as url:
+        there = Client(url).detect(CAT)
+    here = detect(wrap_model(ssd(), LABELS, head="detection"), CAT)
+    assert [(type(box), box.index, box.label) for box in there] == [(type(box), box.index, box.label) for box in here]
+    for one, other in zip(there, here, strict=True):
+        assert one.box == pytest.approx(other.box, abs=1)
+        assert one.score == pytest.approx(other.score, abs=1e-3)

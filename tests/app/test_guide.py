@@ -1,8 +1,10 @@
 """The guide: what it says about methods and proofs, and that it runs nothing."""
 
+import re
 from dataclasses import replace
 from html import escape
 from typing import get_args
+from urllib.parse import quote
 
 from seewhy.app.answers import guide as guide_module
 from seewhy.app.answers.guide import guide
@@ -22,7 +24,20 @@ def test_the_guide_has_a_chapter_on_each_method_and_grade(client):
         assert all(f"<code>{option}</code>" in chapter for option in METHODS[name].options if option != "layers")
     for grade in get_args(Grade):
         assert f'data-grade="{grade}"' in page
+    assert "What a heatmap can tell you</h2>" in page.partition('<section id="heatmap"')[2].partition("</section>")[0]
     assert "<script" not in page
+
+
+def test_each_link_into_the_api_names_an_operation(client):
+    operations = {
+        f"/docs#/{quote(tag)}/{operation['operationId']}"
+        for path in client.get("/openapi.json").json["paths"].values()
+        for operation in path.values()
+        for tag in operation["tags"]
+    }
+    links = re.findall('href="(/docs#[^"]*)"', client.get("/guide").get_data(as_text=True))
+    assert len(links) == 3
+    assert set(links) <= operations
 
 
 def test_methods_of_an_operator_are_left_out(monkeypatch):
@@ -30,6 +45,6 @@ def test_methods_of_an_operator_are_left_out(monkeypatch):
         """It stands in for an explainer that is not of this package."""
 
     monkeypatch.setattr(guide_module, "METHODS", {**METHODS, "gradcam": replace(METHODS["gradcam"], explainer=Own)})
-    page = guide.__wrapped__().decode()
+    page = guide.__wrapped__("", "", "").decode()
     assert 'id="gradcam"' not in page
     assert 'id="layercam"' in page

@@ -267,7 +267,11 @@ def test_bad_input_is_refused_with_its_field(route, fields, status, field, refus
         (json.dumps(ZERO * 65), "edits", "64"),
         ("[5]", "edits[0]", ""),
         ('["bn2"]', "edits[0]", '{"op": "zero", "layer": "bn2"}'),
-        ('[{"op": "zero"}]', "edits[0].layer", "See the list of the model's layers."),
+        (
+            '[{"op": "zero"}]',
+            "edits[0].layer",
+            "`seewhy layers NAME` or GET /models/NAME/layers lists the model's layers.",
+        ),
         (edit(layer="bn9"), "edits[1].layer", ""),
         (edit(layer="b" * 201), "edits[1].layer", "It is too long; at most 200 characters are allowed."),
         (edit(op="scal", value=2), "edits[1].op", "Near matches: scale."),

@@ -218,7 +218,7 @@ def test_probes_do_not_wait_for_a_thread_that_traces(living, clock):
 class Ends(Observer):
     """Ends a model's thread once it has worked."""
 
-    def rests(self, name, model):
+    def model_idle(self, name, model):
         raise SystemExit
 
 

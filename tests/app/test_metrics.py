@@ -288,11 +288,11 @@ def test_queue_and_batches(operations, engine_of, module):  # noqa: F811
 
 def test_only_batches_that_succeed_have_a_duration(operations):
     for succeeded in (True, False):
-        operations.finished("slow", [job()], 0.0, 2.5, succeeded=succeeded)
+        operations.batch_finished("slow", [job()], 0.0, 2.5, succeeded=succeeded)
     assert reading(operations, "seewhy_batch_duration_seconds_count", model="slow", size="1") == 1
     assert reading(operations, "seewhy_batch_duration_seconds_sum", model="slow", size="1") == 2.5
     with pytest.raises(TypeError):
-        Observer().finished("slow", [job()], 0.0, 2.5, True)
+        Observer().batch_finished("slow", [job()], 0.0, 2.5, True)
 
 
 def test_hooks_that_stay_on_a_resting_model_are_counted(operations, engine_of, module):  # noqa: F811
@@ -333,7 +333,14 @@ def test_what_cannot_be_recorded_ends_no_request_and_no_model(own_app, post, cat
         raise OSError("no space left")
 
     metrics = own_app.extensions["seewhy-operations"].metrics
-    for name in ("begun", "answered", "waiting", "starting", "finished", "explained"):
+    for name in (
+        "request_started",
+        "request_finished",
+        "queue_changed",
+        "batch_started",
+        "batch_finished",
+        "pictures_explained",
+    ):
         monkeypatch.setattr(metrics, name, fail)
     assert post(cat, method="gradcam++").status_code == 200
     assert "could not be recorded" in caplog.text

@@ -246,6 +246,11 @@ def test_wrong_types_and_misspelt_traits_are_refused_with_what_is_possible(widge
     assert COARSE.widget(strongest=np.int64(10), alpha=1).strongest == 10
 
 
+def test_a_widget_says_what_it_shows(widgets):
+    widget = Comparison((COARSE, FINE)).widget(alpha=0.3, view="mask")
+    assert repr(widget) == f"MapWidget({COARSE.caption}; {FINE.caption}; mask, alpha 0.3)"
+
+
 def test_each_trait_has_a_type():
     assert set(widget_state.WidgetTraits.__annotations__) == set(widget_state._TYPES)
 

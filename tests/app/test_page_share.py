@@ -63,9 +63,10 @@ def test_the_page_links_to_chapters_that_the_guide_has(page, url):
     page.goto(url)
     upload(page)
     links.append(page.get_by_role("link", name="About proofs").get_attribute("href"))
+    links.append(page.locator("#proof a:has(.grade)").get_attribute("href"))
     page.click("#tab-inside")
     links.append(page.get_by_role("link", name="About hooks").get_attribute("href"))
-    assert len(set(links)) == len(methods) + 2
+    assert len(set(links)) == len(methods) + 3
     page.goto(f"{url}/guide")
     for link in links:
         assert page.evaluate("hash => Boolean(document.getElementById(decodeURIComponent(hash)))", link.split("#")[1])
@@ -79,3 +80,13 @@ def test_everybody_can_read_the_guide(tab, url):
         tab.emulate_media(color_scheme=scheme)
         assert tab.evaluate("document.documentElement.scrollWidth") == width
         accessible(tab, *rules)
+
+
+@pytest.mark.slow
+def test_everybody_can_read_the_list_of_routes(tab, url):
+    tab.goto(f"{url}/docs")
+    tab.wait_for_selector(".opblock")
+    accessible(tab)
+    tab.goto(f"{url}/guide")
+    tab.click("a:has-text('/hooks/trace')")
+    expect(tab.locator("#operations-Hooks-trace")).to_contain_class("is-open")

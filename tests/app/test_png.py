@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from seewhy.app.answers import png
-from seewhy.app.answers.png import encode_png
+from seewhy.explainers.imaging import png
+from seewhy.explainers.imaging.png import encode_png
 
 
 def noise(width, height, mode="RGB"):

@@ -15,10 +15,11 @@ import torch
 from markupsafe import escape
 from PIL import Image
 
-from seewhy.app.answers.report import command, figures
+from seewhy.app.answers.report import command
 from seewhy.app.pipeline.options import ExplainOptions
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.costs import Passes
+from seewhy.explainers.results.report import figures
 from seewhy.explainers.trust.proof import Measurement, Proof, Shape, WarningCode
 from seewhy.explainers.trust.sanity import Sanity
 from seewhy.explainers.trust.sentences import WARNINGS

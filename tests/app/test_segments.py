@@ -478,3 +478,16 @@ def test_the_routes_about_hooks_see_segmenters(path, fields, ask):
     assert set(response.json["target"]) == {"index", "label", "area", "logit"}
     response = ask(f"/hooks/{path}", **fields | {"target": "pixel:0,0"})
     assert refused(response) == (422, "bad-target", ["target"])
+
+
+def test_a_client_segments_as_the_library_does(app, model, tmp_path):
+    with live(app) as url:
+        there, here = Client(url).segment(CAT, model="scene"), segment(model, CAT)
+    assert repr(there) == repr(here)
+    assert there.mask.dtype == here.mask.dtype
+    assert (there.mask != here.mask).mean() < 0.001
+    assert [row.index for row in there.classes] == [row.index for row in here.classes]
+    assert there.overlay().size == here.overlay().size
+    with np.load(there.save(tmp_path / "scene.npz")) as file:
+        assert file.files == [*here.arrays()]
+    assert there.document().keys() == here.document().keys()

@@ -237,15 +237,16 @@ def test_indices_may_be_those_of_other_libraries(model):
 def test_results_are_saved_as_numbers(model, tmp_path):
     result = explain(model, CAT, target="cow", against="cat")
     document = json.loads(result.save(tmp_path / "out.json").read_text())
-    assert document["target"] == vars(result.target)
-    assert document["against"]["label"] == "cat"
-    assert np.allclose(document["heatmap"]["values"], result.heatmap)
-    assert document["heatmap"]["shape"] == list(result.heatmap.shape)
+    (part,) = document["explanations"]
+    assert part["target"] == vars(result.target)
+    assert part["against"]["label"] == "cat"
+    assert np.allclose(part["heatmap"]["values"], result.heatmap)
+    assert part["heatmap"]["shape"] == list(result.heatmap.shape)
     with np.load(result.save(tmp_path / "out.npz")) as arrays:
         assert np.array_equal(arrays["heatmaps"], result.heatmap[None])
         assert np.array_equal(arrays["maps"], result.map[None])
         assert arrays["targets"].tolist() == [2]
-    with pytest.raises(OptionError, match="contains no picture; leave 'view' out"):
+    with pytest.raises(OptionError, match="is not drawn by options; leave 'view' out"):
         result.save(tmp_path / "out.npz", view="heatmap")
-    with pytest.raises(OptionError, match=r"\.json, \.npz, \.png"):
+    with pytest.raises(OptionError, match=r"\.json, \.npz, \.html, \.png"):
         result.save(tmp_path / "out.numbers")

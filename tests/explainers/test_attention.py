@@ -60,7 +60,9 @@ def test_the_probabilities_of_each_block_are_seen_and_the_result_is_the_same(nam
     net, images = untouched(build(name)), pictures(side)
     plain = net(images)
     with AttentionSession(net) as attention:
+        assert repr(attention) == f"AttentionSession({type(net).__name__}, open)"
         result = net(images)
+    assert repr(attention).startswith(f"AttentionSession({type(net).__name__}, closed; attention of {paths[0]!r}")
     assert [call.path for call in attention.calls] == paths
     assert list(attention.probabilities) == paths
     for call in attention.calls:

@@ -382,7 +382,7 @@ def test_a_capture_is_saved_as_arrays(lite0, tmp_path):
     torch.testing.assert_close(load_file(tensors.save(tmp_path / "a.SAFETENSORS")), tensors.arrays, rtol=0, atol=0)
     with pytest.raises(OptionError, match="safetensors"):
         tensors.save(tmp_path / "a.pickle")
-    with pytest.raises(OptionError, match="contains no picture; leave 'top' out"):
+    with pytest.raises(OptionError, match="is not drawn by options; leave 'top' out"):
         tensors.save(tmp_path / "b.npz", top=3)
     assert len(list(tmp_path.iterdir())) == 2
 

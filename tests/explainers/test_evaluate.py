@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from torch import nn
+from tqdm.auto import tqdm
 
 import seewhy
 from seewhy import GradCAM, Insertion, Saliency, evaluate, wrap_model
@@ -252,6 +253,20 @@ def test_what_cannot_be_read_is_skipped_on_demand(model, tmp_path):
     assert list(table.failures) == [str(bad)]
     with pytest.raises(OptionError, match="no pictures to measure"):
         evaluate(model, [bad], ["saliency"], ["sparseness"], on_error="skip")
+
+
+def test_the_bar_of_a_single_picture_moves_with_its_passes(model, monkeypatch):
+    places = []
+
+    class Bar(tqdm):
+        def update(self, n=1):
+            super().update(n)
+            places.append(self.n)
+
+    monkeypatch.setattr("tqdm.auto.tqdm", Bar)
+    evaluate(model, spots(1), ["saliency"], ["insertion"], progress=True)
+    assert {place < 1 for place in places if place} == {True, False}
+    assert places[-1] == 1
 
 
 def test_a_control_that_a_model_does_not_allow_is_left_out():

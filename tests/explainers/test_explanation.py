@@ -7,7 +7,17 @@ import pytest
 import torch
 from PIL import Image
 
-from seewhy.explainers import GradCAM, Saliency, compare, explain, predict, rank_correlation
+from seewhy.explainers import (
+    GradCAM,
+    Saliency,
+    capture,
+    compare,
+    evaluate,
+    explain,
+    predict,
+    rank_correlation,
+    similar,
+)
 from seewhy.explainers.errors import (
     LayerError,
     OptionError,
@@ -136,7 +146,7 @@ def test_it_saves_itself_and_shows_itself(lite0, tmp_path):
     assert Image.open(file).tobytes() == result.overlay(alpha=1.0).tobytes()
     assert result._repr_png_().startswith(b"\x89PNG")
     for suffix in ("", ".npy", ".psd"):  # the last of which Pillow reads, and does not write
-        with pytest.raises(OptionError, match=r"\.npz, \.png, \.jpg, \.webp or another picture suffix"):
+        with pytest.raises(OptionError, match=r"\.npz, \.html, \.png, \.jpg, \.webp or another picture suffix"):
             result.save(tmp_path / f"a{suffix}")
     assert [*tmp_path.iterdir()] == [file]
 
@@ -209,6 +219,7 @@ def test_a_comparison_is_one_value(lite0, tmp_path):
     document = json.loads(results.save(tmp_path / "maps.json").read_text())
     assert [part["method"] for part in document["explanations"]] == list(results.methods)
     assert document["agreement"][0] == {
+        "target": results.target.index,
         "methods": ["gradcam", "saliency"],
         "rank_correlation": results.agreement["gradcam", "saliency"],
     }
@@ -217,7 +228,9 @@ def test_a_comparison_is_one_value(lite0, tmp_path):
         np.testing.assert_array_equal(file["maps_1"], second.map)
         assert file["methods"].tolist() == list(results.methods)
         assert file["targets"].tolist() == [results.target.index] * 3
-    with pytest.raises(OptionError, match=r"'.xyz' is not a supported format; use .json, .npz, .png, .jpg, .webp"):
+    with pytest.raises(
+        OptionError, match=r"'.xyz' is not a supported format; use .json, .npz, .html, .png, .jpg, .webp"
+    ):
         results.save(tmp_path / "maps.xyz")
 
 
@@ -230,3 +243,13 @@ def test_predictions_of_a_picture(lite0):
         predict(lite0, PICTURE, top=0)
     with pytest.raises(UnsupportedModuleError):
         predict(lite0.module, PICTURE)
+
+
+@pytest.mark.parametrize("ask", [explain, predict, capture, similar, evaluate], ids=lambda ask: ask.__name__)
+def test_swapped_arguments_are_named_so(lite0, ask):
+    further = {capture: ["bn2"], similar: [PICTURE]}
+    for model in (lite0, lite0.module):
+        with pytest.raises(UnsupportedModuleError, match=r"The model comes first.* swap the two"):
+            ask("cat.png", model, *further.get(ask, []))
+    with pytest.raises(UnsupportedModuleError, match="name of a model"):
+        ask("efficientnet_lite0", PICTURE, *further.get(ask, []))

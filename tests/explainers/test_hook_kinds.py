@@ -215,6 +215,11 @@ def test_sessions_and_handles_say_what_they_are():
     assert repr(hooks) == "HookSession(Sequential, closed; records of '1', '2')"
 
 
+def test_a_hook_given_to_backward_is_an_error_that_names_what_registers_it():
+    with HookSession(nn.Linear(2, 2)) as hooks, pytest.raises(TypeError, match="a function; use full_backward"):
+        hooks.backward(drop, "")
+
+
 def test_output_gradients_are_replaced_before_the_backward_of_the_module():
     net = nn.Sequential(nn.Linear(2, 1, bias=False))
     nn.init.constant_(net[0].weight, 4)

@@ -334,7 +334,7 @@ def test_numbers_go_into_files(result, tmp_path):
         assert arrays["score"] == result.score
         assert arrays["image_boxes"].shape == arrays["reference_boxes"].shape == (5, 4)
         np.testing.assert_array_equal(arrays["reference_heatmap"], result.heatmaps[1])
-    with pytest.raises(OptionError, match="contains no picture"):
+    with pytest.raises(OptionError, match="is not drawn by options"):
         result.save(tmp_path / "out.npz", alpha=0.3)
 
 

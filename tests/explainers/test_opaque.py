@@ -146,7 +146,7 @@ def test_the_default_layer_is_found_anew_once_it_is_compiled_in_place(images):
 def test_biases_that_fullgrad_cannot_see_are_refused_with_what_hides_them(kind, images):
     net = nets.seeded(WithStem, True).eval()
     net.stem = OPAQUE[kind](net.stem)
-    with pytest.raises(UnsuitableModelError, match="Nothing is seen inside 'stem', which "):
+    with pytest.raises(UnsuitableModelError, match="Hooks see nothing inside 'stem', which "):
         FullGrad().explain(net, images)
 
 

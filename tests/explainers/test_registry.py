@@ -28,7 +28,7 @@ def test_case_is_ignored_and_unknown_names_list_near_matches():
     with pytest.raises(OptionError, match="Near matches: gradcam") as caught:
         get_method("grad-cam")
     assert caught.value.field == "method"
-    with pytest.raises(OptionError, match="See the list of the methods"):
+    with pytest.raises(OptionError, match="`seewhy methods` or GET /methods lists all methods"):
         get_method("zzz")
 
 

@@ -396,7 +396,7 @@ def test_the_share_of_the_map_outside_the_region_is_told(model, inputs):
     sizes = np.abs(result.map)
     assert result.outside == pytest.approx(sizes[~region.numpy()].sum() / sizes.sum(), rel=1e-5)
     assert 0 < result.outside < 0.2  # what the receptive field adds to the region
-    assert result.document()["outside"] == result.outside
+    assert result.document()["explanations"][0]["outside"] == result.outside
     assert explain(model, CAT, target=":picture").outside == 0
     blank = explain(model, CAT, "saliency", target=model.task.target("sky", np.ones_like(mask)))
     assert blank.outside in (None, 0)

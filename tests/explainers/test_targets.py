@@ -81,7 +81,7 @@ def test_a_place_is_no_target_of_a_classifier():
 def test_few_labels_are_listed():
     with pytest.raises(TargetError, match=r"no class 'quokka'\. It has tabby, Tiger cat, crane, crane, 7\."):
         class_index("quokka", LABELS)
-    with pytest.raises(TargetError, match="See the list of the model's labels"):
+    with pytest.raises(TargetError, match="`seewhy models NAME` or GET /models/NAME lists its labels"):
         class_index("quokka", [f"class {number}" for number in range(1000)])
 
 

@@ -48,11 +48,11 @@ class Inverted:
     ("steps", "reason"),
     [
         ([T.RandomResizedCrop(32), T.ToTensor()], "RandomResizedCrop is random"),
-        ([T.Resize(32), T.CenterCrop(32), T.ToTensor(), nn.Identity()], "no library's, Identity"),
-        ([T.Resize(32), T.ToTensor()], "no input of a fixed size"),
-        ([T.CenterCrop(32), T.ToTensor()], "CenterCrop is not one"),
-        ([T.Resize(32), T.CenterCrop(32), T.Pad(2), T.ToTensor()], "Pad is not one"),
-        ([T.Resize(32), T.CenterCrop(32)], "returns no tensor"),
+        ([T.Resize(32), T.CenterCrop(32), T.ToTensor(), nn.Identity()], "custom step, Identity"),
+        ([T.Resize(32), T.ToTensor()], "not resize and crop to a fixed size"),
+        ([T.CenterCrop(32), T.ToTensor()], "the step CenterCrop"),
+        ([T.Resize(32), T.CenterCrop(32), T.Pad(2), T.ToTensor()], "the step Pad"),
+        ([T.Resize(32), T.CenterCrop(32)], "does not return a tensor"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -62,7 +62,7 @@ def test_what_cannot_be_laid_back_is_refused(steps, reason):
 
 
 def test_a_transform_that_does_something_else_than_its_steps_is_refused():
-    with pytest.raises(ModelError, match="other numbers than its steps say"):
+    with pytest.raises(ModelError, match="numbers differ from those of its steps"):
         preprocess_of(Inverted())
 
 

@@ -9,7 +9,7 @@ from flask import Blueprint, Response, current_app, request, send_from_directory
 from seewhy.app.answers.guide import guide as guide_page
 from seewhy.app.answers.schemas import HealthAnswer
 from seewhy.app.http.declaration import Declaration
-from seewhy.app.http.openapi import document
+from seewhy.app.http.openapi import document, operation_link
 from seewhy.app.http.routes import liveness
 from seewhy.app.http.routes.health import alive
 
@@ -45,10 +45,11 @@ def docs() -> Response:
 
 
 @blueprint.get("/guide")
-@Declaration("A page about methods, proofs and hooks", media=_HTML, is_open=True)
+@Declaration("A page about heatmaps, proofs, hooks and methods", media=_HTML, is_open=True)
 def guide() -> Response:
     """Return the guide, which the web page links to."""
-    return Response(guide_page(), mimetype="text/html")
+    links = (operation_link(current_app, f"hooks.{view}") for view in ("trace", "capture", "intervene"))
+    return Response(guide_page(*links), mimetype="text/html")
 
 
 @blueprint.get("/docs/assets/<path:name>")

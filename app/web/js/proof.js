@@ -45,7 +45,7 @@ export const isUnsupported = (proof) => ["not supported", "blank"].includes(proo
 export function showProof(paragraph, proof) {
   paragraph.hidden = !proof;
   const guide = make("a", { href: "/guide#proof", target: "_blank", textContent: "About proofs" });
-  paragraph.replaceChildren(...(proof ? [badge(proof), ` ${proof.sentence} `, guide] : []));
+  paragraph.replaceChildren(...(proof ? [make("a", { href: "/guide#heatmap", target: "_blank" }, badge(proof)), ` ${proof.sentence} `, guide] : []));
 }
 
 /** What speaks against the map beside its diagnostics, in sentences. */

@@ -9,7 +9,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from seewhy.explainers.core.attribution import Attribution, Diagnostic
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.projection import first_component, gap_of, keep_sign
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.methods.cam.base import CAM, fuse

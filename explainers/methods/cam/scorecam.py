@@ -90,7 +90,7 @@ class SSCAM(ScoreCAM):
     they are compared under equal conditions; each channel's average has the same distribution as with its own noise.
     """
 
-    samples: Annotated[int, Field(ge=1, le=1000, description="Noises per channel.")] = 10
+    samples: Annotated[int, Field(ge=1, le=1000, description="Noisy masks per channel.")] = 10
     std: Annotated[
         float, Field(ge=0, le=100, allow_inf_nan=False, description="Standard deviation of the noise on the mask.")
     ] = 2.0

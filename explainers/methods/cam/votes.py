@@ -8,7 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from seewhy.explainers.core.attribution import Attribution, Diagnostic
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import keep_sign
 from seewhy.explainers.core.question import Question
@@ -88,7 +89,7 @@ class Votes(LayerExplainer):
 
 @method("votes-detail", family="cam")
 class VotesDetail(Votes):
-    r"""Votes × detail: votes times the evidence on two finer grids: as selective as the last layer, finer than it.
+    r"""Votes × detail: evidence for the class in finer layers, kept where the class beats all others.
 
     .. math:: M = \Big(\frac{V}{\max V} \cdot \frac{E_{16}}{\max E_{16}} \cdot \frac{E_8}{\max E_8}\Big)^{1/3},
               \qquad E_s(i) = \sum_k \max\Big(F_s^k(i) \sum_{j:\, z_c(j) > 0} p(j)

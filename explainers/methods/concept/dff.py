@@ -168,7 +168,7 @@ class DFF(LayerExplainer):
         tuple[str, ...], Field(max_length=1, description="Dotted path of the layer; only one can be factorised.")
     ] = ()
     concepts: Annotated[int, Field(ge=1, le=MOST, description="Number of regions to divide the picture into.")] = 5
-    iterations: Annotated[int, Field(ge=1, le=1000, description="Of the factorisation.")] = 200
+    iterations: Annotated[int, Field(ge=1, le=1000, description="Iterations of the factorisation.")] = 200
     seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:

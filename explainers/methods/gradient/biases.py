@@ -116,8 +116,8 @@ def _twice(part: nn.Module, value: Tensor) -> tuple[Tensor, Tensor]:
             if "not implemented" not in str(error) and "twice" not in str(error):
                 raise
             raise LayerError(
-                f"PyTorch cannot differentiate twice what {type(part).__name__} does, so FullGrad cannot tell its "
-                "bias; use integrated gradients or another method."
+                f"PyTorch cannot differentiate {type(part).__name__} twice, so FullGrad cannot determine its bias; "
+                "use integrated gradients or another method."
             ) from error
     return output.detach(), torch.zeros_like(output) if tangent is None else tangent.detach()
 

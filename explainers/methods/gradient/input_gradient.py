@@ -11,7 +11,7 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.projection import Sign, keep_sign
 from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.methods.catalogue import method
-from seewhy.explainers.methods.explainer import Explainer, Noise, Seed, SignedOption
+from seewhy.explainers.methods.explainer import Explainer, Noise, Seed, SignOption
 from seewhy.explainers.methods.gradient.base import KINKS, Sample, gradient_terms, input_gradients, maps_of_sums
 
 
@@ -59,7 +59,7 @@ class InputXGradient(Explainer):
     without bias the map sums to the score.
     """
 
-    sign: SignedOption = "signed"
+    sign: SignOption = "signed"
 
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""

@@ -14,7 +14,7 @@ from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.methods.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
 from seewhy.explainers.methods.catalogue import method
-from seewhy.explainers.methods.explainer import Explainer, Seed, SignedOption
+from seewhy.explainers.methods.explainer import Explainer, Seed, SignOption
 from seewhy.explainers.methods.gradient.base import KINKS, Sample, maps_of_sums
 
 
@@ -51,7 +51,7 @@ class IntegratedGradients(Explainer):
 
     sums: ClassVar[bool] = True
 
-    sign: SignedOption = "signed"
+    sign: SignOption = "signed"
     steps: Annotated[
         int, Field(ge=1, le=2000, description="Number of points on the line where gradients are computed.")
     ] = 50
@@ -98,7 +98,7 @@ class ExpectedGradients(Explainer):
     the variance.
     """
 
-    sign: SignedOption = "signed"
+    sign: SignOption = "signed"
     samples: Annotated[int, Field(ge=1, le=10_000, description="Number of random baselines, with one point each.")] = 50
     baselines: Annotated[
         Literal["shuffle", "noise", "blur"],

@@ -14,7 +14,7 @@ from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.execution.chunks import chunk_size, chunks
 from seewhy.explainers.methods.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
 from seewhy.explainers.methods.catalogue import method
-from seewhy.explainers.methods.explainer import Explainer, SignedOption
+from seewhy.explainers.methods.explainer import Explainer, SignOption
 from seewhy.explainers.methods.gradient.base import KINKS, Sample, input_gradients, maps_of_sums
 
 
@@ -39,7 +39,7 @@ class BlurIG(Explainer):
     mirrored at its borders, so blurring adds no dark frame.
     """
 
-    sign: SignedOption = "signed"
+    sign: SignOption = "signed"
     steps: Annotated[int, Field(ge=1, le=2000, description="Number of pieces of the path from blurred to sharp.")] = 50
     max_sigma: Annotated[
         float, Field(gt=0, le=500, description="Standard deviation of the strongest blur, in pixels of the input.")
@@ -92,7 +92,7 @@ class GuidedIG(Explainer):
 
     sums: ClassVar[bool] = True
 
-    sign: SignedOption = "signed"
+    sign: SignOption = "signed"
     steps: Annotated[int, Field(ge=1, le=2000, description="Number of steps of the path.")] = 50
     fraction: Annotated[
         float,

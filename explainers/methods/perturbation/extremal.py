@@ -114,8 +114,8 @@ class ExtremalPerturbation(Perturbation):
         values = rows * columns * (2 * reach(self.width * self.cells) + 1) ** 2
         if values > MOST_VALUES:
             raise OptionError(
-                f"A Gaussian of width {self.width:g} on a mask of {rows} by {columns} cells takes {values} values, and "
-                f"{MOST_VALUES} are allowed; take a smaller width, or fewer cells.",
+                f"A Gaussian of width {self.width:g} on a mask of {rows} by {columns} cells takes {values} values; at "
+                f"most {MOST_VALUES} are allowed. Use a smaller width, or fewer cells.",
                 "width",
             )
         return values

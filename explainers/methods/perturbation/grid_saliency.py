@@ -9,7 +9,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from seewhy.explainers.core.attribution import Attribution, Diagnostic
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question

@@ -10,7 +10,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from seewhy.explainers.core.attribution import Attribution, Diagnostic
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
@@ -107,8 +108,8 @@ class RandomMasks(Masking):
         images = question.images
         if (total := self.samples * self.cells**2) > MOST_CELLS:
             raise OptionError(
-                f"{self.samples} masks of {self.cells} by {self.cells} cells are {total} cells, and {MOST_CELLS} are "
-                "allowed; draw fewer samples, or fewer cells.",
+                f"{self.samples} masks of {self.cells} by {self.cells} cells have {total} cells; at most {MOST_CELLS} "
+                "are allowed. Use fewer samples, or fewer cells.",
                 "samples",
             )
         height, width = images.shape[2:]

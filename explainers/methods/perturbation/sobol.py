@@ -54,8 +54,8 @@ class Sobol(Perturbation):
         count, cells = len(images), self.cells**2
         if (total := self.samples * (cells + 2)) > MOST_PASSES:
             raise OptionError(
-                f"{self.samples} samples of {self.cells} by {self.cells} cells take {total} passes, and {MOST_PASSES} "
-                "are allowed; draw fewer samples, or fewer cells.",
+                f"{self.samples} samples of {self.cells} by {self.cells} cells take {total} passes; at most "
+                f"{MOST_PASSES} are allowed. Use fewer samples, or fewer cells.",
                 "samples",
             )
         sequence = SobolEngine(2 * cells, scramble=True, seed=self.seed).draw(self.samples)  # type: ignore[no-untyped-call]

@@ -166,7 +166,7 @@ class KernelSHAP(Superpixels):
         pairs = torch.stack([half, 1 - half], dim=1).flatten(0, 1)
         if torch.linalg.matrix_rank(pairs[:, :-1] - pairs[:, -1:]) < regions - 1:
             raise OptionError(
-                f"{self.samples} samples do not determine the values of {regions} superpixels; take at least "
+                f"{self.samples} samples do not determine the values of {regions} superpixels; use at least "
                 f"{4 * regions}, or fewer segments.",
                 field="samples",
             )

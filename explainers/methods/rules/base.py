@@ -163,7 +163,7 @@ class Rewriting(TorchFunctionMode):
         # A detached tensor (an index, a comparison) does no harm by itself. Combined with one that has a gradient, it
         # would lose a part of the relevance without a trace.
         if depends and culprits:
-            raise self._unsupported(culprits[0], "whose result goes on without a gradient")
+            raise self._unsupported(culprits[0], "whose result has no gradient")
         runs = depends and torch.is_grad_enabled()
         if runs and name in self._rules.constants:
             return func(*tree_map_only(Tensor, Tensor.detach, args), **tree_map_only(Tensor, Tensor.detach, kwargs))
@@ -205,7 +205,7 @@ class Rewriting(TorchFunctionMode):
         self._finished = True
         if not outputs.requires_grad:
             names = " or ".join(sorted(self._rules.constants))
-            ends = f", or ends in {names}, which {self._rules.method!r} holds constant: take that away" if names else ""
+            ends = f", or ends in {names}, which {self._rules.method!r} holds constant; remove it" if names else ""
             raise ModelOutputError(f"No gradient flows from the logits to the input: the model switches it off{ends}.")
         for node in _nodes(outputs.grad_fn):
             custom = getattr(node, "_forward_cls", None)

@@ -57,7 +57,7 @@ class AttnLRP(Explainer):
             description="Additional weight of contributions with the sign of the output, in dense layers.",
         ),
     ] = 0.05
-    conv_gamma: Annotated[float, Field(ge=0, le=1000, description="The same for convolutions.")] = 0.25
+    conv_gamma: Annotated[float, Field(ge=0, le=1000, description="Like gamma, for convolutions.")] = 0.25
     epsilon: Annotated[float, Field(gt=0, le=1, description="Added to the denominators of the rules.")] = 1e-6
     sign: RelevanceSign = "signed"
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, dataclass_transform, get_args
+from typing import Any, TypeVar, dataclass_transform, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -12,12 +12,9 @@ from seewhy.explainers.core.costs import evaluate
 from seewhy.explainers.errors import OptionError, near_matches, plain_fault
 from seewhy.explainers.methods.catalogue import equation_of, parameters, summary_of
 from seewhy.explainers.papers import PAPERS, Paper
+from seewhy.explainers.trust.choices import Aspect, Better
 from seewhy.explainers.trust.metrics.base import Metric
 from seewhy.explainers.unknown_names import unknown_metric
-
-Aspect = Literal["faithfulness", "localisation", "complexity", "stability", "randomisation"]
-
-Better = Literal["higher", "lower"]
 
 Class = TypeVar("Class", bound=type[Any])
 
@@ -181,7 +178,7 @@ def entry_of(metric: Metric) -> MetricEntry:
     """
     entry = next((entry for entry in METRICS.values() if entry.metric is type(metric)), None)
     if entry is None:
-        raise OptionError(f"{type(metric).__name__} is no metric of the catalogue; see `list_metrics()`.", "metrics")
+        raise OptionError(f"{type(metric).__name__} is not a metric of the catalogue; see `list_metrics()`.", "metrics")
     return entry
 
 

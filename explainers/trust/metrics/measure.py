@@ -68,12 +68,15 @@ def measure(
     check_truth(metrics, truth is not None)
     values: dict[str, dict[str, Tensor]] = {name: {} for name in explainers}
     reasons: dict[str, dict[str, str]] = {name: {} for name in explainers}
-    number, rounds = 0, len(explainers) * len(metrics) + 1
+    number = 0
+    channels, height, width = images.shape[1:]
+    rounds = [1] if progress is SILENT else _rounds(model, (channels, height, width), explainers, metrics)
 
     def report(done: int, total: int) -> None:
-        progress.report(number * total + done, rounds * total)
+        progress.report(sum(rounds[:number]) * total + rounds[number] * done, sum(rounds) * total)
 
-    with pose(model, images, ask, Progress(report, cancel=progress.cancel)) as question:
+    reporting = progress if progress is SILENT else Progress(report, cancel=progress.cancel)
+    with pose(model, images, ask, reporting) as question:
         plain = question.plain()
         if ask.function is None:
             question = replace(question, ask=replace(ask, targets=plain[0].ask_targets))
@@ -110,6 +113,24 @@ def _explained(
         name: (attribution.maps, reach_of(model, attribution.layers, attribution.maps))
         for name, attribution in zip(explainers, attributions, strict=True)
     }
+
+
+def _rounds(
+    model: AnyModel,
+    image_shape: tuple[int, int, int],
+    explainers: Mapping[str, Explainer],
+    metrics: Mapping[str, Metric],
+) -> list[int]:
+    """Return about how many passes each part of `measure` takes: the explanations, then each metric of each method."""
+    counts = [passes_of_method(explainer, model, image_shape) for explainer in explainers.values()]
+    totals = [1 if count is None else count.total for count in counts]
+    rounds = [1 + sum(totals)]
+    for place, total in enumerate(totals):
+        for metric in metrics.values():
+            forwards, again = passes_of_metric(metric)
+            own = 0 if metric.shares_forwards and place else forwards
+            rounds.append(max(1, own + again * total))
+    return rounds
 
 
 def passes(

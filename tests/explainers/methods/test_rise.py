@@ -90,6 +90,6 @@ def test_different_cells_make_different_maps(images):
 
 
 def test_more_cells_than_memory_has_room_for_are_refused():
-    with pytest.raises(OptionError, match="64 by 64 cells are 81920000 cells, and 20000000 are allowed") as caught:
+    with pytest.raises(OptionError, match="64 by 64 cells have 81920000 cells; at most 20000000 are allowed") as caught:
         RISE(samples=20_000, cells=64).explain(constant(), torch.rand(1, 3, 8, 8))
     assert caught.value.field == "samples"

@@ -69,6 +69,6 @@ def test_a_constant_score_has_a_blank_map():
 
 
 def test_more_passes_than_anybody_waits_for_are_refused():
-    with pytest.raises(OptionError, match="64 by 64 cells take 16785408 passes, and 1000000 are allowed") as caught:
+    with pytest.raises(OptionError, match="64 by 64 cells take 16785408 passes; at most 1000000 are allowed") as caught:
         Sobol(cells=64, samples=4096).explain(ISHIGAMI, torch.ones(1, 1, 4, 4))
     assert caught.value.field == "samples"

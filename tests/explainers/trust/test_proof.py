@@ -117,7 +117,7 @@ def test_sentences_are_plain_english():
     assert sentence("blank") == "The heatmap is blank: it marks nothing that speaks for 'light'."
     assert sentence(None, against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
         "With the marked quarter painted over, the lead of 'light' over 'dark' goes from 91% to 0%; alone, it gives "
-        "91%. How maps fare by chance with this model is not known yet."
+        "91%. There are not yet enough scores to grade this model's maps."
     )
 
 
@@ -150,8 +150,8 @@ def test_each_box_has_a_proof_of_its_own_score():
 def test_a_value_reads_in_its_unit():
     result = explain(light_meter(), bright_corner()[0], "gradcam", proof=True, proof_fill="mean")
     assert result.proof.sentence == (
-        "With the marked quarter painted over, 'light' goes from 1.5 lux to 0 lux; alone, it gives 1.5 lux. How maps "
-        "fare by chance with this model is not known yet."
+        "With the marked quarter painted over, 'light' goes from 1.5 lux to 0 lux; alone, it gives 1.5 lux. There "
+        "are not yet enough scores to grade this model's maps."
     )
     fall = explain(
         light_meter(), bright_corner()[0], "gradcam", "output:0:down", proof=True, proof_fill="mean", sign="absolute"
@@ -259,7 +259,8 @@ def test_the_proof_is_the_same_by_all_ways(markers, calibration):
             assert other.proof.faithfulness.score == pytest.approx(result.proof.faithfulness.score, abs=1e-4)
             assert other.proof.grade == result.proof.grade
         assert result.proof.copies.beaten in (0, 0.5, 1)
-        assert json.loads(json.dumps(alone.document()["proof"])) == json.loads(json.dumps(asdict(alone.proof)))
+        (part,) = alone.document()["explanations"]
+        assert part["proof"] == asdict(alone.proof)
         assert json.loads(str(alone.arrays()["proofs"][0]))["grade"] == alone.proof.grade
 
 

@@ -7,9 +7,9 @@ from latex2mathml.converter import convert
 
 
 @cache
-def template(name: str) -> Template:
-    """Return a template of this package."""
-    loader = PackageLoader("seewhy.app", "answers")
+def template(package: str, name: str) -> Template:
+    """Return a template of a package."""
+    loader = PackageLoader(package, "")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -1,0 +1,163 @@
+"""What a service answers about hooks: traces, captures, interventions and sweeps."""
+
+import io
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seewhy.app.client.results import RemotePrediction, objects
+from seewhy.explainers.errors import OptionError
+
+_DRAWINGS = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp"}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Inspection:
+    """Base of answers about the hooks of a model of a service.
+
+    Attributes:
+        answer: the service's JSON.
+        download: returns the service's file of a format, with these options; the service is asked once more.
+    """
+
+    formats: ClassVar[Mapping[str, str]] = _DRAWINGS
+    """By the suffix of a file."""
+
+    answer: Mapping[str, Any]
+    download: Callable[[str, Mapping[str, Any]], bytes]
+
+    def __post_init__(self) -> None:
+        repr(self)  # reads what the answer of another service lacks
+
+    @property
+    def target(self) -> RemotePrediction:
+        """What gradients and scores are of, without edits."""
+        return RemotePrediction(self.answer["target"])
+
+    def save(self, path: str | os.PathLike[str], **drawing: Any) -> Path:
+        """Write a file whose suffix names the format, and return its path.
+
+        The service makes all but ``.json``, and is asked once more.
+
+        Args:
+            path: of the file.
+            drawing: options of the route for its drawing, such as `top` and `view`.
+
+        Raises:
+            OptionError: another suffix, or an unknown option.
+            ServiceError: as the method of the client.
+        """
+        path = Path(path)
+        form = {".json": "json", **self.formats}.get(path.suffix.lower())
+        if form is None:
+            suffixes = ", ".join([".json", *self.formats])
+            raise OptionError(f"The suffix {path.suffix!r} is not a supported format; use {suffixes}.", field="path")
+        is_text = form == "json"
+        path.write_bytes(json.dumps(self.answer).encode() if is_text else self.download(form, drawing))
+        return path
+
+
+class RemoteTrace(Inspection):
+    """The timeline of one forward and one backward pass; it is saved as ``.svg``, ``.png`` or ``.json``."""
+
+    formats: ClassVar[Mapping[str, str]] = {".svg": "svg", ".png": "png"}
+
+    @cached_property
+    def events(self) -> tuple[Any, ...]:
+        """In chronological order, with the members of `Event`."""
+        events: tuple[Any, ...] = objects(self.answer["events"])
+        return events
+
+    @cached_property
+    def summary(self) -> Any:
+        """Notable modules and feature maps, with the members of `Summary`."""
+        return objects(self.answer["summary"])
+
+    def __repr__(self) -> str:
+        return f"RemoteTrace({len(self.answer['events'])} events; target {self.target.name})"
+
+
+class RemoteCapture(Inspection):
+    """Activations and gradients of layers; ``.npz`` and ``.safetensors`` have the arrays, pictures the strongest."""
+
+    formats: ClassVar[Mapping[str, str]] = {".npz": "npz", ".safetensors": "safetensors", **_DRAWINGS}
+
+    @cached_property
+    def tensors(self) -> tuple[Any, ...]:
+        """What is known of each tensor: `key`, `layer`, `kind`, `call`, `name` and `statistics`."""
+        tensors: tuple[Any, ...] = objects(self.answer["tensors"])
+        return tensors
+
+    @cached_property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays by key, without missing gradients; the service is asked once more."""
+        with np.load(io.BytesIO(self.download("npz", {}))) as file:
+            return dict(file)
+
+    def __repr__(self) -> str:
+        return f"RemoteCapture({', '.join(row['key'] for row in self.answer['tensors'])}; target {self.target.name})"
+
+
+class RemoteIntervention(Inspection):
+    """The effect of edits for one picture and one class; pictures are the panel."""
+
+    @cached_property
+    def before(self) -> Any:
+        """The `target`, `predictions` and `diagnostics` without the edits."""
+        return objects(self.answer["before"])
+
+    @cached_property
+    def after(self) -> Any:
+        """The same with the edits."""
+        return objects(self.answer["after"])
+
+    @cached_property
+    def applied(self) -> tuple[Any, ...]:
+        """The effect of each edit at each call."""
+        applied: tuple[Any, ...] = objects(self.answer["applied"])
+        return applied
+
+    @property
+    def score_change(self) -> float:
+        """Change of the target's logit, or value, by the edits."""
+        change: float = self.answer["difference"]["score"]
+        return change
+
+    @property
+    def probability_change(self) -> float | None:
+        """Change of the target's probability by the edits; None for a value."""
+        change: float | None = self.answer["difference"]["probability"]
+        return change
+
+    def __repr__(self) -> str:
+        before, after = (RemotePrediction(self.answer[side]["target"]) for side in ("before", "after"))
+        edits = len(self.answer["edits"])
+        return f"RemoteIntervention({edits} edits; {before.label}: {before.text} before, {after.text} after)"
+
+
+class RemoteSweep(Inspection):
+    """The channels of a layer, ranked by the effect of an edit of each; pictures show the first ones' feature maps."""
+
+    @property
+    def layer(self) -> str:
+        """Path of the layer."""
+        path: str = self.answer["layer"]
+        return path
+
+    @cached_property
+    def channels(self) -> tuple[Any, ...]:
+        """With the members of `ChannelEffect`; the channel whose edit lowers the score most comes first."""
+        channels: tuple[Any, ...] = objects(self.answer["channels"])
+        return channels
+
+    def __repr__(self) -> str:
+        ends = [f"{row['score_change']:+.4f} (channel {row['channel']})" for row in self.answer["channels"]]
+        count = len(ends)
+        return f"RemoteSweep({count} channels of {self.layer!r}; target {self.target.name}: {ends[0]} to {ends[-1]})"

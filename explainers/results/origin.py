@@ -1,0 +1,77 @@
+"""Where an explanation comes from, for its documents: model, options, file, versions."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seewhy.explainers.core.model import Model, ModelIdentity
+from seewhy.explainers.methods.explainer import Explainer
+
+VERSIONS = {name: version(name) for name in ("seewhy", "torch", "torchvision", "timm", "pillow")}
+"""The releases that results depend on."""
+
+
+@dataclass(frozen=True)
+class FileIdentity:
+    """Which file it was.
+
+    Attributes:
+        sha256: hexadecimal.
+        bytes: its size.
+    """
+
+    sha256: str
+    bytes: int
+
+
+def file_identity(content: bytes) -> FileIdentity:
+    """Return the identity of a file."""
+    return FileIdentity(hashlib.sha256(content).hexdigest(), len(content))
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Where an explanation comes from.
+
+    Attributes:
+        model: the model; not its module, so that explanations stay small.
+        device, accelerator: where the model ran.
+        options: of the method.
+        outputs: (K, ...) float32, the model's, such as logits; None for a detector.
+        file: the picture's file; None where there was none.
+        repeats: whether the command line can repeat the explanation.
+    """
+
+    model: ModelIdentity
+    device: str
+    accelerator: str
+    options: Mapping[str, Any]
+    outputs: NDArray[np.float32] | None
+    file: FileIdentity | None
+    repeats: bool
+
+
+def origin_of(
+    model: Model,
+    explainer: Explainer,
+    outputs: NDArray[np.float32] | None,
+    file: FileIdentity | None,
+    repeats: bool,
+) -> Origin:
+    """Return the origin of an explanation; arguments as its attributes."""
+    options = options_of(explainer)
+    return Origin(model.identity, str(model.device), model.accelerator, options, outputs, file, repeats)
+
+
+def options_of(explainer: Explainer) -> dict[str, Any]:
+    """Return the options of a method for JSON, without its layers."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(explainer).items()
+        if name != "layers"
+    }

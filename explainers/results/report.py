@@ -1,0 +1,259 @@
+"""Reports: one HTML file with the picture, its maps, their proofs and everything that is needed to repeat them."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Protocol
+
+from PIL import Image
+
+from seewhy.explainers.core.diagnostic import Diagnostic
+from seewhy.explainers.core.task import Prediction
+from seewhy.explainers.imaging.png import data_url, encode_png
+from seewhy.explainers.imaging.render import fit
+from seewhy.explainers.methods.catalogue import Method
+from seewhy.explainers.results.templates import mathml, template
+from seewhy.explainers.trust.proof import Measurement, Proof
+from seewhy.explainers.trust.sentences import WARNINGS
+
+PICTURE = "PICTURE"
+"""Stands for the file of the picture in the command of a report."""
+
+MASK = "MASK"
+"""Likewise for that of the mask."""
+
+
+class Explained(Protocol):
+    """What a report shows of an `Explanation`."""
+
+    @property
+    def picture(self) -> Image.Image:
+        """The upright upload."""
+
+    @property
+    def caption(self) -> str:
+        """One line about the map."""
+
+    @property
+    def target(self) -> Prediction:
+        """What is explained."""
+
+    @property
+    def predictions(self) -> Sequence[Prediction]:
+        """What the model says."""
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Paths of the layers used."""
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """Remarks about the map."""
+
+    @property
+    def proof(self) -> Proof | None:
+        """How far the map can be relied on."""
+
+
+def report_page(
+    record: Mapping[str, Any],
+    document: Mapping[str, Any],
+    explanations: Sequence[Explained],
+    methods: Sequence[Method],
+    max_side: int | None,
+) -> bytes:
+    """Return the report of explanations as UTF-8.
+
+    Args:
+        record: see `record_of`.
+        document: the JSON of the explanations, with their drawings.
+        explanations: of one picture.
+        methods: by which they were made.
+        max_side: longest side of the picture in the report, in pixels; None for its own.
+    """
+    picture = fit(explanations[0].picture, max_side)
+    rows = [
+        {"name": method.name, "summary": method.summary, "paper": method.paper, "equation": mathml(method.equation)}
+        for method in methods
+    ]
+    page = template("seewhy.explainers.results", "report.html").render(
+        record=record,
+        linked=_linked(record) | {"hasPart": [linked(explanation) for explanation in explanations]},
+        picture=data_url(encode_png(picture)),
+        parts=list(zip(explanations, document["explanations"], strict=True)),
+        figures=figures,
+        warnings=warnings,
+        predictions=explanations[0].predictions,
+        methods=rows,
+    )
+    return page.encode()
+
+
+def record_of(
+    document: Mapping[str, Any], files: Mapping[str, Any], runtime: tuple[str, str, str], command: str | None
+) -> dict[str, Any]:
+    """Return the record of a report: a document without drawings and times, and its inputs.
+
+    Args:
+        document: the JSON of the explanations.
+        files: the members `picture` and, where there is one, `mask`.
+        runtime: device, precision and accelerator.
+        command: repeats the maps; None if none does.
+    """
+    explanations = [
+        {name: value for name, value in part.items() if name != "overlay"} for part in document["explanations"]
+    ]
+    device, precision, accelerator = runtime
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **files,
+        **{name: value for name, value in document.items() if name not in ("method", "timings_ms")},
+        "explanations": explanations,
+        "device": device,
+        "precision": precision,
+        "accelerator": accelerator,
+        **({} if command is None else {"command": command}),
+    }
+
+
+def repeating_command(
+    fields: Mapping[str, Any], options: Mapping[str, Any], device: str, precision: str = "float32", mask: bool = False
+) -> str:
+    """Return the command that repeats explanations, for a shell; `PICTURE` and `MASK` stand for the files.
+
+    Args:
+        fields: options of the command by name.
+        options: of the methods.
+        device: its type, such as ``cpu``.
+        precision: the setting.
+        mask: whether there is a mask.
+    """
+    words = ["seewhy", "explain", PICTURE, *_flags(fields), *(["--mask", MASK] if mask else [])]
+    words += [f"--option={name}={_word(value)}" for name, value in options.items()]
+    if device != "cpu":
+        words.append(f"--device={device}")
+    environment = [] if precision == "float32" else [f"SEEWHY_PRECISION={precision}"]
+    return " ".join([*environment, shlex.join([*words, "--output=maps.npz"])])
+
+
+def _flags(fields: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the options of a command; lists are repeated, except the two ends of a scale."""
+    for name, value in fields.items():
+        values = value if isinstance(value, list) and name != "scale" else [value]
+        yield from (f"--{name.replace('_', '-')}={_word(part)}" for part in values)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_word, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _linked(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record as JSON-LD, in the vocabulary of schema.org; `record` itself is a JSON literal."""
+    picture, model, versions = record["picture"], record["model"], record["versions"]
+    return {
+        "@context": {
+            "@version": 1.1,
+            "@vocab": "https://schema.org/",
+            "record": {"@id": "urn:seewhy:record", "@type": "@json"},
+        },
+        "@type": "Report",
+        "name": f"Explanation of {model['name']}",
+        "dateCreated": record["created"],
+        "about": {
+            "@type": "ImageObject",
+            **_linked_file(picture),
+            "width": picture["width"],
+            "height": picture["height"],
+        },
+        "isBasedOn": {"@type": "CreativeWork", "name": model["name"], "identifier": f"sha256:{model['sha256']}"},
+        "creator": {
+            "@type": "SoftwareApplication",
+            "name": "SeeWhy",
+            "softwareVersion": versions["seewhy"],
+            "softwareRequirements": [f"{name} {version}" for name, version in versions.items() if name != "seewhy"],
+        },
+        "record": record,
+    }
+
+
+def _linked_file(picture: Mapping[str, Any]) -> dict[str, str]:
+    if "sha256" not in picture:  # it was no file
+        return {}
+    return {"sha256": picture["sha256"], "contentSize": f"{picture['bytes']} B"}
+
+
+class Figure(NamedTuple):
+    """A figure of a proof."""
+
+    name: str
+    value: float
+    text: str
+
+
+def figures(proof: Proof) -> list[Figure]:
+    """Return the figures of a proof that are known."""
+    rows: list[Figure] = []
+
+    def add(name: str, value: float | None, form: str = ".0%") -> None:
+        if value is not None:
+            rows.append(Figure(name, value, format(value, form)))
+
+    if proof.faithfulness:
+        for name, value, form in _measured(proof.faithfulness):
+            add(name, value, form)
+    if proof.copies:
+        add("Rotated and mirrored copies that it beats", proof.copies.beaten)
+        add("Lead over the best of them", proof.copies.lead, ".3f")
+    if proof.calibration:
+        add("Maps that cannot depend on the picture, beaten", proof.calibration.beats, ".1%")
+        add("Number of these maps", proof.calibration.of, "d")
+        add("False alarms at 95 %", proof.calibration.false_alarms_at_95, ".1%")
+    if proof.sanity:
+        add("Likeness to the map with a shuffled head", proof.sanity.same_with_random_head, ".2f")
+        add("Likeness to the map of a network with shuffled weights", proof.sanity.same_with_random_model, ".2f")
+        add("Likeness to the map for an unlikely class", proof.sanity.same_for_an_unlikely_class, ".2f")
+    add("Share of the map at the border", proof.shape.border_mass)
+    add("Share of the picture that the model does not see", proof.shape.unseen)
+    add("Inequality of the map (Gini)", proof.shape.gini, ".2f")
+    add("Difference from the sum that the method promises", proof.completeness_gap, ".1%")
+    add("Forward passes of the proof", proof.cost.forwards, "d")
+    return rows
+
+
+def warnings(explanation: Explained) -> dict[str, str]:
+    """Return the warnings about a heatmap: its diagnostics, and those of its proof, as sentences by code."""
+    notes = {note.code: note.message for note in explanation.diagnostics}
+    codes = explanation.proof.warnings if explanation.proof else ()
+    return notes | {code: WARNINGS[code] for code in codes if code not in notes}
+
+
+def linked(explanation: Explained) -> dict[str, Any]:
+    """Return the figures and warnings of a heatmap as JSON-LD, in the vocabulary of schema.org."""
+    proof = explanation.proof
+    rows = figures(proof) if proof else []
+    return {
+        "@type": "Dataset",
+        "name": explanation.caption,
+        **({"abstract": proof.sentence, "variableMeasured": [_property(row) for row in rows]} if proof else {}),
+        "comment": [
+            {"@type": "Comment", "name": code, "text": sentence} for code, sentence in warnings(explanation).items()
+        ],
+    }
+
+
+def _property(row: Figure) -> dict[str, Any]:
+    return {"@type": "PropertyValue", "name": row.name, "value": row.value}
+
+
+def _measured(measured: Measurement) -> Iterator[tuple[str, float | None, str]]:
+    """Yield name, value and format of what the model says of parts of the picture."""
+    what, form = ("Probability", ".2%") if measured.probability is not None else ("Value", ".4g")
+    yield "Share of the picture that is marked", measured.area, ".0%"
+    yield f"{what} of the whole picture", measured.probability if measured.value is None else measured.value, form
+    yield f"{what} of the marked part alone", measured.kept, form
+    yield f"{what} without the marked part", measured.dropped, form
+    yield f"{what} without the same shape, rotated by 180°", measured.turned_dropped, form
+    yield f"{what} with everything hidden", measured.hidden, form
+    yield "Score", measured.score, ".2f"
