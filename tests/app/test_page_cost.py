@@ -121,6 +121,9 @@ def test_an_error_returns_to_the_question_that_is_shown_and_what_was_typed_stays
     expect(page.locator("[name=samples]")).to_have_value("0")
     assert state(page) == before
     expect(page.locator("#options-count")).to_have_text("all at their defaults")
+    page.fill("#target", "qqqqqqqq")
+    page.press("#target", "Enter")
+    expect(page.locator("#target-fault")).to_have_text("The model has no class 'qqqqqqqq'.")  # commands are for others
     page.fill("#target", "tabbby")
     page.press("#target", "Enter")
     expect(page.locator("#target-fault")).to_contain_text("tabby")

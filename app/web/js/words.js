@@ -50,6 +50,7 @@ export function moves(before, after) {
 
 const API_WORDS = [
   [/ \(SEEWHY_\w+\)/g, ""],
+  [/; in Python, `[^`]+` has them/g, ""],
   [/[:;]? \(?(`[^`]+` or )?GET \/\S+ lists [^.)]*\)?/g, ""],
   [/the folder that SEEWHY_WEIGHTS_DIR names/g, "the service’s folder of weights"],
   [/the file that SEEWHY_MODELS names/g, "the service’s file of models"],
