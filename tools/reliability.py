@@ -46,11 +46,11 @@ def load(wrong: list[str], count: int) -> Iterator[str]:
     yield f"| responses by status | {_counts(tally.codes)} |"
     yield f"| refused with 503 because no model could be unloaded, and later retried | {tally.refused:,} |"
     yield f"| responses unlike those without load | {len(tally.wrong)}; largest difference {tally.worst:.1g} |"
-    methods = ", ".join(f"`{method}`" for method in sorted(set(tally.rounded)))
     yield (
         "| responses with the diagnostic `rounding-decides` or `faint-map` that differ because of rounding | "
-        f"{len(tally.rounded)}{f' (of {methods})' if methods else ''} |"
+        f"{_of(tally.rounded)} |"
     )
+    yield f"| responses that differ until the part of the model is compiled | {_of(tally.compiled)} |"
     yield f"| errors without a reason | {len(tally.failed)} |"
     early, late = first.resident / 1e6, last.resident / 1e6
     yield f"| resident memory, idle, after a quarter of the run | {early:,.0f} MB, at the end {late:,.0f} MB |"
@@ -95,6 +95,12 @@ def broken(wrong: list[str]) -> Iterator[str]:
     results = faults()
     yield from table_of_faults(results)
     wrong += [test for fault in results for test in fault.failed] or ([] if results else ["no test of faults ran"])
+
+
+def _of(methods: list[str]) -> str:
+    """Return how many answers there are, and of which methods."""
+    names = ", ".join(f"`{method}`" for method in sorted(set(methods)))
+    return f"{len(methods)}{f' (of {names})' if names else ''}"
 
 
 def _counts(codes: dict[int, int]) -> str:

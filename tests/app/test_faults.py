@@ -252,6 +252,19 @@ def test_an_error_that_does_not_say_why_is_wrong(monkeypatch):
     assert (answered(503, "5").explained, answered(503, "5").wait) == (True, 5)
 
 
+def test_an_answer_that_no_runtime_gives_alone_is_wrong(monkeypatch):
+    question, values = load.questions()[0], iter([1.0, 1.01, 1.02, *[1.0] * soak.PICTURES_TO_COMPILE, 1.01])
+    monkeypatch.setattr(soak, "ask", lambda *_: soak.Reply(200, {"maps": soak.np.full(2, next(values))}))
+    clients = soak.Clients("", report := soak.Report())
+    clients.ask_alone([question])
+    for _ in range(2):
+        clients.ask(question)
+    clients.ask_again()
+    assert report.compiled == [dict(question.fields)["method"]]
+    assert report.wrong == [f"0.0099 {question}"]
+    assert report.worst == pytest.approx(0.01 / 1.01)
+
+
 def test_numbers_are_compared_with_those_of_their_kind_and_a_swapped_answer_is_seen():
     document = {"probability": 0.5, "count": 1000, "timings_ms": {"queue": 3.0}, "predictions": [{"index": 7}]}
     changed = {**document, "probability": 0.499, "predictions": [{"index": 8}]}
