@@ -1,4 +1,8 @@
-"""What decoding an AVIF takes, read before it is decoded.
+"""What opening and decoding an AVIF takes, read before the decoder sees it.
+
+Decoders parse the boxes of a file without limits: some bytes can describe gigabytes of properties and parts of images,
+or hours of searching. So all that a still picture does not need is hidden from them, and the rest has limits, far above
+those of real files.
 
 The size that the container declares is not the size that is decoded: the decoder decodes the frames in the size that
 the AV1 stream states, and then scales them. A few bytes may also hold thousands of frames, of which only the last is
@@ -17,6 +21,25 @@ _BRANDS = (b"avif", b"avis")
 
 _SEQUENCE_HEADER, _FRAMES = 1, (3, 6)
 """Types of AV1 units: the size of all frames, and those that begin a frame."""
+
+_STILL_BRANDS = {b"avis": b"avif", b"msf1": b"mif1"}
+"""For brands of animations, those of still pictures."""
+
+_HELD = (b"ftyp", b"meta", b"mdat")
+"""Boxes of a still picture; others, such as the video of an animation, are hidden."""
+
+_DESCRIBED = (b"hdlr", b"pitm", b"iloc", b"iinf", b"iprp", b"iref", b"idat")
+"""Boxes in `meta` that describe it."""
+
+_KINDS = (b"av01", b"grid", b"Exif", b"mime", b"tmap")
+"""Types of items: AV1 streams, their arrangement, metadata, gain maps."""
+
+_BRAND_BYTES, _META_BYTES, _REFERENCE_BYTES, _PROPERTY_BYTES = 2**10, 2**22, 2**12, 2**24
+"""Longest list of brands, description of a file, and list of references in it; most bytes of properties, each as often
+as items have it, because decoders copy them."""
+
+_BOXES, _ITEMS, _EXTENTS, _UNITS = 512, 256, 1024, 4096
+"""Most boxes in a box, items, parts of them, and units of AV1 streams."""
 
 _ZEROS = 16
 """Number of zeros at the end of a stream that show a broken download; encoders pad a stream with few or none."""
@@ -43,24 +66,20 @@ def is_avif(content: bytes) -> bool:
     return content[4:8] == b"ftyp" and content[8:12] in _BRANDS
 
 
-def as_still(content: bytes) -> bytes:
-    """Return an AVIF of which decoders read the still picture, and not the video that an animation also has."""
-    return content[:8] + _BRANDS[0] + content[12:] if content[8:12] == _BRANDS[1] else content
-
-
-def read_coded(content: bytes) -> Coded:
-    """Return what the images of an AVIF decode to.
+def read_still(content: bytes) -> tuple[bytes, Coded]:
+    """Return an AVIF with nothing in it but its still picture, and what its images decode to.
 
     Raises:
         UnreadablePictureError: the file is damaged, incomplete, or no still picture.
     """
     try:
-        areas, bounds, frames = zip(*(_stream(image) for image in _images(content)), strict=True)
+        still = _still(content)
+        areas, bounds, frames = zip(*_streams(still), strict=True)
     except (IndexError, KeyError, ValueError, struct.error) as error:
         raise UnreadablePictureError(
             "The AVIF is damaged or truncated and cannot be decoded; check the file and send it completely."
         ) from error
-    return Coded(max(areas), max(*bounds, sum(bounds) // 2), max(frames))
+    return still, Coded(max(areas), max(*bounds, sum(bounds) // 2), max(frames))
 
 
 class _Bits:
@@ -82,53 +101,95 @@ class _Bits:
 
 def _boxes(content: bytes, first: int, end: int) -> Iterator[tuple[bytes, tuple[int, int]]]:
     """Yield type and span of the contents of each box in a span."""
-    while first < end:
+    for _ in range(_BOXES):
+        if first >= end:
+            return
         size, kind = struct.unpack_from(">I4s", content, first)
-        start = first + 8
-        if size == 1:
-            (size,) = struct.unpack_from(">Q", content, start)
-            start += 8
-        last = first + size if size else end
-        if not start <= last <= end:
-            raise ValueError(f"The box {kind!r} is longer than the file.")
+        start, last = first + 8, first + size if size else end
+        if not start <= last <= end:  # a size of 1 would say that 64 bits follow, as in videos
+            raise ValueError(f"The box {kind!r} is not within the file.")
         yield kind, (start, last)
         first = last
+    raise ValueError("There are too many boxes.")
 
 
-def _unique(boxes: Iterable[tuple[bytes, tuple[int, int]]]) -> dict[bytes, tuple[int, int]]:
-    """Return the span of each box; of a repeated one, a decoder may read another."""
-    spans: dict[bytes, tuple[int, int]] = {}
-    for kind, span in boxes:
-        if kind in spans and kind in (b"meta", b"iinf", b"iloc", b"idat"):
-            raise ValueError(f"The box {kind!r} is repeated.")
-        spans[kind] = span
-    return spans
+def _still(content: bytes) -> bytes:
+    """Return a file with other boxes than those of a still picture hidden, which moves nothing."""
+    outer = list(_boxes(content, 0, len(content)))
+    (first, last), (start, end) = _unique(outer, b"ftyp"), _unique(outer, b"meta")
+    if last - first > _BRAND_BYTES or end - start > _META_BYTES:
+        raise ValueError("The description is too long.")
+    still = bytearray(content)
+    for at in range(first, last - 3, 4):  # the brands, by which decoders expect a video
+        still[at : at + 4] = _STILL_BRANDS.get(content[at : at + 4], content[at : at + 4])
+    inner = list(_boxes(content, start + 4, end))
+    for boxes, kinds in ((outer, _HELD), (inner, _DESCRIBED)):
+        for kind, (place, _) in boxes:
+            if kind not in kinds:
+                still[place - 4 : place] = b"free"
+    return bytes(still)
 
 
-def _images(content: bytes) -> Iterator[bytes]:
-    """Yield the AV1 stream of each image."""
-    start, end = _unique(_boxes(content, 0, len(content)))[b"meta"]
-    boxes = _unique(_boxes(content, start + 4, end))
-    coded = set(_coded_items(content, *boxes[b"iinf"]))
-    held = 0
-    for item, spans in _locations(content, boxes):
-        held += sum(last - first for first, last in spans)
+def _unique(boxes: Iterable[tuple[bytes, tuple[int, int]]], kind: bytes) -> tuple[int, int]:
+    """Return the span of the only box of a kind; of several, a decoder may read another."""
+    (span,) = (span for other, span in boxes if other == kind)
+    return span
+
+
+def _streams(content: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield what `_stream` says of the AV1 stream of each image."""
+    start, end = _unique(_boxes(content, 0, len(content)), b"meta")
+    boxes = [box for box in _boxes(content, start + 4, end) if box[0] in _DESCRIBED]
+    spans = dict(boxes)
+    if len(spans) < len(boxes):
+        raise ValueError("A box is repeated.")
+    first, last = spans.get(b"iref", (0, 0))
+    if last - first > _REFERENCE_BYTES:
+        raise ValueError("There are too many references.")
+    kinds = _kinds(content, *spans[b"iinf"])
+    _check_properties(content, *spans[b"iprp"])
+    held = units = 0
+    for item, parts in _locations(content, spans):
+        held += sum(last - first for first, last in parts)
         if held > len(content):
             raise ValueError("Images share their bytes.")  # each could be all of the file
-        if item in coded:
-            yield b"".join(content[first:last] for first, last in spans)
+        if kinds.get(item) == b"av01":
+            stream = b"".join(content[first:last] for first, last in parts)
+            area, bound, frames, count = _stream(stream, _UNITS - units)
+            units += count
+            yield area, bound, frames
 
 
-def _coded_items(content: bytes, first: int, end: int) -> Iterator[int]:
-    """Yield the number of each item that is an AV1 stream."""
-    for kind, (start, last) in _boxes(content, first + (8 if content[first] else 6), end):
-        if kind == b"infe":
-            bits = _Bits(content[start:last])
-            version = bits.take(32) >> 24
-            item = bits.take(32 if version > 2 else 16)
-            bits.take(16)
-            if bits.take(32).to_bytes(4) == b"av01":
-                yield item
+def _kinds(content: bytes, first: int, end: int) -> dict[int, bytes]:
+    """Return the type of each item."""
+    kinds: dict[int, bytes] = {}
+    for number, (kind, (start, last)) in enumerate(_boxes(content, first + (8 if content[first] else 6), end)):
+        bits = _Bits(content[start:last])
+        version = bits.take(32) >> 24
+        item = bits.take(32 if version > 2 else 16)
+        bits.take(16)
+        kinds[item] = bits.take(32).to_bytes(4)
+        if kind != b"infe" or version not in (2, 3) or number >= _ITEMS or kinds[item] not in _KINDS:
+            raise ValueError("The items are not those of a picture.")
+    return kinds
+
+
+def _check_properties(content: bytes, first: int, end: int) -> None:
+    """Refuse properties that are too many, or too large for as often as items have them."""
+    boxes = list(_boxes(content, first, end))
+    properties = [last - start for _, (start, last) in _boxes(content, *_unique(boxes, b"ipco"))]
+    bits = _Bits(content[slice(*_unique(boxes, b"ipma"))])
+    version, is_wide = bits.take(8), bits.take(24) & 1
+    count, total = bits.take(32), 0
+    if count > _ITEMS or len(boxes) > 2:
+        raise ValueError("There are too many properties.")
+    for _ in range(count):
+        bits.take(32 if version else 16)
+        for _ in range(bits.take(8)):
+            number = bits.take(16 if is_wide else 8) & (0x7FFF if is_wide else 0x7F)
+            total += properties[number - 1] if number else 0
+    if total > _PROPERTY_BYTES:
+        raise ValueError("The properties are too large.")
 
 
 def _locations(content: bytes, boxes: dict[bytes, tuple[int, int]]) -> Iterator[tuple[int, list[tuple[int, int]]]]:
@@ -137,14 +198,21 @@ def _locations(content: bytes, boxes: dict[bytes, tuple[int, int]]) -> Iterator[
     version = bits.take(32) >> 24
     offset_bits, length_bits, base_bits, index_bits = (8 * bits.take(4) for _ in range(4))
     number_bits = 32 if version > 1 else 16
-    for _ in range(bits.take(number_bits)):
+    items, extents = bits.take(number_bits), 0
+    if items > _ITEMS:
+        raise ValueError("There are too many items.")
+    for _ in range(items):
         item = bits.take(number_bits)
         method = bits.take(16) & 15 if version else 0
         bits.take(16)
         first, end = {0: (0, len(content)), 1: boxes.get(b"idat", (0, 0))}[method]
         base = first + bits.take(base_bits)
         spans = []
-        for _ in range(bits.take(16)):
+        count = bits.take(16)
+        extents += count
+        if extents > _EXTENTS:
+            raise ValueError("There are too many parts.")
+        for _ in range(count):
             bits.take(index_bits if version else 0)
             start = base + bits.take(offset_bits)
             length = bits.take(length_bits)
@@ -155,17 +223,19 @@ def _locations(content: bytes, boxes: dict[bytes, tuple[int, int]]) -> Iterator[
         yield item, spans
 
 
-def _stream(stream: bytes) -> tuple[int, int, int]:
-    """Return the pixels that a stream declares, most of one frame, and the number of frames."""
+def _stream(stream: bytes, most: int) -> tuple[int, int, int, int]:
+    """Return the pixels that a stream declares, most of one frame, and the numbers of frames and units."""
     if not any(stream[-_ZEROS:]):
         raise ValueError("The end is missing.")
-    sizes, frames = [], 0
-    for kind, content in _units(stream):
+    sizes, frames, units = [], 0, 0
+    for units, (kind, content) in enumerate(_units(stream), start=1):
+        if units > most:
+            raise ValueError("There are too many units.")
         if kind == _SEQUENCE_HEADER:
             sizes.append(_sequence_size(_Bits(content)))
         frames += kind in _FRAMES
     declared, bounds = zip(*sizes, strict=True)
-    return max(declared), max(bounds), frames
+    return max(declared), max(bounds), frames, units
 
 
 def _units(stream: bytes) -> Iterator[tuple[int, bytes]]:

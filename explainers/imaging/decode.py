@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageCms, ImageOps, UnidentifiedImageError
 
 from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
-from seewhy.explainers.imaging.avif import as_still
+from seewhy.explainers.imaging.avif import is_avif
 from seewhy.explainers.imaging.geometry import Box
 from seewhy.explainers.imaging.limits import MAX_PIXELS
 from seewhy.explainers.imaging.upload_checks import (
@@ -68,17 +68,19 @@ class Probe:
     def __init__(self, content: bytes, max_pixels: int = MAX_PIXELS) -> None:
         if not content:
             raise UnreadablePictureError("The picture is empty (0 bytes); send the bytes of an image file.")
-        self._content = content = as_still(content)
         self._max_pixels = max_pixels
         self._part: Box | None = None
         with _faults(max_pixels):
             check_directory(content)
-            self._image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
+            coded, formats = 0, FORMATS
+            if is_avif(content):
+                content, coded = check_coded(content, max_pixels)
+            else:  # the decoder also takes other files, which are not checked
+                formats = tuple(name for name in FORMATS if name != "AVIF")
+            self._content = content
+            self._image: Image.Image = Image.open(io.BytesIO(content), formats=formats)
             self.size = self._image.size
-            self.pixels = check_size(self._image, max_pixels)
-            if self._image.format == "AVIF":
-                # Samples of 10 or 12 bits take two bytes in the decoder.
-                self.pixels = max(self.pixels, check_coded(content, max_pixels)) * 9 // 8
+            self.pixels = max(check_size(self._image, max_pixels), coded)
             check_whole(self._image, content)
             check_scans(self._image, content, max_pixels)
             self._lies = self._image.format == "JPEG" and _orientation(self._image) in _LYING

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
-from seewhy.explainers.imaging.avif import is_avif, read_coded
+from seewhy.explainers.imaging.avif import is_avif, read_still
 
 MAX_SCANS = 32
 """Maximum number of scans of a JPEG of the largest size, three times what encoders write; smaller ones may have
@@ -67,20 +67,21 @@ def check_size(image: Image.Image, max_pixels: int) -> int:
     return width * height
 
 
-def check_coded(content: bytes, max_pixels: int) -> int:
-    """Return the number of pixels that an AVIF decodes to, whatever size it declares.
+def check_coded(content: bytes, max_pixels: int) -> tuple[bytes, int]:
+    """Return an AVIF's still picture, and the number of pixels for which decoding it needs memory.
 
     Raises:
         PictureTooLargeError: there are more than `max_pixels`, or more than `MAX_FRAMES` frames of so many.
         UnreadablePictureError: the file is damaged, incomplete, or no still picture.
     """
-    coded = read_coded(content)
+    still, coded = read_still(content)
     if coded.largest > max_pixels or coded.pixels * coded.frames > MAX_FRAMES * max_pixels:
         raise PictureTooLargeError(
-            f"The AVIF holds {coded.frames:,} frames of {coded.largest:,} pixels, more than the {max_pixels:,} "
-            "that max_pixels allows; save it again, as a still picture of its size."
+            f"The AVIF can decode to {coded.frames:,} × {coded.pixels:,} pixels, more than the {max_pixels:,} that "
+            "max_pixels allows; save it again as a still picture, or send a smaller one."
         )
-    return coded.pixels
+    # Samples of 10 or 12 bits take two bytes in the decoder, and another copy where the picture is scaled.
+    return still, coded.pixels * 7 // 4
 
 
 def check_directory(content: bytes) -> None:

@@ -5,12 +5,17 @@ import struct
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import AvifImagePlugin, Image
 
 from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
-from seewhy.explainers.imaging.avif import Coded, read_coded
+from seewhy.explainers.imaging.avif import Coded, read_still
 from seewhy.explainers.imaging.decode import Probe, read_picture
-from tools.hostile.pictures import animated, avif, box, encoded, photograph, sequence_header, unit
+from tools.hostile.pictures import NONE, animated, avif, box, descriptions, encoded, photograph, sequence_header, unit
+
+
+def read_coded(content: bytes) -> Coded:
+    return read_still(content)[1]
+
 
 STREAM = unit(1, sequence_header(300, 200)) + unit(6, b"frame")
 """An AV1 stream that is right as far as it is read before it is decoded."""
@@ -32,8 +37,8 @@ def test_a_frame_larger_than_declared_is_counted_and_refused():
     place = whole.index(b"ispe") + 8
     content = whole[:place] + struct.pack(">II", 64, 48) + whole[place + 8 :]
     assert Image.open(io.BytesIO(content)).size == (64, 48)
-    assert Probe(content).pixels == 320 * 240 * 9 // 8
-    with pytest.raises(PictureTooLargeError, match="1 frames of 76,800 pixels"):
+    assert Probe(content).pixels == 320 * 240 * 7 // 4
+    with pytest.raises(PictureTooLargeError, match="1 × 76,800 pixels"):
         read_picture(content, 320 * 240 - 1)
 
 
@@ -47,9 +52,9 @@ def test_frames_are_counted():
     frames = unit(1, sequence_header(300, 200)) + unit(3, b"header") + unit(4, b"tiles") + unit(6, b"frame") * 4
     assert read_coded(avif(frames, 300, 200)) == Coded(60_000, 60_000, 5)
     content = avif(frames, 300, 200)
-    with pytest.raises(PictureTooLargeError, match="5 frames"):
+    with pytest.raises(PictureTooLargeError, match="5 × 60,000"):
         Probe(content, 74_999)
-    assert Probe(content, 75_000).pixels == 67_500
+    assert Probe(content, 75_000).pixels == 105_000
 
 
 def test_images_count_together():
@@ -101,3 +106,21 @@ def test_an_animation_gives_its_first_frame():
         image.seek(1)
         assert image.n_frames == 3
     assert Probe(content)._image.n_frames == 1
+
+
+DESCRIPTIONS = [picture for picture in descriptions() if picture.answers == NONE]
+
+
+@pytest.mark.parametrize("picture", DESCRIPTIONS, ids=lambda picture: picture.name)
+def test_a_hostile_description_is_refused_before_the_decoder_sees_it(picture, monkeypatch):
+    monkeypatch.setattr(AvifImagePlugin.AvifImageFile, "_open", lambda _: pytest.fail("opened"))
+    with pytest.raises(UnreadablePictureError, match="send"):
+        Probe(picture.content)
+
+
+def test_only_a_still_picture_reaches_the_decoder():
+    still, _ = read_still(animated("AVIF", 3))
+    assert still[8:12] == b"avif"
+    assert not any(name in still for name in (b"moov", b"avis", b"msf1"))
+    extended = avif(STREAM, 300, 200).replace(b"hdlr", b"what")
+    assert b"what" not in read_still(extended)[0]

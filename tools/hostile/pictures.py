@@ -213,29 +213,63 @@ def bombs() -> Iterator[Hostile]:
     yield Hostile("bomb of pixels", "AVIF 8000x8000 with 100 frames", avif(large, 8000, 8000), TOO_MUCH)
 
 
+def descriptions() -> Iterator[Hostile]:
+    """AVIFs whose description takes far more than the file: time, or memory."""
+    whole = sound()["AVIF"]
+    stream = whole[whole.index(b"mdat") + 4 :]
+    yield Hostile("AVIF description", "none that is hostile", avif(stream, 64, 48), RIGHT)
+    everything = struct.pack(">IBBH", 0, 0, 0, 200) + b"".join(
+        struct.pack(">HHH", item + 1, 0, 0xFFFF) for item in range(200)
+    )
+    yield Hostile("AVIF description", "65535 parts, all of the file", avif(stream, 64, 48, places=everything), NONE)
+    empty = struct.pack(">IBBH", 0, 0x44, 0, 40_000) + b"".join(
+        struct.pack(">HHH", item + 1, 0, 0) for item in range(40_000)
+    )
+    yield Hostile("AVIF description", "40000 items", avif(stream, 64, 48, places=empty), NONE)
+    copied = avif(stream, 64, 48, extra=bytes(2_000_000), uses=100)
+    yield Hostile("AVIF description", "a property of 2 MB, 100 times", copied, NONE)
+    yield Hostile("AVIF description", "a million boxes", whole + box(b"free", b"") * 10**6, NONE)
+    yield Hostile("AVIF description", "a million units", avif(unit(15, b"") * 10**6 + stream, 64, 48), NONE)
+    video = animated("AVIF", 3)
+    hidden = video.replace(b"ftypavis", b"ftypmsf1").replace(b"meta", b"free")
+    yield Hostile("AVIF description", "only a video", hidden, NONE)
+
+
 def box(kind: bytes, content: bytes) -> bytes:
     """A box of an AVIF."""
     return struct.pack(">I4s", 8 + len(content), kind) + content
 
 
-def avif(stream: bytes, width: int, height: int, spans: tuple[tuple[int, int], ...] = ()) -> bytes:
-    """An AVIF of one AV1 stream, or of an image for each span (offset, length) of it."""
+def avif(
+    stream: bytes,
+    width: int,
+    height: int,
+    spans: tuple[tuple[int, int], ...] = (),
+    extra: bytes = b"",
+    uses: int = 0,
+    places: bytes = b"",
+) -> bytes:
+    """An AVIF of one AV1 stream, or of an image for each span (offset, length) of it.
+
+    `extra` is one more property, which each item has `uses` times; `places` replaces the content of the box of places.
+    """
     spans = spans or ((0, len(stream)),)
     kind = box(b"ftyp", b"avif\0\0\0\0avifmif1miaf")
     items = [box(b"infe", struct.pack(">IHH4sx", 2 << 24, item + 1, 0, b"av01")) for item in range(len(spans))]
     size, form = box(b"ispe", struct.pack(">III", 0, width, height)), box(b"av1C", b"\x81\x04\x0c\0")
     samples = box(b"pixi", b"\0\0\0\0\3\x08\x08\x08")
-    uses = b"".join(struct.pack(">HB3B", item + 1, 3, 1, 2, 0x83) for item in range(len(spans)))
-    links = box(b"ipma", struct.pack(">II", 0, len(spans)) + uses)
+    links = b"".join(struct.pack(">HB3B", item + 1, 3 + uses, 1, 2, 0x83) + b"\4" * uses for item in range(len(spans)))
+    properties = box(b"ipco", size + samples + form + (box(b"what", extra) if extra else b""))
+    properties += box(b"ipma", struct.pack(">II", 0, len(spans)) + links)
 
     def described(start: int) -> bytes:
-        places = b"".join(
+        default = b"".join(
             struct.pack(">HHHII", item + 1, 0, 1, start + first, length) for item, (first, length) in enumerate(spans)
         )
         parts = box(b"hdlr", bytes(8) + b"pict" + bytes(13)) + box(b"pitm", struct.pack(">IH", 0, 1))
-        parts += box(b"iloc", struct.pack(">IBBH", 0, 0x44, 0, len(spans)) + places)
+        parts += box(b"iloc", places or struct.pack(">IBBH", 0, 0x44, 0, len(spans)) + default)
         parts += box(b"iinf", struct.pack(">IH", 0, len(spans)) + b"".join(items))
-        return box(b"meta", bytes(4) + parts + box(b"iprp", box(b"ipco", size + samples + form) + links))
+        return box(b"meta", bytes(4) + parts + box(b"iprp", properties))
 
     return kind + described(len(kind) + len(described(0)) + 8) + box(b"mdat", stream)
 
@@ -624,6 +658,7 @@ _FAMILIES = (
     bit_flips,
     claims,
     bombs,
+    descriptions,
     frames,
     profiles,
     exif,
