@@ -29,6 +29,9 @@ from seewhy.explainers.imaging.upload_checks import (
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
 """The only formats that are tried."""
 
+_UNCHECKED = tuple(name for name in FORMATS if name != "AVIF")
+"""Formats of files that do not begin like an AVIF: its decoder would also take others."""
+
 PictureSource: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | NDArray[np.generic]
 
 Size: TypeAlias = tuple[int, int]
@@ -72,11 +75,10 @@ class Probe:
         self._part: Box | None = None
         with _faults(max_pixels):
             check_directory(content)
-            coded, formats = 0, FORMATS
+            coded, formats = 0, _UNCHECKED
             if is_avif(content):
                 content, coded = check_coded(content, max_pixels)
-            else:  # the decoder also takes other files, which are not checked
-                formats = tuple(name for name in FORMATS if name != "AVIF")
+                formats = ("AVIF",)
             self._content = content
             self._image: Image.Image = Image.open(io.BytesIO(content), formats=formats)
             self.size = self._image.size
