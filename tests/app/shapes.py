@@ -63,3 +63,13 @@ def over(page, x, y, size=(WIDTH, HEIGHT)):
     """Return where a pixel of a picture of this size lies on the page."""
     box = page.locator("#stage").bounding_box()
     return box["x"] + (x + 0.5) / size[0] * box["width"], box["y"] + (y + 0.5) / size[1] * box["height"]
+
+
+def left(page):
+    """Press at the edge of the picture, leave it in one movement, and release outside."""
+    box = page.locator("#viewport").bounding_box()
+    x, y = box["x"] + box["width"] - 2, box["y"] + box["height"] / 4
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 12, y)
+    page.mouse.up()

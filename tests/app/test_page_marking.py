@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from tests.app.browsing import accessible, answered, ask, explained_anew, levels, upload
 from tests.app.conftest import EXAMPLES, opened
-from tests.app.shapes import over
+from tests.app.shapes import left, over
 from tests.grids import few
 
 BOX = (126, 60, 226, 180)  # the left eye of the cat
@@ -165,6 +165,48 @@ def test_a_brush_paints_the_part_and_undo_takes_back_its_strokes(cat, url, tmp_p
     cat.click("#marking-on")
 
 
+def test_a_click_of_the_brush_paints_a_dot(cat):
+    cat.get_by_role("button", name="Brush").click()
+    cat.mouse.click(*over(cat, 180, 120, SIZE))
+    told(cat)
+    assert re.search(r"mark=\w+%3Abrush%3A[0-9a-z]{10}$", cat.url)
+    alphas = [
+        cat.locator("#covered canvas").evaluate(
+            "(canvas, [x, y]) => canvas.getContext('2d').getImageData(x, y, 1, 1).data[3]", place
+        )
+        for place in [(180, 120), (220, 120)]
+    ]
+    assert (alphas[0] > 0) != (alphas[1] > 0)
+    expect(cat.locator("#fires-title")).to_have_text("What fires most in the marked part")
+    expect(cat.locator("#spot")).to_be_hidden()
+    cat.click("#marking-on")
+
+
+def test_a_button_released_beside_the_picture_ends_a_drag(cat):
+    cat.click("#marking-on")  # it is off
+    left(cat)
+    cat.mouse.move(*over(cat, 200, 150, SIZE), steps=4)
+    expect(cat.locator("#reading")).to_contain_text("x 200, y 150: ")
+    expect(cat.locator("#marker")).to_be_hidden()
+    cat.mouse.down()
+    cat.mouse.up()
+    assert "mark=" not in cat.url
+    cat.click("#fires-close")
+    cat.click("#marking-on")
+
+
+def test_a_drag_ends_without_an_answer(tab, url):
+    tab.goto(url)
+    upload(tab)
+    drag(tab, BOX[:2], BOX[2:], drop=False)
+    expect(tab.locator("#marker")).to_be_visible()
+    tab.evaluate("async () => (await import('/static/js/state.js')).change({ answer: null })")
+    expect(tab.locator("#marker")).to_be_hidden()
+    tab.mouse.move(*over(tab, 150, 150, SIZE), steps=2)
+    tab.mouse.up()
+    assert tab.evaluate("async () => (await import('/static/js/state.js')).state.mark") is None
+
+
 @pytest.mark.slow
 def test_a_part_that_fits_into_no_link_is_refused(cat):
     mark = "hide:brush:18" + 700 * "9090"
@@ -273,6 +315,11 @@ def test_what_fails_is_asked_again_and_shows_nothing_meanwhile(cat):
 def test_a_finger_marks_instead_of_scrolling(cat):
     stage = cat.locator("#stage")
     assert stage.evaluate("one => getComputedStyle(one).touchAction") == "none"
+    finger = cat.context.new_cdp_session(cat)
+    for kind, *places in [("Start", BOX[:2]), ("Move", (150, 90)), ("Move", (BOX[2] - 1, BOX[3] - 1)), ("End",)]:
+        points = [dict(zip("xy", over(cat, *place, SIZE), strict=True)) for place in places]
+        finger.send("Input.dispatchTouchEvent", {"type": f"touch{kind}", "touchPoints": points})
+    expect(cat.locator("#marker")).to_have_attribute("aria-valuetext", "x 126 to 226, y 60 to 180")
     cat.click("#marking-on")
     assert stage.evaluate("one => getComputedStyle(one).touchAction") == "pan-y"
     cat.click("#marking-on")

@@ -5,7 +5,7 @@ from playwright.sync_api import expect
 
 from tests.app.browsing import accessible, upload
 from tests.app.conftest import opened
-from tests.app.shapes import over
+from tests.app.shapes import left, over
 
 SIZE = (451, 300)
 
@@ -64,6 +64,18 @@ def test_a_drag_moves_the_enlarged_picture_and_is_no_click(cat):
     cat.mouse.click(x, y)
     expect(cat.locator("#fires")).to_be_visible()
     cat.click("#fires-close")
+
+
+def test_a_button_released_beside_the_enlarged_picture_ends_a_drag(cat):
+    for _ in range(3):
+        cat.click("#zoom-in")
+    place = "one => [one.scrollLeft, one.scrollTop]"
+    before = cat.locator("#viewport").evaluate(place)
+    left(cat)
+    box = cat.locator("#viewport").bounding_box()
+    cat.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=4)
+    expect(cat.locator("#reading")).to_contain_text("x ")
+    assert cat.locator("#viewport").evaluate(place) == before
 
 
 @pytest.mark.slow

@@ -44,8 +44,8 @@ export function simplified({ width, points }, shape) {
   return { width, points: [...least(0, points.length - 1), points.at(-1)] };
 }
 
-/** The line of a stroke, in pixels of a picture. */
-const line = ({ points }, [height, width]) => `M${[...points, points.at(-1)].map(([x, y]) => `${x * width} ${y * height}`).join("L")}`;
+/** The line of a stroke, in pixels of a picture; a bit longer, as a canvas draws no dot for one without a length. */
+const line = ({ points }, [height, width]) => `M${points.map(([x, y]) => `${x * width} ${y * height}`).join("L")}h.1`;
 
 /** What draws a stroke: its line and its width, in pixels of a picture. */
 export const drawn = (stroke, shape) => ({ line: line(stroke, shape), width: stroke.width * Math.max(...shape) });

@@ -58,6 +58,7 @@ export function prepareMarking() {
     drag: (part) => outline(part, isPainting()),
     drop,
     cancel: () => outline(marked()),
+    takesClicks: isPainting,
   });
   byId("marking-on").addEventListener("click", (event) => {
     turn(isPressed("marking-on") ? null : "marking-on");
@@ -113,7 +114,6 @@ function painting() {
   const stroke = { width: WIDE / Math.max(offsetWidth, offsetHeight), points: [] };
   const add = ([x, y]) => stroke.points.push([(x + 0.5) / shape[1], (y + 0.5) / shape[0]]);
   return (start, pixel) => {
-    if (!stroke.points.length) add(start);
     add(pixel);
     const strokes = [...before, simplified(stroke, shape)];
     return { strokes, box: around(strokes, shape) };

@@ -1,7 +1,7 @@
 // A closer look at the picture: it is enlarged inside its frame, which scrolls, or fills the screen.
 
 import { byId } from "./dom.js";
-import { isFar } from "./drag.js";
+import { isFar, isHeld } from "./drag.js";
 import { onChange } from "./state.js";
 
 const STEPS = [1, 1.5, 2, 3, 4, 6, 8];
@@ -40,6 +40,7 @@ function preparePan(viewport) {
     start = isOurs && isOnPicture ? { x: event.clientX, y: event.clientY, left: viewport.scrollLeft, top: viewport.scrollTop } : null;
   });
   viewport.addEventListener("pointermove", (event) => {
+    if (!isHeld(event)) start = null;
     if (!start || !(isMoved || isFar(start, event))) return;
     if (!isMoved) viewport.setPointerCapture(event.pointerId);
     isMoved = true;
