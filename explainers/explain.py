@@ -20,7 +20,6 @@ from seewhy.explainers.results.comparison import Comparison
 from seewhy.explainers.results.display import must_show
 from seewhy.explainers.results.explanation import Explanation, explanations
 from seewhy.explainers.results.origin import origin_of
-from seewhy.explainers.tasks.detected import BoxPrediction
 from seewhy.explainers.tasks.function import TargetFunction
 from seewhy.explainers.tasks.pose import each_ask, named_ask, predict, task_of
 from seewhy.explainers.trust.calibration import Calibration
@@ -216,10 +215,11 @@ def explained(
     """Return the explanation of each map of an attribution of one picture, with its origin."""
     task = task_of(model, ask)
     rows = explanations(model, entry.name, view.picture, view.geometry, attribution, task, calibration, explainer)
-    outputs = attribution.outputs[:1].cpu()[0]
-    is_alone = outputs.untyped_storage().nbytes() == outputs.nbytes  # else the other pictures would stay in memory
-    values = None if isinstance(rows[0].target, BoxPrediction) else (outputs if is_alone else outputs.clone()).numpy()
-    repeats = model.identity.weights is not None and ask.function is None and not is_edited
+    outputs = attribution.outputs[0]
+    values = outputs.cpu().clone().numpy() if outputs.ndim == 1 else None  # a clone keeps no other picture in memory
+    identity = model.identity
+    is_known = identity.weights is not None and identity.precision in ("float32", "bfloat16") and view.file is not None
+    repeats = is_known and ask.function is None and not is_edited
     origin = origin_of(model, explainer, values, view.file, repeats)
     return [replace(row, origin=origin) for row in rows]
 

@@ -271,17 +271,18 @@ def _command(explanations: Sequence[Explanation], origin: Origin) -> str:
     first = explanations[0]
     proof = first.proof
     measured = proof.faithfulness if proof else None
+    layers = {row.layers for row in explanations if row.layers}  # some methods have none
     fields = {
         "model": origin.model.name,
         "method": [*dict.fromkeys(row.method for row in explanations)],
         "target": [*dict.fromkeys(row.target.name for row in explanations)],
-        "layer": [*first.layers] if len({row.layers for row in explanations}) == 1 else [],
+        "layer": [*layers.pop()] if len(layers) == 1 else [],
         **({"against": first.against.name} if first.against else {}),
         **({"proof": "full" if proof.copies else "true"} if proof else {}),
         **({"proof_area": measured.area, "proof_fill": measured.fill} if measured else {}),
     }
     options = {name: value for row in explanations for name, value in _chosen_options(row).items()}
-    return repeating_command(fields, options, origin.device.partition(":")[0])
+    return repeating_command(fields, options, origin.device.partition(":")[0], origin.model.precision)
 
 
 def _chosen_options(explanation: Explanation) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Origin:
         model: the model; not its module, so that explanations stay small.
         device, accelerator: where the model ran.
         options: of the method.
-        outputs: (K, ...) float32, the model's, such as logits; None for a detector.
+        outputs: (K,) float32, the model's, such as logits; None for detectors and segmenters, whose outputs are large.
         file: the picture's file; None where there was none.
         repeats: whether the command line can repeat the explanation.
     """

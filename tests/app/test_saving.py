@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,11 @@ CAT = EXAMPLES / "cat.png"
 @pytest.fixture(scope="module", params=[{}, {"target": "tabby", "proof": "full"}], ids=["defaults", "a proof"])
 def question(request):
     return request.param
+
+
+def command_of(page):
+    """Return the words of a report's command, without the picture."""
+    return sorted(shlex.split(record_of(page)["record"]["command"]))
 
 
 @pytest.fixture(params=[["layercam"], ["gradcam", "saliency"]], ids=" and ".join)
@@ -83,6 +89,23 @@ def test_the_command_of_a_report_repeats_the_maps(lite0, run, tmp_path, monkeypa
         np.testing.assert_allclose(file["maps"][0], result.map, atol=1e-3 * np.abs(result.map).max())
 
 
+@pytest.mark.parametrize("methods", [["layercam"], ["gradcam", "saliency"]], ids=" and ".join)
+def test_the_command_of_a_report_names_the_layer_as_the_command_line_does(methods, lite0, run, tmp_path):
+    here = compare(lite0, CAT, methods, "tabby", layer="blocks.4").save(tmp_path / "here.html").read_text()
+    flags = ["--method", ",".join(methods), "--target=tabby", "--layer=blocks.4"]
+    assert run("explain", CAT, *flags, "-o", tmp_path / "there.html").exit_code == 0
+    there = command_of((tmp_path / "there.html").read_text())
+    assert "--layer=blocks.4" in command_of(here)
+    assert {word for word in there if word.startswith(("--layer", "--method"))} <= set(command_of(here))
+
+
+def test_the_command_of_a_report_has_the_precision(lite0, tmp_path):
+    result = explain(lite0, CAT)
+    origin = replace(result.origin, model=replace(result.origin.model, precision="bfloat16"))
+    page = replace(result, origin=origin).save(tmp_path / "why.html").read_text()
+    assert "SEEWHY_PRECISION=bfloat16" in command_of(page)
+
+
 def test_the_command_of_a_comparison_leaves_each_method_its_defaults(lite0, tmp_path):
     methods = ["gradcam", "saliency"]  # whose defaults of `sign` differ
     for options, expected in (({}, []), ({"sign": "absolute"}, ["--option=sign=absolute"])):
@@ -98,6 +121,8 @@ def test_a_report_says_only_what_it_knows(lite0, tmp_path):
     record = record_of(page)["record"]
     assert record["picture"] == {"width": 451, "height": 300}
     assert "command" not in record
+    tensor = explain(lite0, lite0.preprocess(picture))
+    assert "command" not in record_of(tensor.save(tmp_path / "why.html").read_text())["record"]
     assert "Picture, SHA-256" not in page
     edited = intervene(lite0, CAT, [{"layer": "bn2", "op": "zero", "channels": [3]}])
     pages = [side.save(tmp_path / "side.html").read_text() for side in (edited.before, edited.after)]
