@@ -34,18 +34,18 @@ def _group(text: str) -> tuple[str, str]:
     """Return the text of an equation up to the brace that ends its group, and what follows."""
     words: list[str] = []
     while match := _TOKEN.match(text):
-        token, text = match[0], text[match.end() :]
-        if token == "}":
+        symbol, text = match[0], text[match.end() :]
+        if symbol == "}":
             break
-        if token == "{":
+        if symbol == "{":
             inner, text = _group(text)
             is_script = bool(words) and words[-1][-1:] in "_^"
             words.append(_closed(inner, r"[^\W_]+['*+-]?|[*+-]|\([^()]*\)") if is_script else inner)
-        elif token.startswith("\\") and token[1:].isalpha():
-            word, text = _command(token[1:], text)
+        elif symbol.startswith("\\") and symbol[1:].isalpha():
+            word, text = _command(symbol[1:], text)
             words.append(f" {word}" if words and words[-1][-1:].isalnum() else word)
         else:
-            words.append(token.removeprefix("\\"))
+            words.append(symbol.removeprefix("\\"))
     return "".join(words), text
 
 

@@ -117,7 +117,7 @@ def test_maps_of_several_sizes_are_refused(model, pictures, out, tmp_path):
     shard = shards.Shard(out, "float16", pictures=False)
     shard.add(shards.row_of(source, explanation, None, "float16"), None)
     shards.publish(out, shard.write(), shards.next_number(out))
-    with pytest.raises(OptionError, match=r"has 2, such as 3×5, 16×16\. Explain pictures of one size"):
+    with pytest.raises(OptionError, match=r"has 2, such as 3×5, 16×16\. Explain pictures of each size"):
         open_batch(out).to_zarr(tmp_path / "run.zarr")
     assert not (tmp_path / "run.zarr").exists()
 

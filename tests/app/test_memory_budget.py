@@ -457,7 +457,8 @@ def test_memory_lost_while_an_answer_is_encoded_is_503(narrow, budget, error, mo
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr("seewhy.app.answers.documents.encode", fail)
+        for name in ("encode", "encode_png"):
+            patched.setattr(f"seewhy.app.answers.documents.{name}", fail)
         patched.setattr("seewhy.app.answers.hook_documents.file_parts", fail)
         for path in ("/explain", "/explain?format=json", "/hooks/capture?layer=bn2&format=npz"):
             assert refused(send(narrow, SMALL, path)), path

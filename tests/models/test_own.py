@@ -109,7 +109,7 @@ def test_a_file_that_cannot_be_read_is_refused_with_the_reason(content, message,
 
 
 def test_the_name_of_a_ready_made_model_is_taken(declared):
-    with pytest.raises(ModelsFileError, match="'resnet18' already"):
+    with pytest.raises(ModelsFileError, match="'resnet18' is the name of a ready-made model"):
         Registry(models_file=declared(name="resnet18"))
 
 
