@@ -594,7 +594,7 @@ def test_an_error_stands_beside_its_control(tab, url, query):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("gradcm", "Near matches: gradcam"), ("nonsense", "the list of the methods")]
+    ("name", "message"), [("gradcm", "Near matches: gradcam"), ("nonsense", "This is the default one")]
 )
 @pytest.mark.slow
 def test_a_link_with_an_unknown_method_is_answered_by_the_default_one(tab, url, name, message):
