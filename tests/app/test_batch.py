@@ -22,7 +22,7 @@ from PIL import Image
 
 from seewhy import batch, explain, forecast, open_batch, wrap_model
 from seewhy.app.batch import run as running
-from seewhy.app.batch import shards
+from seewhy.app.batch import shards, work
 from seewhy.app.batch.sources import description_of, sources
 from seewhy.app.batch.work import TooManyErrorsError, Work
 from seewhy.explainers.errors import OptionError, PictureError
@@ -106,6 +106,14 @@ def test_a_broken_picture_is_a_row_with_its_error(run_batch, folder):
     with pytest.raises(IndexError):
         results[7]
     assert results[-1].method == "gradcam"
+
+
+def test_the_name_of_a_folder_is_looked_up_once(run_batch, folder, monkeypatch):
+    names = []
+    find = work.class_index
+    monkeypatch.setattr(work, "class_index", lambda name, labels: names.append(name) or find(name, labels))
+    run_batch(folder)
+    assert Counter(names) == dict.fromkeys(["ant", "bee", "house cat", "unknown"], 1)
 
 
 def test_folders_name_the_classes(run_batch, folder):
