@@ -19,7 +19,7 @@ from seewhy.explainers.errors import UnreadablePictureError
 _BRANDS = (b"avif", b"avis")
 """A still picture, and an animation."""
 
-_SEQUENCE_HEADER, _FRAMES = 1, (3, 6)
+_SEQUENCE_HEADER, _FRAMES = 1, (3, 6, 7)
 """Types of AV1 units: the size of all frames, and those that begin a frame."""
 
 _STILL_BRANDS = {b"avis": b"avif", b"msf1": b"mif1"}
@@ -168,8 +168,9 @@ def _kinds(content: bytes, first: int, end: int) -> dict[int, bytes]:
         version = bits.take(32) >> 24
         item = bits.take(32 if version > 2 else 16)
         bits.take(16)
+        is_repeated = item in kinds  # a decoder may read another
         kinds[item] = bits.take(32).to_bytes(4)
-        if kind != b"infe" or version not in (2, 3) or number >= _ITEMS or kinds[item] not in _KINDS:
+        if is_repeated or kind != b"infe" or version not in (2, 3) or number >= _ITEMS or kinds[item] not in _KINDS:
             raise ValueError("The items are not those of a picture.")
     return kinds
 

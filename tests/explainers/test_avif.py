@@ -57,6 +57,19 @@ def test_frames_are_counted():
     assert Probe(content, 75_000).pixels == 105_000
 
 
+def test_frames_with_a_redundant_header_are_counted():
+    frames = unit(1, sequence_header(300, 200)) + unit(6, b"frame") + (unit(7, b"header") + unit(4, b"tiles")) * 4
+    assert read_coded(avif(frames, 300, 200)).frames == 5
+
+
+def test_an_item_of_two_types_is_refused():
+    content = avif(STREAM * 2, 300, 200, ((0, len(STREAM)), (len(STREAM), len(STREAM))))
+    second = b"\x02\0\0\0\0\x02\0\0av01"
+    assert content.count(second) == 1
+    with pytest.raises(UnreadablePictureError, match="send it completely"):
+        read_coded(content.replace(second, b"\x02\0\0\0\0\x01\0\0Exif"))
+
+
 def test_images_count_together():
     spans = ((0, len(STREAM)), *((len(STREAM) * part, len(STREAM)) for part in range(1, 6)))
     assert read_coded(avif(STREAM * 6, 300, 200, spans)) == Coded(60_000, 180_000, 1)
