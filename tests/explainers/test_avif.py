@@ -54,7 +54,7 @@ def test_frames_are_counted():
     content = avif(frames, 300, 200)
     with pytest.raises(PictureTooLargeError, match="5 × 60,000"):
         Probe(content, 74_999)
-    assert Probe(content, 75_000).pixels == 105_000
+    assert Probe(content, 75_000).pixels == 60_000 * (7 + 3 * 4) // 4
 
 
 def test_frames_with_a_redundant_header_are_counted():
