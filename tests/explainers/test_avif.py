@@ -63,11 +63,11 @@ def test_frames_with_a_redundant_header_are_counted():
 
 
 def test_an_item_of_two_types_is_refused():
-    content = avif(STREAM * 2, 300, 200, ((0, len(STREAM)), (len(STREAM), len(STREAM))))
-    second = b"\x02\0\0\0\0\x02\0\0av01"
-    assert content.count(second) == 1
+    content = avif(STREAM * 3, 300, 200, tuple((len(STREAM) * part, len(STREAM)) for part in range(3)))
+    third = b"\x02\0\0\0\0\x03\0\0av01"
+    assert content.count(third) == 1
     with pytest.raises(UnreadablePictureError, match="send it completely"):
-        read_coded(content.replace(second, b"\x02\0\0\0\0\x01\0\0Exif"))
+        read_coded(content.replace(third, b"\x02\0\0\0\0\x02\0\0Exif"))
 
 
 def test_images_count_together():
