@@ -80,8 +80,8 @@ def check_coded(content: bytes, max_pixels: int) -> tuple[bytes, int]:
             f"The AVIF can decode to {coded.frames:,} × {coded.pixels:,} pixels, more than the {max_pixels:,} that "
             "max_pixels allows; save it again as a still picture, or send a smaller one."
         )
-    # Samples of 10 or 12 bits take two bytes in the decoder, and another copy where the picture is scaled; it also keeps
-    # up to eight frames that later ones refer to.
+    # Samples of 10 or 12 bits take two bytes in the decoder, and another copy where the picture is scaled. It also
+    # keeps up to eight frames that later ones refer to.
     return still, coded.pixels * (7 + 3 * min(coded.frames - 1, 8)) // 4
 
 
