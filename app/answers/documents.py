@@ -202,8 +202,7 @@ def _document(result: ExplainResult, numbers: Literal["values", "map"] | None) -
             png = encode_png(overlay)
         parts.append(explanation.part(style, png, numbers))
     methods = [{"name": method.name, "options": options_of(explainer)} for method, explainer in result.methods]
-    head = {**head_of(result), "model": asdict(result.model.identity)}
-    return {**head, **members_of(result.explanations, methods, parts)}
+    return {**head_of(result), **members_of(result.explanations, methods, parts)}
 
 
 def layers_of(result: ExplainResult) -> tuple[str, ...]:
@@ -239,7 +238,7 @@ def identity_of(name: str, explainer: Explainer) -> schemas.MethodIdentity:
 
 def head_of(result: Result) -> dict[str, Any]:
     """Return the members of all documents that say how long the work has taken."""
-    return {"model": model_identity(result.model), "timings_ms": result.timings.milliseconds, "versions": VERSIONS}
+    return {"model": asdict(result.model.identity), "timings_ms": result.timings.milliseconds, "versions": VERSIONS}
 
 
 def model_identity(model: LoadedModel) -> schemas.ModelIdentity:

@@ -356,8 +356,10 @@ class Client:
         body |= {"image": _base64(upload)}
 
         def download(target: int | str | None, form: str) -> bytes:
-            one = {name: value for name, value in body.items() if name != "top"} | {"target": target}
-            return self._connection.download("/explain", {**(body if target is None else one), "format": form})
+            question = body
+            if target is not None:
+                question = {name: value for name, value in body.items() if name != "top"} | {"target": target}
+            return self._connection.download("/explain", {**question, "format": form})
 
         request = {**body, "format": "json", "values": "map"}
         return self._connection.post("/explain", request, lambda answer: read(answer, upload, download))

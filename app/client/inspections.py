@@ -1,6 +1,5 @@
 """What a service answers about hooks: traces, captures, interventions and sweeps."""
 
-import io
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -9,10 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import NDArray
 
-from seewhy.app.client.results import RemotePrediction, objects
+from seewhy.app.client.results import RemotePrediction, arrays_in, objects
 from seewhy.explainers.errors import OptionError
 
 _DRAWINGS = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp"}
@@ -98,8 +96,7 @@ class RemoteCapture(Inspection):
     @cached_property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays by key, without missing gradients; the service is asked once more."""
-        with np.load(io.BytesIO(self.download("npz", {}))) as file:
-            return dict(file)
+        return arrays_in(self.download("npz", {}))
 
     def __repr__(self) -> str:
         return f"RemoteCapture({', '.join(row['key'] for row in self.answer['tensors'])}; target {self.target.name})"

@@ -128,7 +128,7 @@ class RemoteExplanation(MapDrawing):
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that the service gives as npz; it is asked once more. Errors as `Client.explain`."""
-        return _arrays(self.download("npz"))
+        return arrays_in(self.download("npz"))
 
     @property
     def _number_files(self) -> Mapping[str, Callable[[], Iterable[bytes]]]:
@@ -153,7 +153,7 @@ class RemoteComparison(MapPanel[RemoteExplanation]):
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that the service gives as npz; it is asked once more. Errors as `Client.compare`."""
-        return _arrays(self[0].download("npz"))
+        return arrays_in(self[0].download("npz"))
 
     @property
     def _number_files(self) -> Mapping[str, Callable[[], Iterable[bytes]]]:
@@ -211,7 +211,8 @@ def _document(explanations: Sequence[RemoteExplanation]) -> dict[str, Any]:
     return {**answer, **chosen}
 
 
-def _arrays(content: bytes) -> dict[str, NDArray[Any]]:
+def arrays_in(content: bytes) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an npz file."""
     with np.load(io.BytesIO(content)) as file:
         return dict(file)
 
@@ -257,7 +258,7 @@ class RemoteLikeness(Likeness):
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that the service gives as npz; it is asked once more. Errors as `Client.similar`."""
-        return _arrays(self.download())
+        return arrays_in(self.download())
 
 
 def likeness_of(

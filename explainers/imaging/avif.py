@@ -73,8 +73,8 @@ def read_still(content: bytes) -> tuple[bytes, Coded]:
         UnreadablePictureError: the file is damaged, incomplete, or no still picture.
     """
     try:
-        still = _still(content)
-        areas, bounds, frames = zip(*_streams(still), strict=True)
+        still, spans = _still(content)
+        areas, bounds, frames = zip(*_streams(still, spans), strict=True)
     except (IndexError, KeyError, ValueError, struct.error) as error:
         raise UnreadablePictureError(
             "The AVIF is damaged or truncated and cannot be decoded; check the file and send it completely."
@@ -113,8 +113,11 @@ def _boxes(content: bytes, first: int, end: int) -> Iterator[tuple[bytes, tuple[
     raise ValueError("There are too many boxes.")
 
 
-def _still(content: bytes) -> bytes:
-    """Return a file with other boxes than those of a still picture hidden, which moves nothing."""
+def _still(content: bytes) -> tuple[bytes, dict[bytes, tuple[int, int]]]:
+    """Return a file with other boxes than those of a still picture hidden, and where its description's boxes are.
+
+    Nothing is moved, so that places in the file stay the same.
+    """
     outer = list(_boxes(content, 0, len(content)))
     (first, last), (start, end) = _unique(outer, b"ftyp"), _unique(outer, b"meta")
     if last - first > _BRAND_BYTES or end - start > _META_BYTES:
@@ -127,7 +130,11 @@ def _still(content: bytes) -> bytes:
         for kind, (place, _) in boxes:
             if kind not in kinds:
                 still[place - 4 : place] = b"free"
-    return bytes(still)
+    described = [box for box in inner if box[0] in _DESCRIBED]
+    spans = dict(described)
+    if len(spans) < len(described):
+        raise ValueError("A box is repeated.")
+    return bytes(still), spans
 
 
 def _unique(boxes: Iterable[tuple[bytes, tuple[int, int]]], kind: bytes) -> tuple[int, int]:
@@ -136,13 +143,8 @@ def _unique(boxes: Iterable[tuple[bytes, tuple[int, int]]], kind: bytes) -> tupl
     return span
 
 
-def _streams(content: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield what `_stream` says of the AV1 stream of each image."""
-    start, end = _unique(_boxes(content, 0, len(content)), b"meta")
-    boxes = [box for box in _boxes(content, start + 4, end) if box[0] in _DESCRIBED]
-    spans = dict(boxes)
-    if len(spans) < len(boxes):
-        raise ValueError("A box is repeated.")
+def _streams(content: bytes, spans: dict[bytes, tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """Yield pixels, most pixels of a frame, and frames of the AV1 stream of each image."""
     first, last = spans.get(b"iref", (0, 0))
     if last - first > _REFERENCE_BYTES:
         raise ValueError("There are too many references.")
