@@ -95,7 +95,8 @@ def test_the_command_of_a_report_names_the_layer_as_the_command_line_does(method
     flags = ["--method", ",".join(methods), "--target=tabby", "--layer=blocks.4"]
     assert run("explain", CAT, *flags, "-o", tmp_path / "there.html").exit_code == 0
     there = command_of((tmp_path / "there.html").read_text())
-    assert "--layer=blocks.4" in command_of(here)
+    words = ["seewhy", "explain", "PICTURE", "--model=efficientnet_lite0", *(f"--method={name}" for name in methods)]
+    assert command_of(here) == sorted([*words, "--target=281", "--layer=blocks.4", "--output=maps.npz"])
     assert {word for word in there if word.startswith(("--layer", "--method"))} <= set(command_of(here))
 
 
@@ -121,8 +122,9 @@ def test_a_report_says_only_what_it_knows(lite0, tmp_path):
     record = record_of(page)["record"]
     assert record["picture"] == {"width": 451, "height": 300}
     assert "command" not in record
-    tensor = explain(lite0, lite0.preprocess(picture))
-    assert "command" not in record_of(tensor.save(tmp_path / "why.html").read_text())["record"]
+    for source in (picture, np.asarray(picture), lite0.preprocess(picture)):
+        page = explain(lite0, source).save(tmp_path / "why.html").read_text()
+        assert "command" not in record_of(page)["record"]
     assert "Picture, SHA-256" not in page
     edited = intervene(lite0, CAT, [{"layer": "bn2", "op": "zero", "channels": [3]}])
     pages = [side.save(tmp_path / "side.html").read_text() for side in (edited.before, edited.after)]

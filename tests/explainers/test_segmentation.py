@@ -88,6 +88,12 @@ def test_the_largest_region_is_explained_by_its_mean_logit(model, inputs):
     assert result.caption == f"{LABELS[index]} on {result.target.area:.1%} by gradcam"
 
 
+def test_an_explanation_keeps_no_logits_of_all_pixels(model):
+    result = explain(model, CAT, "gradcam")
+    assert result.origin.outputs is None
+    assert "logits" not in result.arrays()
+
+
 @pytest.mark.parametrize("part", ["region", "border", "picture"])
 def test_maps_are_those_of_plain_autograd(part, model, inputs):
     logits = logits_of(model, inputs)
