@@ -51,7 +51,7 @@ class Work:
         pictures = (source.open for source in sources_ahead)
         size = self.batch_size
         answers = explain_many(self.model, pictures, self.method, batch_size=size, on_error="yield", **self.question)
-        truth_of = lru_cache(_NAMES)(partial(_truth, self.model))  # an unknown name takes half as long as a picture
+        truth_of = lru_cache(_NAMES)(partial(_truth, self.model))  # an unknown name is compared with all labels
         for source, answer in zip(sources, answers, strict=True):
             truth = truth_of(source.truth) if isinstance(source.truth, str) else _truth(self.model, source.truth)
             row = shards.row_of(source, answer, truth, self.map_type)
