@@ -40,7 +40,9 @@ from seewhy.app.batch.sources import sources
 from seewhy.explainers.view import prepare
 
 MODEL, METHOD = "efficientnet_lite0", "gradcam"
-PICTURES = 300
+PICTURES = 1500
+"""Of the short run: so many that its report, whose pictures are limited in number, costs as much as a longer run's."""
+
 SIZE, SMALL = (512, 384), (96, 72)
 """Width and height of pictures, and of those whose content does not matter."""
 
@@ -280,7 +282,7 @@ if __name__ == "__main__":
         parser = argparse.ArgumentParser(description=__doc__)
         parser.add_argument("--engine", choices=ENGINES, default="local", help="ray is measured beside local")
         parser.add_argument("--rounds", type=int, default=3)
-        parser.add_argument("--pictures", type=int, default=3000, help="of the long run")
+        parser.add_argument("--pictures", type=int, default=4500, help="of the long run")
         parser.add_argument("--stages", action="store_true", help="measure only the parts of a run")
         parser.add_argument("--nodes", action="store_true", help="measure only two nodes of Ray beside one")
         parser.add_argument("--memory", action="store_true", help="measure only the memory of the command's process")

@@ -58,7 +58,7 @@ class OnRay:
     def __call__(self, work: Work, remaining: list[Source], folder: Path) -> Generator[Outcome]:
         """See `RunsBatch`."""
         with _cluster(self.address):
-            workers, resources = _pool(work.model.device)
+            workers, cpus, gpus = _pool(work.model.device)
             context = ray.data.DataContext.get_current()
             context.enable_progress_bars = False
             parts = self._parts(remaining, workers, folder)
@@ -68,7 +68,8 @@ class OnRay:
                 batch_size=1,
                 compute=ray.data.ActorPoolStrategy(size=min(workers, parts.num_blocks())),
                 fn_constructor_args=(ray.put((_on_cpu(work), self.data)), folder.absolute()),
-                **resources,
+                num_cpus=cpus,
+                num_gpus=gpus,
             )
             try:
                 for row in outcomes.iter_rows():
@@ -145,8 +146,14 @@ def _cluster(address: str | None) -> Iterator[None]:
         yield
         return
     try:
-        own = {"num_cpus": processors(), "include_dashboard": False} if address is None else {}
-        ray.init(address or "local", log_to_driver=False, logging_level="error", **own)
+        cpus, dashboard = (processors(), False) if address is None else (None, None)  # a cluster has its own
+        ray.init(
+            address or "local",
+            num_cpus=cpus,
+            include_dashboard=dashboard,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise OptionError(
             f"The Ray cluster {address or 'of this machine'} cannot be used: {error}", "address"
@@ -161,16 +168,16 @@ def _cluster(address: str | None) -> Iterator[None]:
         ray.shutdown()
 
 
-def _pool(device: torch.device) -> tuple[int, dict[str, float]]:
-    """Return the number of workers, and the resources of each."""
-    available = ray.cluster_resources()
+def _pool(device: torch.device) -> tuple[int, int, int]:
+    """Return the number of workers, and the processors and GPUs of each."""
+    available = ray.cluster_resources()  # type: ignore[no-untyped-call]
     processors_of_all = int(available.get("CPU", 1))
     if device.type != "cuda":
-        return max(1, processors_of_all), {"num_cpus": 1}
+        return max(1, processors_of_all), 1, 0
     gpus = int(available.get("GPU", 0))
     if not gpus:
         raise OptionError("The cluster has no GPU; use the device cpu.", "device")
-    return gpus, {"num_cpus": max(1, min(_DECODERS, processors_of_all // gpus)), "num_gpus": 1}
+    return gpus, max(1, min(_DECODERS, processors_of_all // gpus)), 1
 
 
 def _on_cpu(work: Work) -> Work:
