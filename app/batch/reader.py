@@ -20,7 +20,7 @@ from seewhy.app.batch import shards
 from seewhy.app.batch.manifest import Manifest
 from seewhy.app.batch.report import Results, report
 from seewhy.explainers.errors import ExplainerError, OptionError, PictureError
-from seewhy.explainers.imaging.decode import read_picture
+from seewhy.explainers.imaging.decode import Probe
 from seewhy.explainers.imaging.render import fitted
 from seewhy.explainers.results.explanation import Explanation
 
@@ -76,10 +76,14 @@ class Batch:
             IndexError: there is no such row.
             PictureError: the picture could not be explained; the message says why.
         """
+        return self._explanation(index)
+
+    def _explanation(self, index: int, side: int | None = None) -> Explanation:
+        """Return the explanation of a picture, which may be reduced to what a drawing of this longest side needs."""
         row = self._row(range(len(self))[index])
         if row["error"] is not None:
             raise PictureError(f"{row['path']}: {row['error']}")
-        return shards.explanation_of(row, _picture(row["file"]))
+        return shards.explanation_of(row, _picture(row["file"], side))
 
     def __iter__(self) -> Iterator[Explanation]:
         for index in range(len(self)):
@@ -187,7 +191,7 @@ class Batch:
         """
         place = self._folder / REPORT
         part = self._folder / f".{REPORT}"
-        part.write_text(report(Results(self.manifest, self.table, self.__getitem__, self._maps)), encoding="utf-8")
+        part.write_text(report(Results(self.manifest, self.table, self._explanation, self._maps)), encoding="utf-8")
         os.replace(part, place)
         return place
 
@@ -205,15 +209,24 @@ class Batch:
         return f"Batch({len(self)} pictures by {self.manifest.method} of {self.manifest.model}, in {self._folder})"
 
 
-def _picture(file: str | None) -> Image.Image | None:
-    """Return a picture that was explained; None if it cannot be read any more."""
+def _picture(file: str | None, side: int | None) -> Image.Image | None:
+    """Return a picture that was explained; None if it cannot be read any more.
+
+    Args:
+        file: its path or address.
+        side: longest side of what will be drawn on it; None to decode it in full size.
+    """
     if file is None:
         return None
     try:
         if "://" in file:
             with fsspec.open(file) as remote:
-                return read_picture(remote.read())
-        return read_picture(file)
+                probe = Probe(remote.read())
+        else:
+            probe = Probe(Path(file).read_bytes())
+        if side is not None:
+            probe.reduce(fitted(*probe.size, 2 * side))  # so that each pixel of the drawing still averages several
+        return probe.decode()
     except (OSError, ExplainerError, ImportError, ValueError):
         return None
 

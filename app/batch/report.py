@@ -41,13 +41,13 @@ class Results:
     Attributes:
         manifest: of the run.
         table: all columns but the maps.
-        explanation: returns that of a row, by its index.
+        explanation: returns that of a row, by its index, for drawings of a longest side.
         maps: returns the maps of rows, by their indices, as arrays (h, w) float32.
     """
 
     manifest: Manifest
     table: pyarrow.Table
-    explanation: Callable[[int], Explanation]
+    explanation: Callable[[int, int], Explanation]
     maps: Callable[[Sequence[int]], list[NDArray[np.float32]]]
 
 
@@ -138,7 +138,7 @@ class _Tiles:
     def __call__(self, row: int) -> dict[str, str]:
         """Return address, caption and path of a picture's overlay."""
         if row not in self._drawn:
-            explanation = self._results.explanation(int(row))
+            explanation = self._results.explanation(int(row), _SIDE)
             values = self._results.table.slice(int(row), 1).to_pylist()[0]
             truth = "" if values["correct"] in (None, True) else f" ({values['truth']})"
             score = "" if values["proof_score"] is None else f", proof {values['proof_score']:.2f}"

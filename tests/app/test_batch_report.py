@@ -179,3 +179,17 @@ def test_fiftyone_gets_heatmaps_and_classes(run, monkeypatch):
 def test_a_report_of_an_open_run_is_that_of_its_rows(run):
     before = Path(run.report()).read_text(encoding="utf-8")
     assert open_batch(Path(run.report()).parent).report().read_text(encoding="utf-8") == before
+
+
+def test_the_report_decodes_photographs_no_larger_than_it_draws_them(model, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    photograph = (
+        Image.open(Path(__file__).parents[2] / "examples" / "astronaut.png").convert("RGB").resize((2048, 1536))
+    )
+    photograph.save(tmp_path / "pictures" / "astronaut.jpg")
+    results = batch(tmp_path / "pictures", tmp_path / "out", model, progress=False)
+    whole, reduced = results[0], results._explanation(0, 240)
+    assert (whole.picture.size, reduced.picture.size) == ((2048, 1536), (512, 384))
+    expected, drawn = (np.asarray(each.overlay(max_side=240), dtype=np.float32) for each in (whole, reduced))
+    assert np.abs(drawn - expected).mean() < 1.5
+    assert results.report().exists()
