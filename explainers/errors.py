@@ -128,7 +128,7 @@ class NonFiniteError(ModelOutputError):
 
 
 _PLAIN = {
-    "missing": "It is required.",
+    "missing": "A value is required.",
     "tuple_type": "It must be a list.",
     "list_type": "It must be a list.",
     "dict_type": "It must be an object.",

@@ -50,7 +50,9 @@ def check_series(model: object, pictures: object, batch_size: int, on_error: str
     """
     must_know_pictures(model, pictures)
     if isinstance(pictures, str | bytes | os.PathLike | Image.Image) or hasattr(pictures, "read"):
-        raise OptionError("Give several pictures, such as a list of paths; `explain` takes one.", field="pictures")
+        raise OptionError(
+            "Give several pictures, such as sorted(Path(folder).glob('*.jpg')); `explain` takes one.", field="pictures"
+        )
     if batch_size < 1:
         raise OptionError(f"batch_size is {batch_size}; it must be 1 or more.", field="batch_size")
     if on_error not in ("raise", other):

@@ -38,7 +38,7 @@ from seewhy.explainers.process_wide import accepted_changes, restored
 from seewhy.explainers.tasks.heads import Head, head_fault
 from seewhy.models.errors import ModelsFileError
 from seewhy.models.hub import timm
-from seewhy.models.preprocess import Interpolation, Preprocess
+from seewhy.models.preprocess import Interpolation, Preprocess, normalisation_fault
 from seewhy.models.spec import ModelSpec, WeightsSource, prepare_nothing
 from seewhy.models.weights import fill_by_name, is_file
 from seewhy.models.zoo import LITE, TIMM_PREFIX, build_torchvision, zoo_names, zoo_spec
@@ -110,8 +110,8 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
         else _read_labels(name, file.parent / declaration.labels)
     )
     preprocess = _preprocess(declaration)
-    if len(preprocess.mean) != len(preprocess.std):
-        raise ModelsFileError(f"{file.name}, [models.{name}]: mean and std need a number for each channel.")
+    if fault := normalisation_fault(preprocess.mean, preprocess.std):
+        raise ModelsFileError(f"{file.name}, [models.{name}]: {fault}")
     if fault := head_fault(declaration.head, len(labels), declaration.units):
         raise ModelsFileError(f"{file.name}, [models.{name}], head: {fault}")
     weights = file.parent / declaration.weights
@@ -180,10 +180,9 @@ def _builder(name: str, architecture: str, classes: int) -> Callable[[], nn.Modu
         if architecture in LITE:
             return partial(timm.create_model, f"tf_{architecture}", num_classes=classes)
         return partial(build_torchvision, architecture, num_classes=classes)
-    hint = near_matches(architecture, zoo_names())
+    hints = [near_matches(architecture, zoo_names()), "Custom code is named as 'package.module:factory'."]
     raise ModelsFileError(
-        f"[models.{name}]: there is no architecture {architecture!r}. {hint} "
-        "Custom code is named as 'package.module:factory'."
+        f"[models.{name}]: there is no architecture {architecture!r}. {' '.join(filter(None, hints))}"
     )
 
 

@@ -1,5 +1,6 @@
 """Preprocessing: from an upright RGB picture to the model's input, and which part of the picture that is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -130,6 +131,15 @@ def _centred(length: int, crop: int) -> int:
 
 
 @lru_cache(maxsize=32)
+def normalisation_fault(mean: Sequence[float], std: Sequence[float]) -> str | None:
+    """Return what is wrong with the mean and standard deviation of each channel; None if nothing is."""
+    if len(mean) != len(std):
+        return f"mean has {len(mean)} numbers and std {len(std)}; give one of each for every channel."
+    if any(number > 1 for number in (*mean, *std)):
+        return "mean and std are of levels from 0 to 1; divide those of levels up to 255 by 255."
+    return None
+
+
 def _levels(mean: tuple[float, ...], std: tuple[float, ...]) -> NDArray[np.float32]:
     """Return (C, 256) float32: each of the 256 levels normalised, equal to torchvision's to the last bit."""
     levels = torch.arange(256, dtype=torch.float32).div_(255)

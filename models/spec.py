@@ -181,9 +181,13 @@ class LoadedModel:
     def __repr__(self) -> str:
         height, width = self.preprocess.size
         kind = "outputs" if self.spec.head == "value" else "classes"
-        return (
-            f"LoadedModel({self.name}, {height}x{width}, {len(self.labels)} {kind}, weights {self.weights or 'none'})"
-        )
+        about = f"weights {self.weights or 'none'}"
+        if self.spec.source == "own" and self.weights is None:  # the caller's, who also chose these
+            mean, std = (
+                " ".join(f"{value:.3g}" for value in numbers) for numbers in (self.preprocess.mean, self.preprocess.std)
+            )
+            about = f"mean {mean}, std {std}"
+        return f"LoadedModel({self.name}, {height}x{width}, {len(self.labels)} {kind}, {about})"
 
     @property
     def no_default_layer(self) -> str | None:

@@ -131,7 +131,7 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
         # The restricted unpickler may raise anything on damaged data.
         raise BadWeightsError(
             f"The weights file {path.name!r} cannot be read ({type(error).__name__}); it is damaged, incomplete, "
-            "or needs pickled code, which is never run. Copy it again, or save the state dict as .safetensors."
+            "or a whole pickled model, whose code is never run. Copy it again, or save `model.state_dict()`."
         ) from error
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):

@@ -17,7 +17,7 @@ from seewhy.explainers.tasks.pose import survey
 from seewhy.models.box_head import BoxHead
 from seewhy.models.detectors import DetectorParts, detector_parts, preprocess_of_detector, pyramid
 from seewhy.models.errors import ModelError
-from seewhy.models.preprocess import Interpolation, Preprocess
+from seewhy.models.preprocess import Interpolation, Preprocess, normalisation_fault
 from seewhy.models.probabilities import ADVICE, returns_probabilities
 from seewhy.models.spec import LoadedModel, ModelSpec
 from seewhy.models.transforms import Transform, preprocess_of
@@ -100,7 +100,10 @@ def wrap_model(
     except (ExplainerError, ModelError) as error:
         raise ModelError(f"{name}: {error}") from error
     except Exception as error:
-        raise ModelError(f"{name} raised {type(error).__name__} on a picture of {shape}: {error}") from error
+        message = (
+            f"{name} raised {type(error).__name__} on a picture of {shape}: {error}{_channels_hint(module, shape[0])}"
+        )
+        raise ModelError(message) from error
     units = (units,) if isinstance(units, str) else tuple(units)
     names = _names(labels, count, kind, name)
     if fault := head_fault(kind, count, units):
@@ -124,6 +127,14 @@ def wrap_model(
     return LoadedModel(spec, module, layers, first.device, None, None, choose(accelerator, first.device))
 
 
+def _channels_hint(module: nn.Module, channels: int) -> str:
+    """Return what to do if a module takes another number of channels; an empty string otherwise."""
+    taken = next((part.in_channels for part in module.modules() if isinstance(part, nn.Conv2d)), channels)
+    if taken == channels:
+        return ""
+    return f" Its first convolution takes {taken} channels, not {channels}: pass `mean` and `std` with {taken} numbers."
+
+
 def _preprocess(
     input_size: int | tuple[int, int] | None,
     resize: int | None,
@@ -138,11 +149,14 @@ def _preprocess(
     Raises:
         ModelError: they contradict each other, or a detector of torchvision, which normalises by itself.
     """
+    sides = input_size if isinstance(input_size, tuple) else (input_size, input_size)
+    if input_size is not None and (len(sides) != 2 or not all(isinstance(side, int) for side in sides)):
+        raise ModelError(f"input_size is {input_size!r}; give the side, or (height, width), in pixels.")
     for name, numbers in (("mean", mean), ("std", std)):
         if not isinstance(numbers, Sequence) or isinstance(numbers, str):
             raise ModelError(f"{name} is {numbers!r}; give a number for each channel, such as {name}=(0.5,).")
-    if len(mean) != len(std):
-        raise ModelError(f"mean has {len(mean)} numbers and std {len(std)}; give one of each for every channel.")
+    if fault := normalisation_fault(mean, std):
+        raise ModelError(fault)
     size = (input_size, input_size) if isinstance(input_size, int) else input_size or (224, 224)
     preprocess = Preprocess(size, (resize, resize) if resize else size, "shorter", interpolation, mean, std)
     default = Preprocess((224, 224), (224, 224))

@@ -118,7 +118,9 @@ def zoo_spec(name: str, weights: str | None = None) -> ModelSpec:
         return _timm_spec(name, weights)
     if name in _torchvision_names():
         return _torchvision_spec(name, weights)
-    hint = near_matches(name, zoo_names()) or "`seewhy models` or GET /models lists all names."
+    hint = near_matches(name, zoo_names()) or (
+        "`seewhy models` or GET /models lists all names; SEEWHY_MODELS names the file of custom ones."
+    )
     raise UnknownModelError(f"There is no model {name!r}. {hint}")
 
 

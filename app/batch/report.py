@@ -85,7 +85,7 @@ def report(results: Results) -> str:
         accuracy=compute.mean(table["correct"].cast("float32")).as_py(),
         known=table.num_rows - table["correct"].null_count,
         histograms=list(_histograms(table)),
-        grades=_counts(table["proof"])[:_REASONS],
+        grades=_counts(_grades(table))[:_REASONS],
         labels=_counts(table["label"])[:_REASONS],
         lists=[
             (
@@ -167,6 +167,12 @@ def _equal(column: pyarrow.ChunkedArray, value: str | bool) -> NDArray[np.bool_]
     """Return for each row whether it has this value."""
     is_equal: NDArray[np.bool_] = compute.equal(column, value).fill_null(False).to_numpy()
     return is_equal
+
+
+def _grades(table: pyarrow.Table) -> pyarrow.ChunkedArray:
+    """Return the grade of each proof; null where there is none."""
+    is_ungraded = compute.and_(compute.is_null(table["proof"]), compute.is_valid(table["proof_score"]))
+    return compute.if_else(is_ungraded, "not graded", table["proof"])
 
 
 def _counts(column: pyarrow.ChunkedArray) -> list[tuple[str, int]]:

@@ -99,6 +99,7 @@ def key(name: str) -> None:
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="NAME") from error
     click.echo(f"The key of {name}, shown only once: {secret}", err=True)
+    click.echo("Add the line to the file of SEEWHY_API_KEYS, where each name may appear only once:", err=True)
     click.echo(line)
 
 

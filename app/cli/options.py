@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
@@ -116,9 +116,17 @@ _DRAWING: dict[str, dict[str, Any]] = {
 
 drawing_options = table_options(DRAWING, **_DRAWING)
 
+
+class _Extent(click.Choice[str]):
+    """An extent of proofs. `--proof` may stand alone, so it takes a picture behind it for one."""
+
+    def fail(self, message: str, param: click.Parameter | None = None, ctx: click.Context | None = None) -> NoReturn:
+        super().fail(f"{message} Write --proof=true, or --proof behind the pictures.", param, ctx)
+
+
 proof_options = table_options(
     PROOF,
-    proof={"is_flag": False, "flag_value": "true", "type": click.Choice(["false", "true", "full"])},
+    proof={"is_flag": False, "flag_value": "true", "type": _Extent(["false", "true", "full"])},
     proof_area={"type": float},
     proof_fill={"type": click.Choice(FILLS)},
 )

@@ -170,7 +170,7 @@ def evaluate(
     output: Path | None,
     **options: Any,
 ) -> None:
-    """Print metrics of methods over the PICTUREs, together with controls that methods should beat.
+    """Print metrics of methods over all pictures, together with controls that methods should beat.
 
     A star marks methods that are better than every control. `-o` writes a table with intervals and the value of each
     picture; `.png` and `.pdf` are plots.

@@ -195,8 +195,8 @@ def decode_base64(field: str, text: Any) -> bytes:
         with account().holding(2 * len(text), BODY):  # without spaces, and as bytes
             return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError) as error:
-        hint = " URLs are not fetched; send the picture itself." if re.match(r"\s*https?:", text) else ""
-        raise FieldError(f"{field} is not valid base64.{hint}", field=field) from error
+        what = "Addresses and paths are not opened; encode" if re.search(r"[.:]", text) else "Encode"
+        raise FieldError(f"{field} is not valid base64. {what} the bytes of the file.", field=field) from error
 
 
 def merge(query: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:

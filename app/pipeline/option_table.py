@@ -56,16 +56,16 @@ HEATMAP = {
 }
 
 _TARGET = (
-    "Class index or label; for regression `output:INDEX`, or `output:INDEX:down` for what lowers the value; for a "
-    "detector `box:N`, `box:X1,Y1,X2,Y2`, `label:NAME` for each box of a class, or `region:X1,Y1,X2,Y2` for why there "
-    "is no box; for a segmenter also `pixel:X,Y`, the region there"
+    "Class index or label. Of regression: `output:INDEX`, or `output:INDEX:down` for what lowers the value. Of a "
+    "detector: `box:N`, `box:X1,Y1,X2,Y2`, `label:NAME` for each box of a class, or `region:X1,Y1,X2,Y2` for why there "
+    "is no box. Of a segmenter: also `pixel:X,Y` for the region there."
 )
 
-_DEFAULT = "by default the most probable class, the first value, the box with the highest score, or the largest region"
+_DEFAULT = "By default the most probable class, the first value, the box with the highest score, or the largest region"
 
 EXPLAIN = {
     "against": Option("A second target to contrast the target with: why this class rather than that one."),
-    "target": Option(f"{_TARGET}, repeatable; {_DEFAULT}.", []),
+    "target": Option(f"{_TARGET} Repeatable. {_DEFAULT}.", []),
     "region": Option(
         "For a segmenter: average the logits over the target's `region`, its `border`, or the whole `picture`; by "
         "default over the region."
@@ -111,7 +111,7 @@ SIMILAR = {
 }
 
 EVALUATE = {
-    "target": Option(f"{_TARGET}; {_DEFAULT}."),
+    "target": Option(f"{_TARGET} {_DEFAULT}."),
     "controls": Option(f"Also measure the controls, which do not depend on the class: {', '.join(CONTROLS)}.", True),
 }
 
@@ -120,14 +120,14 @@ METRICS = Option("Names of metrics, repeated or separated by commas.", list(DEFA
 TRUTH = "A picture as large as the upright one, nonzero where the target is; not a JPEG."
 
 TRACE = {
-    "target": Option(f"{_TARGET}; {_DEFAULT}."),
+    "target": Option(f"{_TARGET} {_DEFAULT}."),
     "layer": Option("Dotted module path or glob, repeatable; by default all modules without submodules.", []),
 }
 
 CAPTURE = {
     "layer": Option("Dotted module path or glob, repeatable."),
     "kind": Option("What to capture, repeatable.", ["output"]),
-    "target": Option(f"Target of the gradients. {_TARGET}; {_DEFAULT}."),
+    "target": Option(f"Target of the gradients. {_TARGET} {_DEFAULT}."),
     "top": Option("Number of feature maps on a contact sheet.", 16),
     "rank": Option(
         "Rank the maps of a contact sheet by mean magnitude, or by the magnitude of the sum of output times "
@@ -142,6 +142,6 @@ INTERVENE = {
         "channels by its effect on the target.",
         False,
     ),
-    "target": Option(f"{_TARGET}; {_DEFAULT} before the edits."),
+    "target": Option(f"{_TARGET} {_DEFAULT} before the edits."),
     "top": Option("Number of channels in a drawn sweep.", 16),
 }

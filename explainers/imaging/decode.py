@@ -208,7 +208,7 @@ def _faults(max_pixels: int) -> Iterator[None]:
         yield
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise PictureTooLargeError(
-            f"The picture has more than the {max_pixels:,} pixels that max_pixels allows; send a smaller one."
+            f"The picture has more than the {max_pixels:,} pixels that are allowed; send a smaller one."
         ) from error
     except UnidentifiedImageError as error:
         raise UnreadablePictureError(

@@ -60,7 +60,7 @@ def check_size(image: Image.Image, max_pixels: int) -> int:
     if width * height > max_pixels:
         raise PictureTooLargeError(
             f"The picture is {width}×{height} = {width * height:,} pixels, more than the {max_pixels:,} "
-            "that max_pixels allows; send a smaller one."
+            "that are allowed; send a smaller one."
         )
     if min(image.size) < 1:
         raise UnreadablePictureError("The picture has no pixels; send another one.")
@@ -78,7 +78,7 @@ def check_coded(content: bytes, max_pixels: int) -> tuple[bytes, int]:
     if coded.largest > max_pixels or coded.pixels * coded.frames > MAX_FRAMES * max_pixels:
         raise PictureTooLargeError(
             f"The AVIF can decode to {coded.frames:,} × {coded.pixels:,} pixels, more than the {max_pixels:,} that "
-            "max_pixels allows; save it again as a still picture, or send a smaller one."
+            "are allowed; save it again as a still picture, or send a smaller one."
         )
     # Samples of 10 or 12 bits take two bytes in the decoder, and another copy where the picture is scaled. It also
     # keeps up to eight frames that later ones refer to.

@@ -319,6 +319,11 @@ def logits_of(output: Any) -> Tensor:
         for value in tree_flatten(output)[0]
         if isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point()
     ]
+    if isinstance(output, Tensor) and output.ndim == 1:
+        raise ModelOutputError(
+            f"The model returns {tuple(output.shape)}, which may be one logit for each picture; return (N, 1), for "
+            "example with unsqueeze(1) instead of squeeze(1)."
+        )
     if len(matrices) != 1:
         raise ModelOutputError(
             f"Expected logits of shape (N, K) from the model, found {len(matrices)} such tensors in its "

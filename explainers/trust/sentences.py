@@ -8,6 +8,7 @@ from torch import Tensor
 
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.task import Prediction
+from seewhy.explainers.trust.calibration import ENOUGH
 
 WARNINGS = {
     "evidence-at-border": "Much of the map lies at the border of what the model sees.",
@@ -92,8 +93,8 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject) -> s
     if grade == "blank":
         return f"The heatmap is blank: it marks nothing that speaks for {subject}."
     return (
-        f"With the marked {part} {then}, {change}; alone, it gives {kept}. There are not yet enough scores "
-        "to grade this model's maps."
+        f"With the marked {part} {then}, {change}; alone, it gives {kept}. That is not graded: fewer than "
+        f"{ENOUGH} scores of other maps of this model are known."
     )
 
 

@@ -99,6 +99,7 @@ def test_a_run_ends_with_its_report(run):
     assert "64 pictures, explained by gradcam of Red" in page
     assert "% of 44 whose class is known" in page
     assert "such as leaf/broken.png" in page
+    assert "not graded" in page  # the model has no calibration
     headings = re.findall(r"<h2>(.*)</h2>", page)
     lists = ["The most confident wrong answers", "The least trustworthy heatmaps", "Gallery"]
     assert headings == ["Errors", "Distributions", "Where the network looks", *lists]

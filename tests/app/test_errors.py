@@ -217,7 +217,7 @@ def test_json_with_values_of_wrong_types(client, cat, field, value):
     image = base64.b64encode(cat).decode()
     body = problem(client.post("/explain", json={"image": image, field: value}), 422)
     assert faults(body) == {field}
-    assert ("URLs are not fetched" in body["detail"]) is str(value).startswith("https:")
+    assert ("Addresses and paths are not opened" in body["detail"]) is str(value).startswith("https:")
 
 
 def test_body_that_carries_no_picture(client, cat):

@@ -276,7 +276,7 @@ def test_bad_input_is_refused_with_its_field(route, fields, status, field, refus
         (edit(layer="b" * 201), "edits[1].layer", "It is too long; at most 200 characters are allowed."),
         (edit(op="scal", value=2), "edits[1].op", "Near matches: scale."),
         (edit(op="swap"), "edits[1].op", "give it as `other`."),
-        (edit(op="scale"), "edits[1].value", "It is required."),
+        (edit(op="scale"), "edits[1].value", "A value is required."),
         (edit(op="scale", value="2"), "edits[1].value", "It must be a number."),
         (edit(op="scale", value=float("nan")), "edits[1].value", ""),
         (edit(op="scale", value=3e38), "edits[1].value", ""),

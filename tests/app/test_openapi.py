@@ -111,8 +111,8 @@ def test_an_option_of_several_methods_takes_what_any_of_them_takes(client):
     assert parameters["gamma"]["schema"]["minimum"] == 0
     assert "exclusiveMinimum" not in parameters["gamma"]["schema"]
     assert (
-        "refinecam, votes-detail: Multiply the evidence for the class, or magnitudes. Default 'positive'. One of "
-        in (parameters["sign"]["description"])
+        "refinecam, votes-detail: What is multiplied: `positive`, evidence for the class; `absolute`, magnitudes. "
+        "Default 'positive'. One of " in (parameters["sign"]["description"])
     )
     assert (
         "lime, rise: Score to explain: the `logit` or the `probability` of the class. Default 'probability'."

@@ -75,6 +75,7 @@ def test_ready_made_architectures_get_as_many_classes_as_labels(architecture, de
         ({"input_size": "large"}, "input_size"),
         ({"input_size": 1000000}, "input_size"),
         ({"mean": [0.5]}, "mean"),
+        ({"mean": [124, 116, 104], "std": [58, 57, 57]}, "divide those of levels up to 255 by 255"),
         ({"mean": [math.nan, 0.0, 0.0]}, "mean"),
         ({"std": [1.0, 0.0, 1.0]}, "std"),
         ({"std": [math.inf, 1.0, 1.0]}, "std"),

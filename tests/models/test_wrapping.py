@@ -37,7 +37,7 @@ def test_a_module_explains_pictures_and_is_left_as_it_was(module, untouched):
     untouched(module.train())
     model = wrap_model(module, ["healthy", "ill"], input_size=64)
     assert model.default_layers == ("conv",)
-    assert repr(model) == "LoadedModel(Small, 64x64, 2 classes, weights none)"
+    assert repr(model) == "LoadedModel(Small, 64x64, 2 classes, mean 0.485 0.456 0.406, std 0.229 0.224 0.225)"
     explanation = explain(model, CAT, target="ill")
     assert module.training
     assert (explanation.target.label, explanation.map.shape, explanation.heatmap.shape) == ("ill", (16, 16), (300, 451))
@@ -92,6 +92,9 @@ def test_the_wrapped_module_is_as_the_loaded_one():
         ({"labels": ["one"]}, "2 classes, but 1 labels"),
         ({"labels": "ab"}, "labels is 'ab'; give a list with a name for each of the 2 classes"),
         ({"labels": 3}, "labels is 3; give a list"),
+        ({"mean": (124.0, 116.0, 104.0), "std": (0.5,) * 3}, "mean and std are of levels from 0 to 1"),
+        ({"mean": (0.5,) * 3, "std": (58.0,) * 3}, "divide those of levels up to 255 by 255"),
+        ({"input_size": "64"}, "input_size is '64'; give the side"),
         ({"mean": (0.5,), "std": (0.5, 0.5)}, "mean has 1 numbers and std 2; give one of each for every channel"),
         ({"mean": 0.5}, r"mean is 0.5; give a number for each channel, such as mean=\(0.5,\)"),
         ({"input_size": 2, "default_layers": ["head"]}, "'head' is not a layer with a grid"),
@@ -107,6 +110,10 @@ def test_what_is_no_classifier_is_said():
         wrap_model(nn.Conv2d(3, 4, 3), input_size=16)
     with pytest.raises(ModelError, match="raised RuntimeError on a picture"):
         wrap_model(nn.Linear(3, 4), input_size=16)
+    with pytest.raises(ModelError, match="takes 1 channels, not 3: pass `mean` and `std` with 1 numbers"):
+        wrap_model(nn.Conv2d(1, 4, 3), input_size=16)
+    with pytest.raises(ModelError, match=r"returns \(1,\), which may be one logit .* return \(N, 1\)"):
+        wrap_model(nn.Sequential(nn.AdaptiveAvgPool3d(1), nn.Flatten(0)), input_size=16)
     with pytest.raises(ModelError, match="`load_model` takes names"):
         wrap_model("resnet18")
     with pytest.raises(UnknownModelError, match="`wrap_model`"):

@@ -38,11 +38,11 @@ export function columnsOf({ models, compare, classes }) {
   return Math.max(1, compare.length > 1 ? compare.length : classes.length);
 }
 
-/** What is compared at first: the current model and embedded ones with the same task; empty if it has no company. */
+/** What is compared at first: the current model and embedded ones with as many classes; empty if it has no company. */
 export async function usualModels() {
   const model = modelName();
-  const [{ models }, { head }] = await Promise.all([catalogue("/models"), catalogue(modelPath(model))]);
-  const isOffered = (other) => other.weights.available && other.source === "embedded" && other.head === head;
+  const [{ models }, { head, classes }] = await Promise.all([catalogue("/models"), catalogue(modelPath(model))]);
+  const isOffered = (other) => other.weights.available && other.source === "embedded" && other.head === head && other.classes === classes;
   const names = [...new Set([model, ...models.filter(isOffered).map(({ name }) => name)])];
   return names.length > 1 ? names : [];
 }

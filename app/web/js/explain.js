@@ -105,6 +105,7 @@ function refuse(error, wanted) {
   const typed = fields.map((field) => document.querySelector(`[data-field="${CSS.escape(field)}"] :is([type=number], [type=text], #target)`)).filter(Boolean);
   const texts = typed.map((control) => control.value);
   const method = methodNamed(methodName());
+  for (const fault of error.errors ?? []) if (fault.field === "method") fault.message = `${method.name}: ${fault.message}`; // the control goes back
   if (state.answer) goBack();
   typed.forEach((control, place) => (control.value = texts[place]));
   if (error.isTooMuch) offerLess(error, fields[0], method, wanted);

@@ -3,7 +3,7 @@
 import { make } from "./dom.js";
 import { methodNamed } from "./question.js";
 
-const UNGRADED = "not graded yet";
+const UNGRADED = "not graded";
 
 const SIGNS = { supported: "✓", "partly supported": "◐", spread: "∴", "not supported": "✗", blank: "∅", control: "–" };
 
@@ -19,10 +19,10 @@ export function proofOf({ proof }, method) {
   return { grade: "control", sentence: "A control is what other heatmaps are compared with; it has no grade.", warnings: [] };
 }
 
-/** The grade, for people; of a proof without one, that there is nothing to compare the map with yet. */
+/** The grade, for people; a proof without one has too few scores to compare the map with. */
 export const gradeOf = (proof) => proof.grade ?? UNGRADED;
 
-const sign = (proof) => make("span", { textContent: SIGNS[proof.grade] ?? "…", "aria-hidden": "true" });
+const sign = (proof) => make("span", { textContent: SIGNS[proof.grade] ?? "?", "aria-hidden": "true" });
 
 export function badge(proof) {
   const grade = gradeOf(proof);

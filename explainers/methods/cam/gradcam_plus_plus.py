@@ -130,7 +130,8 @@ class RefineCAM(GradCAMPlusPlus):
     """
 
     sign: Annotated[
-        Literal["positive", "absolute"], Field(description="Multiply the evidence for the class, or magnitudes.")
+        Literal["positive", "absolute"],
+        Field(description="What is multiplied: `positive`, evidence for the class; `absolute`, magnitudes."),
     ] = "positive"
 
     def layers_of(self, question: Question) -> tuple[str, ...]:

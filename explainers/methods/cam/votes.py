@@ -108,7 +108,8 @@ class VotesDetail(Votes):
     """
 
     sign: Annotated[
-        Literal["positive", "absolute"], Field(description="Multiply the evidence for the class, or magnitudes.")
+        Literal["positive", "absolute"],
+        Field(description="What is multiplied: `positive`, evidence for the class; `absolute`, magnitudes."),
     ] = "positive"
 
     def attribute(self, question: Question) -> Attribution:

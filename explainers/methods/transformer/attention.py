@@ -69,7 +69,7 @@ def blocks_of(question: Question) -> Blocks:
         question.run(question.images[:1])
     calls = [call for call in attention.calls if call.probabilities.shape[-2] > 1]  # one query pools the tokens
     if not calls:
-        raise _unsuitable("no attention is seen in this model")
+        raise _unsuitable("this model computes no attention that can be observed")
     layers = [layer for layer in survey_for(question).layers if layer.calls == 1]
     grids = {layer.path: layer.tokens for layer in layers if layer.tokens is not None}
     paths = tuple(_path(call, calls, grids) for call in calls)
