@@ -153,3 +153,13 @@ def test_an_error_of_the_comparison_is_told_in_its_view(tab, url):
     tab.goto(f"{url}/?show=likeness&example=astronaut&reference=rocket&model=efficientnet_lite9")
     expect(tab.locator("#likeness-notes")).to_contain_text("efficientnet_lite0")
     accessible(tab)
+
+
+def test_another_picture_of_the_strip_is_a_second_picture(tab, url):
+    tab.goto(url)
+    tab.set_input_files("#image", [EXAMPLES / "cat.png", EXAMPLES / "coffee.png"])
+    expect(tab.locator("#others button")).to_have_count(1)
+    answered(tab)
+    tab.get_by_role("tab", name="Similarity").click()
+    tab.get_by_role("list", name="Your other pictures").get_by_role("button", name="coffee.png").click()
+    compared(tab)

@@ -4,6 +4,7 @@ import { post } from "./api.js";
 import { coloured, coloursOf } from "./colours.js";
 import { copy, curlOfTwo } from "./copy.js";
 import { announce, byId, make } from "./dom.js";
+import { allPictures, current, onPictures } from "./gallery.js";
 import { LatestRequest } from "./latest.js";
 import { Patches } from "./patches.js";
 import { exampleFile, listExamples, readPicture, turnUpright } from "./picture.js";
@@ -14,11 +15,13 @@ import { number } from "./words.js";
 
 const MOST = 100; // pairs, of the service
 const LISTED = 5;
+const OFFERED = 8; // of the other pictures of the strip
 const SHOWN = 3; // patches that are outlined beside the chosen one
 
 let pairs = []; // {cells: [first, second], boxes, contribution}, the strongest first
 let shown = null; // the question that is answered
 let turn = 0;
+let offered = []; // pictures of the strip
 
 const request = new LatestRequest(byId("likeness"));
 const sides = ["The picture", "The second picture"].map((title, side) => new Patches(title, (cell) => read(side, cell)));
@@ -26,6 +29,7 @@ const sides = ["The picture", "The second picture"].map((title, side) => new Pat
 export function prepareLikeness() {
   byId("alike").append(...sides.map((side) => side.element));
   listExamples(byId("references"), openExample);
+  onPictures(offer);
   const input = byId("reference");
   input.addEventListener("change", () => {
     const [file] = input.files;
@@ -70,6 +74,19 @@ function follow() {
 }
 
 const openExample = (name) => open(exampleFile(name), name);
+
+/** Offers other pictures of the strip, the newest first. */
+function offer() {
+  const isOther = (picture) => picture !== current() && !picture.example && picture.plain;
+  const others = allPictures().filter(isOther).slice(-OFFERED).reverse();
+  if (String(others.map(({ plain }) => plain)) === String(offered.map(({ plain }) => plain))) return; // a new list would lose the focus
+  offered = others;
+  const entry = ({ source, path, plain }) => {
+    const image = make("img", { src: plain, alt: path, width: 120, height: 80 });
+    return make("li", {}, make("button", { title: path, on: { click: () => open(source) } }, image));
+  };
+  byId("others").replaceChildren(...others.map(entry));
+}
 
 async function open(source, reference = null) {
   turn += 1;
