@@ -337,6 +337,8 @@ def evaluate_pictures(
 
 def _write(table: Evaluation, output: Path | None) -> None:
     click.echo(table.table())
+    if table.controls:
+        note(f"* better than the controls ({', '.join(table.controls)}), which explain nothing", err=True)
     for (method, metric), reason in table.reasons.items():
         click.echo(f"{metric} cannot measure {method}: {reason}", err=True)
     for picture, fault in table.failures.items():
