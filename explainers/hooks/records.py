@@ -5,7 +5,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from seewhy.explainers.errors import near_matches
 from seewhy.explainers.hooks.gradient_tap import Gradients, is_differentiable
+
+
+class Records(dict[str, list[Any]]):
+    """Records by the paths of modules; the error about a path without any says which there are."""
+
+    def __missing__(self, path: str) -> list[Any]:
+        hint = near_matches(path, self) or f"There are records of: {', '.join(map(repr, self)) or 'nothing'}."
+        raise KeyError(f"Nothing was recorded of {path!r}. {hint}")
 
 
 @dataclass(frozen=True, eq=False)

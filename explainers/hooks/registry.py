@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from seewhy.explainers.hooks.kinds import CALL_KINDS, Kind
-from seewhy.explainers.hooks.records import Call
+from seewhy.explainers.hooks.records import Call, Records
 from seewhy.explainers.hooks.registered import ModuleHook
 from seewhy.explainers.hooks.user_hooks import Hook, listed, name_of
 
@@ -29,7 +29,7 @@ class Registry:
         parameter_grads: likewise by path and the parameter's name.
     """
 
-    records: dict[Kind, dict[str, list[Any]]]
+    records: dict[Kind, Records]
     parameter_grads: dict[str, dict[str, Tensor | None]]
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Registry:
         self._misfits.clear()
 
     def _clear(self) -> None:
-        self.records, self.parameter_grads = {kind: {} for kind in CALL_KINDS}, {}
+        self.records, self.parameter_grads = {kind: Records() for kind in CALL_KINDS}, {}
 
     def remove_hooks(self) -> None:
         """Remove all hooks from PyTorch."""

@@ -25,7 +25,7 @@ from seewhy.explainers.hooks.gradient_tap import edges_behind_taps, is_different
 from seewhy.explainers.hooks.kinds import CALL_KINDS, KINDS, Kind
 from seewhy.explainers.hooks.leaves import Leaves
 from seewhy.explainers.hooks.parameters import ParameterSite
-from seewhy.explainers.hooks.records import Call, recorded_arguments
+from seewhy.explainers.hooks.records import Call, Records, recorded_arguments
 from seewhy.explainers.hooks.registry import HookHandle, Registry
 from seewhy.explainers.hooks.selection import (
     ModuleSelector,
@@ -137,16 +137,19 @@ class HookSession:
     @property
     def grad_inputs(self) -> dict[str, list[Any]]:
         """Per path, one entry per call: gradients in the structure of `inputs`; None where no gradient flowed."""
-        return {
-            path: [recorded_arguments(*call.arguments(call.leaves)) for call in calls]
-            for path, calls in self._registry.records["grad_input"].items()
-        }
+        records = self._registry.records["grad_input"]
+        return Records(
+            {
+                path: [recorded_arguments(*call.arguments(call.leaves)) for call in calls]
+                for path, calls in records.items()
+            }
+        )
 
     @property
     def grad_outputs(self) -> dict[str, list[Any]]:
         """Per path, one entry per call: gradients in the structure of `outputs`; None where no gradient flowed."""
         records = self._registry.records["grad_output"]
-        return {path: [call.value() for call in calls] for path, calls in records.items()}
+        return Records({path: [call.value() for call in calls] for path, calls in records.items()})
 
     @property
     def records(self) -> dict[Kind, dict[str, list[Any]]]:

@@ -321,8 +321,8 @@ def logits_of(output: Any) -> Tensor:
     ]
     if isinstance(output, Tensor) and output.ndim == 1:
         raise ModelOutputError(
-            f"The model returns {tuple(output.shape)}, which may be one logit for each picture; return (N, 1), for "
-            "example with unsqueeze(1) instead of squeeze(1)."
+            f"Expected logits of shape (N, K) from the model, found {tuple(output.shape)}; one logit is returned as "
+            "(N, 1), for example without squeeze(1)."
         )
     if len(matrices) != 1:
         raise ModelOutputError(

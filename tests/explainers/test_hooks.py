@@ -490,3 +490,18 @@ def test_hooks_of_all_kinds_are_counted():
     for handle in handles:
         handle.remove()
     assert count_hooks(module) == 0
+
+
+def test_a_path_without_records_names_those_that_have_some():
+    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+    with HookSession(net) as hooks:
+        hooks.record("0", "1", kinds=["output"])
+        hooks.record("1", kinds=["grad_output"])
+        net(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(KeyError, match=r"Nothing was recorded of 'act'\. There are records of: '0', '1'\."):
+        hooks.outputs["act"]
+    with pytest.raises(KeyError, match=r"There are records of: '1'"):
+        hooks.grad_outputs["0"]
+    with pytest.raises(KeyError, match="There are records of: nothing"):
+        hooks.inputs["0"]
+    assert hooks.outputs.get("act") is None

@@ -112,7 +112,7 @@ def test_what_is_no_classifier_is_said():
         wrap_model(nn.Linear(3, 4), input_size=16)
     with pytest.raises(ModelError, match="takes 1 channels, not 3: pass `mean` and `std` with 1 numbers"):
         wrap_model(nn.Conv2d(1, 4, 3), input_size=16)
-    with pytest.raises(ModelError, match=r"returns \(1,\), which may be one logit .* return \(N, 1\)"):
+    with pytest.raises(ModelError, match=r"found \(1,\); one logit is returned as \(N, 1\)"):
         wrap_model(nn.Sequential(nn.AdaptiveAvgPool3d(1), nn.Flatten(0)), input_size=16)
     with pytest.raises(ModelError, match="`load_model` takes names"):
         wrap_model("resnet18")
