@@ -228,11 +228,13 @@ def test_escape_takes_a_mark_back_and_undo_too(cat):
     for leave in (lambda: cat.keyboard.press("Escape"), cat.get_by_role("button", name="Undo").click):
         drag(cat, BOX[:2], BOX[2:])
         told(cat)
+        expect(cat.locator("#whole")).to_be_visible()  # the headline is not about the altered picture
         leave()
         expect(cat.locator("#marker")).to_be_hidden()
         assert "mark=" not in cat.url
         expect(cat.locator("#covered canvas")).to_have_count(0)
         expect(cat.locator("#predictions .moved")).to_have_count(0)
+        expect(cat.locator("#whole")).to_be_hidden()
         expect(cat.get_by_role("button", name="Undo")).to_be_disabled()
 
 

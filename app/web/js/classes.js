@@ -55,6 +55,7 @@ function show() {
   showDoubts(target);
   byId("answer-label").textContent = target.label;
   byId("answer-probability").textContent = reading(target);
+  byId("whole").hidden = !state.altered;
   byId("contrast").hidden = !against;
   if (against) byId("contrast-text").textContent = `Evidence for ${target.label} rather than ${against.label}.`;
   showPart(explanation());
