@@ -558,11 +558,18 @@ def test_a_file_that_is_no_picture_is_told_beside_the_drop_zone(page, tmp_path):
     bad = tmp_path / "cat.jpg"
     bad.write_text("no picture")
     page.set_input_files("#image", bad)
-    expect(page.locator("#image-fault")).to_contain_text("JPEG, PNG")
+    fault = page.locator("#image-fault")
+    expect(fault).to_contain_text("cat.jpg: This is not a picture that can be read; choose a JPEG, PNG")
     expect(page.locator("#image")).to_have_attribute("aria-invalid", "true")
     accessible(page)
     upload(page)
-    expect(page.locator("#image-fault")).to_be_hidden()
+    expect(fault).to_be_hidden()
+    stage, examples = (page.locator(name).bounding_box() for name in ("#stage", "#examples"))
+    page.set_input_files("#image", bad)
+    expect(fault).to_be_visible()
+    assert page.locator("#stage").bounding_box() == stage  # nothing moves
+    assert page.locator("#examples").bounding_box() == examples
+    accessible(page)
 
 
 FAULTS = {

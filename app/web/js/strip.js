@@ -92,7 +92,7 @@ function describe(picture) {
   const name = path.split("/").at(-1);
   const isShown = picture === current();
   item.hidden = !isListed(picture);
-  item.title = path;
+  item.title = result ? path : [path, failure].filter(Boolean).join("\n");
   item.setAttribute("aria-selected", String(isShown));
   item.setAttribute("aria-label", [name, ...facts(picture)].join(", "));
   item.classList.toggle("wrong", Boolean(result?.isWrong));
@@ -123,9 +123,10 @@ function facts(picture) {
 function count(pictures) {
   for (const [name, fits] of Object.entries(FILTERS)) byId(`count-${name}`).textContent = pictures.filter(fits).length;
   document.querySelector("[name=filter][value=wrong]").disabled = !pictures.some(({ result }) => result?.truth);
-  const waiting = pictures.filter(isWaiting).length;
+  const isAnyWaiting = pictures.some(isWaiting);
+  const [done, failed] = [({ result }) => result, ({ result, failure }) => !result && failure].map((fits) => pictures.filter(fits).length);
   const old = pictures.filter(mustBeAsked);
-  byId("strip-progress").textContent = waiting ? `${pictures.length - waiting} of ${pictures.length} explained` : "";
+  byId("strip-progress").textContent = isAnyWaiting ? `${done} of ${pictures.length} explained${failed ? `, ${failed} failed` : ""}` : "";
   byId("strip-again").hidden = !old.length;
   byId("strip-again").textContent = `Explain ${old.length} again`;
   byId("strip-again").title = "Their explanation failed, or is by another model or method.";
