@@ -296,6 +296,24 @@ def test_what_the_browser_cannot_show_gets_its_copy_once_it_is_opened(page, fold
 
 
 @pytest.mark.slow
+def test_arrows_lead_to_pictures_that_the_strip_does_not_show(page):
+    content = (EXAMPLES / "cat.png").read_bytes()
+    page.evaluate(HELD)
+    files = [{"name": f"{number}.png", "mimeType": "image/png", "buffer": content} for number in range(12)]
+    page.set_input_files("#image", files)
+    expect(options(page)).to_have_count(12)
+    back, on = (page.get_by_role("button", name=f"Scroll the pictures {way}") for way in ("left", "right"))
+    expect(back).to_be_hidden()
+    on.click()
+    expect(on).to_be_hidden()
+    last = options(page).nth(11).bounding_box()
+    assert last["x"] + last["width"] <= 1280
+    back.click()
+    expect(back).to_be_hidden()
+    accessible(page)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_strip_fits_a_phone(browser, url, folder, scheme):
     with opened(browser, url) as tab:

@@ -24,6 +24,12 @@ export function prepareStrip() {
     clear();
     byId("main").focus(); // this button disappears
   });
+  const strip = byId("thumbnails");
+  for (const [name, way] of Object.entries({ left: -1, right: 1 })) {
+    byId(`strip-${name}`).addEventListener("click", () => strip.scrollBy(0.8 * way * strip.clientWidth, 0));
+  }
+  strip.addEventListener("scroll", showEnds);
+  new ResizeObserver(showEnds).observe(strip);
   byId("strip-again").addEventListener("click", () => again(allPictures().filter(mustBeAsked)));
 }
 
@@ -75,6 +81,13 @@ function steer(event) {
   if (to === undefined || place < 0) return;
   event.preventDefault();
   if (to >= 0 && to <= last) choose(pictures[to]);
+}
+
+/** Offers to scroll to the side where there are more pictures. */
+function showEnds() {
+  const { scrollLeft, scrollWidth, clientWidth } = byId("thumbnails");
+  byId("strip-left").hidden = scrollLeft < 1;
+  byId("strip-right").hidden = scrollLeft + clientWidth > scrollWidth - 1;
 }
 
 /** Scrolls the strip, but not the page. */
@@ -133,6 +146,7 @@ function count(pictures) {
   const note = [bound(), listed().length ? "" : "None of the pictures."].filter(Boolean).join(" ");
   byId("strip-note").textContent = note;
   byId("strip-note").hidden = !note;
+  showEnds();
   const reachable = items.get(listed().includes(current()) ? current() : listed()[0]);
   for (const item of items.values()) item.tabIndex = item === reachable ? 0 : -1;
 }
