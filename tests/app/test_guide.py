@@ -26,6 +26,8 @@ def test_the_guide_has_a_chapter_on_each_method_and_grade(client):
         assert f'data-grade="{grade}"' in page
     assert "What a heatmap can tell you</h2>" in page.partition('<section id="heatmap"')[2].partition("</section>")[0]
     assert "<script" not in page
+    facts = re.findall('<p class="help">(.*?)</p>', page, re.DOTALL)
+    assert [fact for fact in facts if re.search(r"[a-z]\.(<|[A-Z])", fact)] == []  # sentences run together
 
 
 def test_each_link_into_the_api_names_an_operation(client):

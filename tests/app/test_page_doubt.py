@@ -36,6 +36,18 @@ def test_an_unsure_answer_has_a_modest_headline(page, url):
     assert size(page) > modest
 
 
+def test_the_answer_comes_right_below_the_picture_on_phones(page):
+    upload(page)
+    wide = page.viewport_size
+    assert page.locator("#classes #answer-title").bounding_box()["x"] > page.locator("#stage").bounding_box()["width"]
+    page.set_viewport_size({"width": 390, "height": 844})
+    stage, title = (page.locator(name).bounding_box() for name in ("#stage", "#answer-title"))
+    assert stage["y"] + stage["height"] < title["y"] < stage["y"] + stage["height"] + 30
+    assert page.locator("#proof").bounding_box()["y"] > title["y"]
+    page.set_viewport_size(wide)
+    expect(page.locator("#classes #answer-title")).to_be_visible()
+
+
 def test_a_control_gets_no_grade(tab, url):
     tab.goto(f"{url}/?example=cat&method=random&compare=random")
     answered(tab)
@@ -65,5 +77,5 @@ def test_a_blank_heatmap_is_called_blank(tab, url):
     expect(tab.locator("#status")).to_contain_text(blank)
     accessible(tab)
     explained_anew(tab, lambda: tab.click("#predictions .class:has-text('tiger cat')"))
-    expect(tab.locator("#meaning")).to_have_text("Bright: speaks for “tiger cat”.")
+    expect(tab.locator("#meaning")).to_have_text("Bright: evidence for “tiger cat”.")
     expect(tab.locator("#doubt")).not_to_have_text(blank)

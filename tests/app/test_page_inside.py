@@ -243,6 +243,11 @@ def test_on_a_narrow_screen_a_dialog_is_the_tree(page, url):
     answered(page)
     expect(page.locator("#network")).to_be_hidden()
     expect(page.locator("#inside-layer-name")).to_have_text("bn2")
+    assert page.locator("#tab-inside").bounding_box()["height"] == page.locator("#tab-explain").bounding_box()["height"]
+    expect(page.locator("#trace svg")).to_have_count(3)
+    names = page.locator(".groups span:not(.cut)")
+    assert "blocks.5" in names.all_inner_texts()
+    assert names.evaluate_all("names => names.every((name) => name.scrollWidth <= name.clientWidth)")
     page.click("#inside-layer")
     page.get_by_label("Find a layer").fill("blocks.6")
     page.locator("dialog input[value='blocks.6']").check()

@@ -160,17 +160,23 @@ def test_two_requests_run_at_a_time_and_clearing_cancels_them(page, folder):
 @pytest.mark.slow
 def test_one_that_cannot_be_read_says_so_and_stops_no_other(page, folder):
     (folder / "a.png").write_text("no picture")
+    page.evaluate(HELD.replace('"/explain"', '"/explain" || given.body.get("image").name === "a.png"', 1))
     page.set_input_files("#folder", folder)
     expect(options(page)).to_have_count(4)
+    page.wait_for_function("() => held.length === 2")
+    expect(page.locator("#strip-progress")).to_have_text("0 of 4 explained, 1 failed")
+    page.evaluate("setInterval(() => [...held].forEach((request) => request.go()), 100)")
     first, second, *_ = labels(page)
-    assert first.startswith("a.png, The bytes are not a readable picture")
+    refusal = "a.png: This is not a picture that can be read; choose a JPEG"
+    assert first.startswith(f"a.png, {refusal}")
+    assert refusal in options(page).nth(0).get_attribute("title")
     assert second.startswith("cat.png, tiger cat ")
     expect(page.locator("#problem")).to_be_hidden()
     expect(page.locator("#image-fault")).to_be_hidden()
     answered(page)
     expect(options(page).nth(1)).to_have_attribute("aria-selected", "true")
     options(page).nth(0).click()
-    expect(page.locator("#image-fault")).to_contain_text("not a readable picture")
+    expect(page.locator("#image-fault")).to_contain_text(refusal)
     expect(page.locator("#answer-label")).to_have_text("tiger cat")  # which still is shown
 
 
@@ -287,6 +293,24 @@ def test_what_the_browser_cannot_show_gets_its_copy_once_it_is_opened(page, fold
     expect(options(page).nth(3).locator("img")).to_have_count(0)
     options(page).nth(3).click()
     expect(options(page).nth(3).locator("img")).to_have_count(1)
+
+
+@pytest.mark.slow
+def test_arrows_lead_to_pictures_that_the_strip_does_not_show(page):
+    content = (EXAMPLES / "cat.png").read_bytes()
+    page.evaluate(HELD)
+    files = [{"name": f"{number}.png", "mimeType": "image/png", "buffer": content} for number in range(12)]
+    page.set_input_files("#image", files)
+    expect(options(page)).to_have_count(12)
+    back, on = (page.get_by_role("button", name=f"Scroll the pictures {way}") for way in ("left", "right"))
+    expect(back).to_be_hidden()
+    on.click()
+    expect(on).to_be_hidden()
+    last = options(page).nth(11).bounding_box()
+    assert last["x"] + last["width"] <= 1280
+    back.click()
+    expect(back).to_be_hidden()
+    accessible(page)
 
 
 @pytest.mark.slow

@@ -119,7 +119,7 @@ def test_a_drag_marks_without_the_button_and_is_no_click(cat):
     drag(cat, BOX[:2], (BOX[2] - 1, BOX[3] - 1))
     expect(cat.locator("#marker")).to_have_attribute("aria-valuetext", "x 126 to 226, y 60 to 180")
     told(cat)
-    expect(cat.locator("#fires-title")).to_have_text("What fires most in the marked part")
+    expect(cat.locator("#fires-title")).to_have_text("Channels that respond most in the marked part")
     expect(cat.locator("#spot")).to_be_hidden()
     drag(cat, (150, 100), (160, 110))
     expect(cat.locator("#marker")).to_have_attribute("aria-valuetext", "x 136 to 236, y 70 to 190")
@@ -177,7 +177,7 @@ def test_a_click_of_the_brush_paints_a_dot(cat):
         for place in [(180, 120), (220, 120)]
     ]
     assert (alphas[0] > 0) != (alphas[1] > 0)
-    expect(cat.locator("#fires-title")).to_have_text("What fires most in the marked part")
+    expect(cat.locator("#fires-title")).to_have_text("Channels that respond most in the marked part")
     expect(cat.locator("#spot")).to_be_hidden()
     cat.click("#marking-on")
 
@@ -228,11 +228,13 @@ def test_escape_takes_a_mark_back_and_undo_too(cat):
     for leave in (lambda: cat.keyboard.press("Escape"), cat.get_by_role("button", name="Undo").click):
         drag(cat, BOX[:2], BOX[2:])
         told(cat)
+        expect(cat.locator("#whole")).to_be_visible()  # the headline is not about the altered picture
         leave()
         expect(cat.locator("#marker")).to_be_hidden()
         assert "mark=" not in cat.url
         expect(cat.locator("#covered canvas")).to_have_count(0)
         expect(cat.locator("#predictions .moved")).to_have_count(0)
+        expect(cat.locator("#whole")).to_be_hidden()
         expect(cat.get_by_role("button", name="Undo")).to_be_disabled()
 
 
@@ -296,6 +298,8 @@ def test_a_part_that_the_model_does_not_see_changes_nothing(tab, url):
     tab.goto(f"{url}/?example=cat&mark=hide:0,0,40,40")
     answered(tab)
     assert told(tab) == "Without the marked part, tiger cat stays at 38.5%. The model does not see this part."
+    alpha = "(canvas, [x, y]) => canvas.getContext('2d').getImageData(x, y, 1, 1).data[3]"
+    assert 40 < tab.locator("#covered canvas").evaluate(alpha, [20, 20]) < 90  # dim, as all that the model does not see
 
 
 @pytest.mark.slow

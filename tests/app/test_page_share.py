@@ -72,6 +72,21 @@ def test_the_page_links_to_chapters_that_the_guide_has(page, url):
         assert page.evaluate("hash => Boolean(document.getElementById(decodeURIComponent(hash)))", link.split("#")[1])
 
 
+def test_a_link_without_its_picture_says_what_it_asks(tab, url):
+    pending = tab.locator("#pending")
+    tab.goto(url)
+    tab.wait_for_selector("body[data-ready]")
+    expect(pending).to_be_hidden()
+    tab.goto(f"{url}/?model=efficientnet_lite0&target=tabby&method=gradcam")
+    expect(pending).to_have_text(
+        "This link asks about a picture that it does not include (class tabby, method gradcam,"
+        " model efficientnet_lite0). Choose the picture to see the answer."
+    )
+    accessible(tab)
+    upload(tab)
+    expect(tab.locator("#answer-label")).to_have_text("tabby")
+
+
 @pytest.mark.slow
 def test_everybody_can_read_the_guide(tab, url):
     tab.goto(f"{url}/guide#proof")

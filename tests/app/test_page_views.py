@@ -130,7 +130,12 @@ def test_the_answer_moves_when_channels_are_switched_off(inside, url):
     moves = f"{'falls' if after < before else 'rises'} from {before:.1%} to {after:.1%}."
     expect(inside.locator("#effect-summary")).to_contain_text(f"Without 2 channels of blocks.5, tiger cat {moves}")
     expect(inside.locator("#effect-title")).to_have_text("Without 2 channels of blocks.5")
-    assert inside.locator("#effect-image").evaluate("image => image.decode().then(() => image.naturalWidth)") > 300
+    image = inside.locator("#effect-image")
+    size = "image => image.decode().then(() => [image.naturalWidth, image.naturalHeight])"
+    width, height = image.evaluate(size)
+    assert width > 300
+    shown = image.bounding_box()
+    assert width / height < shown["width"] / shown["height"] == pytest.approx(3 * 451 / 300, rel=0.02)  # no captions
     assert inside.url.endswith(f"off={channels[0]}%2C{channels[1]}")
     accessible(inside)
     inside.click("#off-strongest")

@@ -5,12 +5,14 @@ import { plain } from "./words.js";
 
 const UNREACHABLE = "The server cannot be reached. Is it still running?";
 
-/** An error answer: a message, and errors per field. */
+/** An error answer: a message, and errors per field; those about the picture name its file. */
 export class Problem extends Error {
-  constructor({ detail, type = "", errors = [], status = 0 }) {
-    super(plain(detail));
+  constructor({ detail, type = "", errors = [], status = 0 }, file = "") {
+    const prefix = file && errors.some(({ field }) => field === "image") ? `${file}: ` : "";
+    const said = (text) => prefix + plain(text);
+    super(said(detail));
     this.name = "Problem";
-    this.errors = errors.map(({ field, message }) => ({ field, message: plain(message) }));
+    this.errors = errors.map(({ field, message }) => ({ field, message: said(message) }));
     this.status = status;
     this.isTooMuch = type.endsWith(":too-much-work"); // it cannot finish in time
   }
@@ -20,10 +22,10 @@ function unreachable(error) {
   throw error.name === "AbortError" ? error : new Problem({ detail: UNREACHABLE });
 }
 
-async function send(path, given) {
+async function send(path, given, file) {
   const response = await keyedFetch(path, given).catch(unreachable);
   if (response.ok) return response;
-  if (response.headers.get("Content-Type")?.includes("json")) throw new Problem(await response.json());
+  if (response.headers.get("Content-Type")?.includes("json")) throw new Problem(await response.json(), file);
   throw new Problem({ detail: `The server responded with ${`${response.status} ${response.statusText}`.trim()}.`, status: response.status });
 }
 
@@ -51,7 +53,7 @@ export function post(path, picture, fields, { signal, accept } = {}) {
   const body = new FormData();
   body.append("image", picture, picture.name || "picture");
   for (const [name, value] of fields) body.append(name, value);
-  return send(path, { method: "POST", body, signal, headers: accept ? { Accept: accept } : {} });
+  return send(path, { method: "POST", body, signal, headers: accept ? { Accept: accept } : {} }, picture.name);
 }
 
 /** Asks /explain for a JSON document; while it works, `onProgress({done, total, elapsed_ms, preview})` is called. */

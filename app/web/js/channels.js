@@ -155,6 +155,8 @@ async function ask(layer, off, signal) {
   const moved = `${target.logit === undefined ? "Value" : "Logit"} ${signed(difference.score)}.`;
   showEffect(`${sentence(layer, off, document)} ${moved}`, before.predictions, after.predictions);
   byId("effect-panel").hidden = false;
+  const [height, width] = before.heatmap.shape;
+  byId("effect-image").style.aspectRatio = `${3 * width} / ${0.99 * height}`; // without the captions that the service draws above
   Object.assign(byId("effect-image"), { src: panel, alt: `Heatmaps of ${method.name} before and after, and their difference` });
 }
 

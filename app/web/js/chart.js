@@ -32,6 +32,7 @@ export class Chart {
   constructor(choose) {
     this.#choose = choose;
     this.element = make("div", { class: "trace" }, this.#panels, this.#band, this.#cursor, this.#groups, this.#reader);
+    new ResizeObserver(() => this.#fit()).observe(this.#groups);
     this.tools = [this.#in, this.#out, this.#part, this.#reading];
     this.#reader.addEventListener("pointermove", (event) => this.#read(this.#under(event)));
     this.#reader.addEventListener("pointerdown", (event) => this.#read(this.#under(event)));
@@ -95,6 +96,14 @@ export class Chart {
     );
     for (const shape of this.#panels.querySelectorAll("svg")) shape.setAttribute("viewBox", `0 0 ${outputs.length} ${HEIGHT}`);
     this.#groups.replaceChildren(...this.#stages());
+    this.#fit();
+  }
+
+  /** Leaves out the names of stages that are too narrow for them. */
+  #fit() {
+    for (const stage of this.#groups.children) stage.classList.remove("cut");
+    const cut = [...this.#groups.children].filter((stage) => stage.scrollWidth > stage.clientWidth);
+    for (const stage of cut) stage.classList.add("cut");
   }
 
   /** The names of stages: of neighbouring modules whose paths begin alike. */

@@ -10,10 +10,14 @@ import { explainPlace, identity, joined, kind, split } from "./scene.js";
 import { asTarget, askedTarget, change, explained, explanation, onChange, state } from "./state.js";
 import { percent, plain, reading } from "./words.js";
 
+const narrow = matchMedia("(max-width: 60rem)"); // the style sheet uses the same query
+
 let labelled = null; // the model whose labels are suggested
 
 export function prepareClasses() {
   onChange((patch) => ["answer", "scene", "altered"].some((name) => name in patch) && show());
+  narrow.addEventListener("change", placeAnswer);
+  placeAnswer();
   const input = byId("target");
   const ask = () => {
     const text = input.value.trim();
@@ -27,6 +31,11 @@ export function prepareClasses() {
   });
   byId("boxes").addEventListener("change", ({ target: { value } }) => change({ answer: state.answer, map: Number(value) }));
   byId("contrast-clear").addEventListener("click", () => change({ against: null }));
+}
+
+/** Puts the headline right below the picture where the classes come later. */
+function placeAnswer() {
+  (narrow.matches ? document.querySelector("#figure figcaption") : byId("found")).prepend(byId("answer"));
 }
 
 function show() {
@@ -46,6 +55,7 @@ function show() {
   showDoubts(target);
   byId("answer-label").textContent = target.label;
   byId("answer-probability").textContent = reading(target);
+  byId("whole").hidden = !state.altered;
   byId("contrast").hidden = !against;
   if (against) byId("contrast-text").textContent = `Evidence for ${target.label} rather than ${against.label}.`;
   showPart(explanation());

@@ -36,3 +36,14 @@ export async function cover(picture, [height, width], { how, box, strokes }) {
   whole.getContext("2d").drawImage(layer, 0, 0);
   return { layer, whole };
 }
+
+/** Dims a cover outside of the part that the model sees: left, top, right, bottom in its pixels. */
+export function dim(layer, [left, top, right, bottom]) {
+  const context = layer.getContext("2d");
+  context.globalCompositeOperation = "destination-out";
+  context.fillStyle = "rgb(0 0 0 / .75)";
+  context.beginPath();
+  context.rect(0, 0, layer.width, layer.height);
+  context.rect(left, top, right - left, bottom - top);
+  context.fill("evenodd");
+}

@@ -5,6 +5,7 @@ import { Problem } from "./api.js";
 import { add } from "./gallery.js";
 import { listExamples, open, openExample } from "./picture.js";
 import { showProblem } from "./problems.js";
+import { state } from "./state.js";
 
 const PICTURE = /\.(jpe?g|png|webp|avif|gif|bmp|tiff?)$/i;
 
@@ -45,6 +46,15 @@ async function walk(folder) {
   }
   const read = async (entry) => ({ source: await new Promise((done, fail) => entry.file(done, fail)), path: entry.fullPath.slice(1) });
   return (await Promise.all(entries.map((entry) => (entry.isDirectory ? walk(entry) : read(entry))))).flat();
+}
+
+/** Says what a link without its picture asks. */
+export function tellPending() {
+  const target = String(state.target ?? "").replace(/^label:/, "");
+  const isClass = target && !target.includes(":"); // not a place of the picture
+  const asked = [isClass && `class ${target}`, state.method && `method ${state.method}`, state.model && `model ${state.model}`].filter(Boolean);
+  byId("pending").hidden = !asked.length;
+  byId("pending").textContent = `This link asks about a picture that it does not include (${asked.join(", ")}). Choose the picture to see the answer.`;
 }
 
 /** Accepts pictures from now on, and those that were chosen before; returns whether there were any. */

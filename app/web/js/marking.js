@@ -4,7 +4,7 @@
 import { amend } from "./address.js";
 import { Problem, post } from "./api.js";
 import { around, drawn, moved, simplified, strokesOf, textOf } from "./brush.js";
-import { cover } from "./cover.js";
+import { cover, dim } from "./cover.js";
 import { announce, arrow, byId, isTouched } from "./dom.js";
 import { onDrag, spanned } from "./drag.js";
 import { LatestRequest } from "./latest.js";
@@ -216,9 +216,11 @@ function stop() {
 
 async function ask(current, subject, signal) {
   const { picture } = state;
-  const { shape } = explanation().heatmap;
+  const { heatmap } = explanation();
+  const { shape } = heatmap;
   const { layer, whole } = await cover(picture, shape, current);
   if (signal.aborted) return;
+  dim(layer, seen(heatmap, layer.width, layer.height));
   byId("covered").replaceChildren(layer);
   await new Promise((done) => setTimeout(done, WAIT));
   if (signal.aborted) return;

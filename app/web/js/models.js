@@ -10,6 +10,8 @@ import { count, plain } from "./words.js";
 
 const SHOWN = 60; // maximum number of rows
 
+const SOURCES = { embedded: "included", own: "added to this service" };
+
 const TASKS = { segmentation: "segmenter", detection: "detector" };
 
 export function prepareModels() {
@@ -71,12 +73,15 @@ async function use(wanted) {
 
 function row(model, checked, choose) {
   const { available, reason } = model.weights;
-  // Embedded models come as packages; if one is not installed, "embedded" would be confusing.
-  const source = model.source === "embedded" && !available ? "a package" : model.source;
   const radio = make("input", { type: "radio", name: "model", value: model.name, checked, disabled: !available });
   radio.addEventListener("change", choose);
-  const size = model.input_size.join(" × ");
-  const said = `${source} · ${model.licence} · ${size} · ${count(model.classes)} classes${model.head in TASKS ? ` · ${TASKS[model.head]}` : ""}`;
+  const said = [
+    model.source === "embedded" && !available ? "not installed" : (SOURCES[model.source] ?? model.source),
+    model.licence === "own" ? null : `licence ${model.licence}`,
+    `${model.input_size.join(" × ")} pixels`,
+    `${count(model.classes)} classes`,
+    TASKS[model.head],
+  ];
   return make(
     "li",
     {},
@@ -88,7 +93,7 @@ function row(model, checked, choose) {
         "span",
         {},
         make("strong", { textContent: model.name }),
-        make("small", { textContent: said }),
+        make("small", { textContent: said.filter(Boolean).join(" · ") }),
         available ? null : make("small", { class: "reason" }, ...prose(plain(reason))),
       ),
     ),

@@ -11,7 +11,7 @@ import { prepareScrolls } from "./dom.js";
 import { prepareExplain } from "./explain.js";
 import { prepareFires } from "./fires.js";
 import { prepareGallery } from "./gallery.js";
-import { prepareIntake } from "./intake.js";
+import { prepareIntake, tellPending } from "./intake.js";
 import { prepareLikeness } from "./likeness.js";
 import { prepareMarking } from "./marking.js";
 import { prepareModels } from "./models.js";
@@ -71,7 +71,7 @@ async function start() {
   prepareStrip();
   prepareExplain();
   // After all listeners are registered: an earlier picture would be shown but not explained.
-  if (!prepareIntake() && state.example) await openExample(state.example);
+  if (!prepareIntake()) await (state.example ? openExample(state.example) : tellPending());
   document.body.dataset.ready = "true";
 }
 

@@ -102,7 +102,8 @@ function meaning({ name, options }, current) {
   if (family === "control") return "A control: its colours say nothing about the model.";
   const what = `“${target.label}”${against ? ` rather than “${against.label}”` : ""}`;
   if (!discriminates) return `Bright: what the model reacts to, whether it is ${what} or not.`;
-  const [speaks, opposes] = { up: ["raises", "lowers"], down: ["lowers", "raises"] }[target.direction] ?? ["speaks for", "speaks against"];
+  const [speaks, opposes] = { up: ["raises", "lowers"], down: ["lowers", "raises"] }[target.direction] ?? ["evidence for", "evidence against"];
+  if (heatmap.signed && against) return `Left: evidence for “${against.label}”; right: evidence for “${target.label}”.`;
   if (heatmap.signed) return `Left: ${opposes} ${what}; right: ${speaks} it.`;
   const isSize = (options.sign ?? schemas?.sign?.default) === "absolute";
   return isSize ? `Bright: matters for ${what}, for or against it.` : `Bright: ${speaks} ${what}.`;

@@ -24,6 +24,12 @@ export function prepareStrip() {
     clear();
     byId("main").focus(); // this button disappears
   });
+  const strip = byId("thumbnails");
+  for (const [name, way] of Object.entries({ left: -1, right: 1 })) {
+    byId(`strip-${name}`).addEventListener("click", () => strip.scrollBy(0.8 * way * strip.clientWidth, 0));
+  }
+  strip.addEventListener("scroll", showEnds);
+  new ResizeObserver(showEnds).observe(strip);
   byId("strip-again").addEventListener("click", () => again(allPictures().filter(mustBeAsked)));
 }
 
@@ -77,6 +83,13 @@ function steer(event) {
   if (to >= 0 && to <= last) choose(pictures[to]);
 }
 
+/** Offers to scroll to the side where there are more pictures. */
+function showEnds() {
+  const { scrollLeft, scrollWidth, clientWidth } = byId("thumbnails");
+  byId("strip-left").hidden = scrollLeft < 1;
+  byId("strip-right").hidden = scrollLeft + clientWidth > scrollWidth - 1;
+}
+
 /** Scrolls the strip, but not the page. */
 function reveal(item) {
   const strip = byId("thumbnails");
@@ -92,7 +105,7 @@ function describe(picture) {
   const name = path.split("/").at(-1);
   const isShown = picture === current();
   item.hidden = !isListed(picture);
-  item.title = path;
+  item.title = result ? path : [path, failure].filter(Boolean).join("\n");
   item.setAttribute("aria-selected", String(isShown));
   item.setAttribute("aria-label", [name, ...facts(picture)].join(", "));
   item.classList.toggle("wrong", Boolean(result?.isWrong));
@@ -123,15 +136,17 @@ function facts(picture) {
 function count(pictures) {
   for (const [name, fits] of Object.entries(FILTERS)) byId(`count-${name}`).textContent = pictures.filter(fits).length;
   document.querySelector("[name=filter][value=wrong]").disabled = !pictures.some(({ result }) => result?.truth);
-  const waiting = pictures.filter(isWaiting).length;
+  const isAnyWaiting = pictures.some(isWaiting);
+  const [done, failed] = [({ result }) => result, ({ result, failure }) => !result && failure].map((fits) => pictures.filter(fits).length);
   const old = pictures.filter(mustBeAsked);
-  byId("strip-progress").textContent = waiting ? `${pictures.length - waiting} of ${pictures.length} explained` : "";
+  byId("strip-progress").textContent = isAnyWaiting ? `${done} of ${pictures.length} explained${failed ? `, ${failed} failed` : ""}` : "";
   byId("strip-again").hidden = !old.length;
   byId("strip-again").textContent = `Explain ${old.length} again`;
   byId("strip-again").title = "Their explanation failed, or is by another model or method.";
   const note = [bound(), listed().length ? "" : "None of the pictures."].filter(Boolean).join(" ");
   byId("strip-note").textContent = note;
   byId("strip-note").hidden = !note;
+  showEnds();
   const reachable = items.get(listed().includes(current()) ? current() : listed()[0]);
   for (const item of items.values()) item.tabIndex = item === reachable ? 0 : -1;
 }

@@ -49,6 +49,7 @@ export function moves(before, after) {
 }
 
 const API_WORDS = [
+  [/The bytes are not a readable picture; send/, "This is not a picture that can be read; choose"],
   [/ \(SEEWHY_\w+\)/g, ""],
   [/; in Python, `[^`]+` has them/g, ""],
   [/[:;]? \(?(`[^`]+` or )?GET \/\S+ lists [^.)]*\)?/g, ""],
