@@ -150,6 +150,19 @@ def test_an_error_of_a_model_returns_to_the_model_that_is_shown(page):
 
 
 @pytest.mark.slow
+def test_the_list_of_methods_tells_the_costs_of_the_chosen_model(slow, url):
+    catalogue = requests.get(f"{url}/methods?model=mobilenet_v2", timeout=GUARD).json()
+    methods = [{**method, "quantities": {}, "seconds_per_pass": 0.02} for method in catalogue["methods"]]
+    slow.route("**/methods?model=mobilenet_v2", lambda route: route.fulfill(json={**catalogue, "methods": methods}))
+    slow.route("**/explain", lambda route: None)
+    expect(slow.locator("#method option[value=rise]")).to_have_text("rise (1,001 passes, about 10 s)")
+    slow.click("#model")
+    slow.locator("dialog input[value=mobilenet_v2]").check()
+    slow.get_by_role("button", name="Use this model").click()
+    expect(slow.locator("#method option[value=rise]")).to_have_text("rise (1,001 passes, about 20 s)")
+
+
+@pytest.mark.slow
 def test_what_takes_too_long_is_offered_with_less(slow):
     before = state(slow)
     detail = (

@@ -77,7 +77,8 @@ function scale() {
 }
 
 function show(patch) {
-  const isOther = "method" in patch || "answer" in patch;
+  const isOther = ["model", "method", "answer"].some((name) => name in patch);
+  if ("model" in patch) byId("method").replaceChildren(...methodGroups()); // costs are those of the model
   if (isOther || "options" in patch || "layer" in patch) showMethod();
   if (patch.answer && methodNamed(methodName())?.quantities === null) learnCosts();
   if (isOther || "layer" in patch) showLayer();
