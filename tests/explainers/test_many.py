@@ -112,7 +112,7 @@ def test_one_that_the_model_fails_on_does_not_take_its_batch_down(lite0, monkeyp
         ({"layer": "blocks.66"}, LayerError, "blocks.6"),
         ({"batch_size": 0}, OptionError, "1 or more"),
         ({"on_error": "skip"}, OptionError, "yield"),
-        ({"pictures": "cat.png"}, OptionError, "a list"),
+        ({"pictures": "cat.png"}, OptionError, "Give several pictures"),
     ],
 )
 def test_mistakes_are_told_before_the_first_picture(lite0, arguments, error, message):

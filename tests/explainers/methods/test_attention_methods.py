@@ -188,7 +188,7 @@ def test_tokens_that_wait_for_their_head_count_alike():
 @pytest.mark.parametrize(
     ("build", "side", "reason"),
     [
-        (lambda: torchvision.models.resnet18(num_classes=4), 64, "no attention is seen"),
+        (lambda: torchvision.models.resnet18(num_classes=4), 64, "this model computes no attention"),
         (lambda: build("swin"), 64, r"'features.1.0.attn' is of shape \(16, 2, 16, 16\), as within windows"),
         *(
             pytest.param(partial(timm.create_model, name, num_classes=4), 224, reason, marks=pytest.mark.slow)
