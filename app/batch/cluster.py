@@ -67,7 +67,7 @@ class OnRay:
                 _Worker,
                 batch_size=1,
                 compute=ray.data.ActorPoolStrategy(size=min(workers, parts.num_blocks())),
-                fn_constructor_args=(ray.put((_on_cpu(work), self.data)), folder.absolute()),
+                fn_constructor_args=(ray.put((_on_cpu(work), self.data)), folder.absolute(), _ATTEMPTS),
                 num_cpus=cpus,
                 num_gpus=gpus,
             )
@@ -108,19 +108,21 @@ class _Worker:
     Args:
         shared: the work, with the model on the CPU, and the data set of the user, if the pictures are from one.
         folder: the folder of the run.
+        attempts: workers that may die on a part.
     """
 
-    def __init__(self, shared: "ray.ObjectRef[tuple[Work, DataSource | None]]", folder: Path) -> None:
+    def __init__(self, shared: "ray.ObjectRef[tuple[Work, DataSource | None]]", folder: Path, attempts: int) -> None:
         work, data = ray.get(shared)
         device = work.model.device
         self._work = replace(work, model=replace(work.model, module=work.model.module.to(device)))
-        self._folder, self._data = folder, data
+        self._folder, self._data, self._attempts = folder, data, attempts
 
     def __call__(self, part: dict[str, Any]) -> dict[str, Any]:
         """Write the shard of a part, and return its hidden name and what became of the pictures."""
         pictures = _load(part["sources"][0], self._data)
-        if shards.count_attempt(self._folder, int(part["number"][0])) > _ATTEMPTS:
-            raise WorkerError(f"{_ATTEMPTS} workers died on pictures from {pictures[0].path} to {pictures[-1].path}.")
+        if shards.count_attempt(self._folder, int(part["number"][0])) > self._attempts:
+            names = f"from {pictures[0].path} to {pictures[-1].path}"
+            raise WorkerError(f"{self._attempts} workers died on pictures {names}.")
         shard, outcome = self._work.shard(self._folder), Outcome(0)
         for row, overlay in self._work.rows(iter(pictures)):
             shard.add(row, overlay)

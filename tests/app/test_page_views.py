@@ -291,7 +291,7 @@ def test_nothing_speaks_of_a_pointer_where_there_is_none(page, url):
     example(page, url)
     answered(page)
     expect(page.locator("#reading")).to_have_text("Point at the picture to read a value.")
-    help_text = page.locator("#found .help:not(#scope)")
+    help_text = page.locator("#found > .help:not(#scope)")
     expect(help_text).to_contain_text("Use vs or Shift-click to contrast", use_inner_text=True)
     page.set_viewport_size(NARROW)
     page.reload()
