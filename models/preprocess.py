@@ -130,7 +130,6 @@ def _centred(length: int, crop: int) -> int:
     return round((length - crop) / 2) if length >= crop else -((crop - length) // 2)
 
 
-@lru_cache(maxsize=32)
 def normalisation_fault(mean: Sequence[float], std: Sequence[float]) -> str | None:
     """Return what is wrong with the mean and standard deviation of each channel; None if nothing is."""
     if len(mean) != len(std):
@@ -140,6 +139,7 @@ def normalisation_fault(mean: Sequence[float], std: Sequence[float]) -> str | No
     return None
 
 
+@lru_cache(maxsize=32)
 def _levels(mean: tuple[float, ...], std: tuple[float, ...]) -> NDArray[np.float32]:
     """Return (C, 256) float32: each of the 256 levels normalised, equal to torchvision's to the last bit."""
     levels = torch.arange(256, dtype=torch.float32).div_(255)

@@ -149,16 +149,19 @@ def _preprocess(
     Raises:
         ModelError: they contradict each other, or a detector of torchvision, which normalises by itself.
     """
-    sides = input_size if isinstance(input_size, tuple) else (input_size, input_size)
-    if input_size is not None and (len(sides) != 2 or not all(isinstance(side, int) for side in sides)):
+    size: tuple[Any, ...] = (224, 224) if input_size is None else (input_size, input_size)
+    if isinstance(input_size, tuple | list):
+        size = tuple(input_size)
+    if len(size) != 2 or not all(isinstance(side, int) for side in size):
         raise ModelError(f"input_size is {input_size!r}; give the side, or (height, width), in pixels.")
     for name, numbers in (("mean", mean), ("std", std)):
         if not isinstance(numbers, Sequence) or isinstance(numbers, str):
             raise ModelError(f"{name} is {numbers!r}; give a number for each channel, such as {name}=(0.5,).")
     if fault := normalisation_fault(mean, std):
         raise ModelError(fault)
-    size = (input_size, input_size) if isinstance(input_size, int) else input_size or (224, 224)
-    preprocess = Preprocess(size, (resize, resize) if resize else size, "shorter", interpolation, mean, std)
+    preprocess = Preprocess(
+        size, (resize, resize) if resize else size, "shorter", interpolation, tuple(mean), tuple(std)
+    )
     default = Preprocess((224, 224), (224, 224))
     if transform is not None:
         if preprocess != default:

@@ -105,6 +105,12 @@ def test_what_does_not_fit_is_said(module, options, message):
         wrap_model(module, **{"input_size": 64, **options})
 
 
+def test_size_mean_and_standard_deviation_may_be_lists(module):
+    model = wrap_model(module, input_size=[64, 64], mean=[0.5, 0.4, 0.3], std=[0.2, 0.3, 0.4])
+    assert repr(model) == "LoadedModel(Small, 64x64, 2 classes, mean 0.5 0.4 0.3, std 0.2 0.3 0.4)"
+    assert explain(model, CAT).map.shape == (16, 16)
+
+
 def test_what_is_no_classifier_is_said():
     with pytest.raises(ModelError, match="Expected logits of shape"):
         wrap_model(nn.Conv2d(3, 4, 3), input_size=16)
