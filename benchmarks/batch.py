@@ -34,7 +34,7 @@ from benchmarks.ray_nodes import nodes
 from seewhy import batch, explain, explain_many, load_model
 from seewhy.app.batch import run
 from seewhy.app.batch.choices import ENGINES, Engine
-from seewhy.app.batch.run import SHARD_ROWS
+from seewhy.app.batch.processes import SHARD_ROWS
 from seewhy.app.batch.shards import Shard, row_of
 from seewhy.app.batch.sources import sources
 from seewhy.explainers.view import prepare
@@ -48,7 +48,14 @@ SIZE, SMALL = (512, 384), (96, 72)
 
 
 class Cost(NamedTuple):
-    """What a run took after the model was ready: seconds, those of processors, largest memory, size of the shards."""
+    """What a run took after the model was ready, without Ray's processes.
+
+    Attributes:
+        seconds: of the run.
+        busy: seconds of processors.
+        memory: the largest of a process, in bytes.
+        bytes: of the shards.
+    """
 
     seconds: float
     busy: float
@@ -89,8 +96,8 @@ def work(kind: str, folder: Path, out: Path) -> None:
     pictures = sorted(folder.iterdir())
     for _ in explain_many(model, pictures[:64], METHOD):
         pass
-    engine, _, address = kind.partition("@")
-    where = {"address": address} if address else {}
+    engine, _, place = kind.partition("@")
+    where: dict[str, Any] = {} if not place else {"workers": int(place)} if engine == "local" else {"address": place}
     start, busy = perf_counter(), process_time()
     if engine in ENGINES:
         batch(folder, out, model, METHOD, engine=engine, progress=False, **where)
@@ -99,11 +106,9 @@ def work(kind: str, folder: Path, out: Path) -> None:
             pass
     seconds = perf_counter() - start
     size = sum(file.stat().st_size for file in out.glob("part-*"))
-    print(
-        json.dumps(
-            Cost(seconds, process_time() - busy, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, size)
-        )
-    )
+    own, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    busy = process_time() - busy + others.ru_utime + others.ru_stime
+    print(json.dumps(Cost(seconds, busy, max(own.ru_maxrss, others.ru_maxrss) * 1024, size)))
 
 
 def gauge(engine: Engine, folder: Path, out: Path) -> None:
@@ -234,8 +239,8 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def main(engines: list[Engine], rounds: int, pictures: int) -> None:
-    """Measure, and print tables."""
+def main(engines: list[str], rounds: int, pictures: int) -> None:
+    """Measure, and print tables; an engine may have its number of workers after an @."""
     kinds = ["explain_many", *engines]
     with TemporaryDirectory() as short, TemporaryDirectory() as long:
         make(Path(short), PICTURES)
@@ -286,6 +291,7 @@ if __name__ == "__main__":
         parser.add_argument("--stages", action="store_true", help="measure only the parts of a run")
         parser.add_argument("--nodes", action="store_true", help="measure only two nodes of Ray beside one")
         parser.add_argument("--memory", action="store_true", help="measure only the memory of the command's process")
+        parser.add_argument("--workers", type=int, help="measure also so many processes of the engine local")
         arguments = parser.parse_args()
         engines = ["local"] if arguments.engine == "local" else ["local", "ray"]
         if arguments.memory:
@@ -300,4 +306,5 @@ if __name__ == "__main__":
                 times = [(name, f"{time:.2f}") for name, time in stages(Path(pictures)).items()]
             print(page.table(("milliseconds of a core for a picture", ""), times))
             sys.exit()
-        main(engines, arguments.rounds, arguments.pictures)
+        several = [f"local@{arguments.workers}"] if arguments.workers else []
+        main([*engines, *several], arguments.rounds, arguments.pictures)

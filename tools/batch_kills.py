@@ -1,8 +1,8 @@
 """Batch runs that are killed again and again: `python -m tools.batch_kills --pictures 20000 --engine ray`.
 
 One picture in a hundred is hostile. With `ray`, two nodes of one processor each run on this machine, and a worker, the
-driver and a node are killed in turn; with `local`, the only process. In the end each picture must have exactly one row,
-each hostile one an error, and the maps must be those of `explain`.
+driver and a node are killed in turn; with `local`, one of two workers and the driver. In the end each picture must have
+exactly one row, each hostile one an error, and the maps must be those of `explain`.
 """
 
 import argparse
@@ -31,7 +31,10 @@ HOSTILE = 100
 COMPARED = 50
 """Pictures whose maps are compared."""
 
-VICTIMS = {"local": ("driver",), "ray": ("worker", "driver", "node")}
+VICTIMS = {"local": ("worker", "driver"), "ray": ("worker", "driver", "node")}
+
+WORKERS = ("ray::MapWorker", "popen_loky")
+"""In the names of processes that explain pictures."""
 
 
 def hostile(place: Path, number: int) -> None:
@@ -54,13 +57,14 @@ def parents() -> dict[int, tuple[int, str]]:
 
 
 def workers(roots: list[int]) -> list[int]:
-    """Return the processes of Ray below some, which explain pictures."""
+    """Return the processes below some that explain pictures."""
     tree = parents()
 
     def is_below(number: int) -> bool:
         return number in roots or (number in tree and is_below(tree[number][0]))
 
-    return [number for number, (_, name) in tree.items() if name.startswith("ray::MapWorker") and is_below(number)]
+    named = [number for number, (_, name) in tree.items() if any(part in name for part in WORKERS)]
+    return [number for number in named if is_below(number)]
 
 
 def peak(process: "subprocess.Popen[bytes]") -> int:
@@ -95,8 +99,9 @@ def run(place: Path, out: Path, engine: str, kills: int) -> tuple[Counter[str], 
                 process.wait()
             elif victim == "node" and cluster:
                 cluster.kill_last()
-            elif cluster:
-                os.kill(random.choice(workers([node.pid for node in cluster.nodes])), signal.SIGKILL)
+            else:
+                roots = [node.pid for node in cluster.nodes] if cluster else [process.pid]
+                os.kill(random.choice(workers(roots)), signal.SIGKILL)
             killed[victim] += 1
     if process.returncode:
         sys.exit("The run failed.")
@@ -154,7 +159,7 @@ def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--run"]:
         source, target, kind, *address = sys.argv[2:]
-        where = {"address": address[0]} if address else {}
+        where = {"address": address[0]} if address else {"workers": 2}
         batch(source, target, MODEL, METHOD, engine=kind, map_type="float32", progress=False, **where)
     else:
         main()

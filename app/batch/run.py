@@ -7,7 +7,6 @@ from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
-from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,6 +16,7 @@ from tqdm.auto import tqdm
 from seewhy.app.batch import shards
 from seewhy.app.batch.choices import ENGINES, MAP_TYPES, Engine, MapType
 from seewhy.app.batch.manifest import Manifest, manifest_of, now
+from seewhy.app.batch.processes import OnThisMachine
 from seewhy.app.batch.reader import Batch, open_batch
 from seewhy.app.batch.sources import DataSource, Source, description_of, places_of, sources
 from seewhy.app.batch.work import Outcome, RunsBatch, TooManyErrorsError, Work
@@ -27,12 +27,6 @@ from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.choices import AREA, Extent, Fill
 from seewhy.models import LoadedModel, load_model
-
-SHARD_ROWS = 1024
-"""Rows of a shard."""
-
-SHARD_SECONDS = 60.0
-"""After this time a shard is written with fewer rows, so that a run that is killed loses a minute."""
 
 _OF_QUESTIONS = ("target", "layer", "against", "proof", "proof_area", "proof_fill", "proof_calibration")
 """Options that are not the method's."""
@@ -88,6 +82,7 @@ def batch(
     *,
     engine: Engine = "local",
     address: str | None = None,
+    workers: int | None = None,
     batch_size: int | None = None,
     map_type: MapType = "float16",
     pictures: bool = False,
@@ -113,9 +108,13 @@ def batch(
         method, layer, against, proof, proof_area, proof_fill, proof_calibration: as `explain`, the same for all
             pictures.
         target: class index or label, the same for all pictures; None for the most probable class of each.
-        engine: ``local``, this process; or ``ray``, processes of this machine or of a Ray cluster, which all read the
-            source and write to the folder.
+        engine: ``local``, this process or several of this machine; or ``ray``, processes of this machine or of a Ray
+            cluster. All read the source and write to the folder.
         address: of the Ray cluster, as ``ray.init`` takes it; None for this machine.
+        workers: number of processes, at least 1; None for one on each two processors with ``local``, and for one on
+            each processor or GPU with ``ray``. With ``local``, None means only this process if the run is short, the
+            source is a data set, or the model is on a GPU or cannot be pickled. Other processes have copies of model
+            and data set.
         batch_size: pictures in a pass, at least 1; None for 8, or 32 on a GPU.
         map_type: dtype of the maps in the files, ``float16`` or ``float32``.
         pictures: whether to write overlays too, as WebDataset shards.
@@ -135,7 +134,7 @@ def batch(
     question = {"target": target, "layer": layer, "against": against, "proof": proof, **options}
     question |= {"proof_area": proof_area, "proof_fill": proof_fill, "proof_calibration": proof_calibration}
     run = _plan(source, out, model, method, question, batch_size, map_type, pictures)
-    explain = _engine(engine, address, source, run)
+    explain = _engine(engine, address, workers, source, run)
     listing = list(sources(source))
     run.folder.mkdir(parents=True, exist_ok=True)
     with _lock(run.folder):
@@ -213,23 +212,29 @@ def forecast(
     return Forecast(len(listing), len(remaining), run.passes, seconds, size * len(remaining) // max(1, trials))
 
 
-def _engine(engine: str, address: str | None, source: DataSource, run: _Run) -> RunsBatch:
+def _engine(engine: str, address: str | None, workers: int | None, source: DataSource, run: _Run) -> RunsBatch:
     """Return an engine by its name.
 
     Raises:
-        OptionError: there is none, its package is missing, or it takes no address.
+        OptionError: there is none, its package is missing, it takes no address or not so many workers.
     """
+    if workers is not None and (type(workers) is not int or workers < 1):
+        raise OptionError(f"workers is {workers!r}; it must be an integer of at least 1.", "workers")
+    data = source if places_of(source) is None else None
     if engine not in ENGINES:
         raise OptionError(f"engine is {engine!r}; it must be {' or '.join(map(repr, ENGINES))}.", "engine")
     if engine == "local":
         if address is not None:
             raise OptionError("Only a Ray cluster has an address; use the engine ray.", "address")
-        return _local
+        device = run.work.model.device.type
+        if device != "cpu" and workers not in (None, 1):
+            raise OptionError(f"workers is {workers}; a model on {device} is run by one process.", "workers")
+        return OnThisMachine(workers if device == "cpu" else 1, data, run.passes)
     if not find_spec("ray"):
         raise OptionError("The engine ray needs more packages: pip install 'seewhy[ray]'.", "engine")
     from seewhy.app.batch.cluster import OnRay  # takes seconds to import
 
-    return OnRay(address, source if places_of(source) is None else None, run.passes)
+    return OnRay(address, workers, data, run.passes)
 
 
 def _nothing() -> Generator[Outcome]:
@@ -305,20 +310,3 @@ def _lock(folder: Path) -> Iterator[None]:
         except BlockingIOError as error:
             raise OptionError(f"Another process writes to {folder}; wait for it, or choose another.", "out") from error
         yield
-
-
-def _local(work: Work, remaining: list[Source], folder: Path) -> Generator[Outcome]:
-    """Explain pictures in this process; see `RunsBatch`. A shard holds `SHARD_ROWS` or the rows of a minute."""
-    numbers = count(shards.next_number(folder))
-    shard, start = work.shard(folder), monotonic()
-    try:
-        with closing(work.rows(iter(remaining))) as rows:
-            for row, overlay in rows:
-                shard.add(row, overlay)
-                yield Outcome.of(row)
-                if len(shard) >= SHARD_ROWS or monotonic() - start > SHARD_SECONDS:
-                    full, shard, start = shard, work.shard(folder), monotonic()
-                    shards.publish(folder, full.write(), next(numbers))
-    finally:
-        if len(shard):
-            shards.publish(folder, shard.write(), next(numbers))

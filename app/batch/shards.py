@@ -36,6 +36,9 @@ _ATTEMPTS = ".attempts"
 TABLE_ROWS = 32
 """Rows that are moved to a table at once."""
 
+TRIMMED_TABLES = 8
+"""Tables after which free memory is returned: allocating it anew for each of them would take a tenth of a run."""
+
 COLUMNS: dict[str, Any] = {
     "path": pyarrow.string(),
     "file": pyarrow.string(),
@@ -185,7 +188,8 @@ class Shard:
         """Move rows to a table: Python's many small objects between large pictures would keep their memory in use."""
         self._tables.append(table_of(self._rows, self._map_type))
         self._rows = []
-        trim()  # what is free between the objects that remain; the process would grow by it
+        if len(self._tables) % TRIMMED_TABLES == 0:
+            trim()  # what is free between the objects that remain; the process would grow by it
 
     def _draw(self, row: dict[str, Any], overlay: bytes) -> None:
         """Add an overlay to the tar file, as a sample of WebDataset: the picture, and what it shows."""
@@ -216,7 +220,7 @@ def count_attempt(folder: Path, number: int) -> int:
 
 
 def publish(folder: Path, name: str, number: int) -> None:
-    """Give a shard its number. It is whole then: a process that is killed leaves hidden files, and `tidy` removes them.
+    """Give a shard its number. It is whole then: a process that is killed leaves hidden files; `discard` removes them.
 
     Raises:
         FileNotFoundError: there is no such shard.
@@ -233,12 +237,17 @@ def _hidden(folder: Path, name: str, suffix: str) -> Path:
     return folder / f".{name}{suffix}"
 
 
-def tidy(folder: Path) -> None:
-    """Remove what a run left that was killed, and the rows with errors, so that their pictures are tried again."""
+def discard(folder: Path) -> None:
+    """Remove what processes left that were killed."""
     name = "[0-9a-f]" * len(uuid4().hex)  # others' hidden files stay
     for pattern in (f".{name}{_PICTURES[1]}", f".{name}{_ROWS[1]}", f"{_ATTEMPTS}/*-{name}"):
         for file in folder.glob(pattern):
             file.unlink()
+
+
+def tidy(folder: Path) -> None:
+    """Remove what a run left that was killed, and the rows with errors, so that their pictures are tried again."""
+    discard(folder)
     for file in files(folder):
         table = parquet.read_table(file)
         explained = table.filter(table["error"].is_null())

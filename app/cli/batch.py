@@ -50,6 +50,9 @@ if TYPE_CHECKING:  # it imports PyTorch
 @extra_option
 @click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="What runs the batch.")
 @click.option("--address", help="The Ray cluster to join, such as auto; by default processes of this machine.")
+@click.option(
+    "--workers", type=click.IntRange(1), help="Number of processes; by default as many as the machine keeps busy."
+)
 @click.option("--batch-size", type=click.IntRange(1), help="Pictures in a pass; by default 8, or 32 on a GPU.")
 @click.option("--map-type", type=click.Choice(MAP_TYPES), default="float16", show_default=True, help="Dtype of maps.")
 @click.option("--pictures", is_flag=True, help="Also write overlays, as WebDataset shards.")
@@ -65,6 +68,7 @@ def batch(
     extra: tuple[str, ...],
     engine: Engine,
     address: str | None,
+    workers: int | None,
     batch_size: int | None,
     map_type: str,
     pictures: bool,
@@ -91,7 +95,7 @@ def batch(
         name = min(foreign) if foreign else "method" if len(request.method) > 1 else "target"
         raise click.UsageError(f"batch takes no {name!r}." if foreign else f"batch takes one {name}.")
 
-    if not find_spec("pyarrow"):
+    if not (find_spec("pyarrow") and find_spec("loky")):
         raise click.ClickException("batch needs more packages: pip install 'seewhy[batch]'.")
     from seewhy.app.batch.run import batch as run
     from seewhy.app.batch.run import forecast
@@ -116,7 +120,7 @@ def batch(
     if dry_run:
         _print(forecast(source, out, **asked))
         return
-    where: dict[str, Any] = {"engine": engine, "address": address}
+    where: dict[str, Any] = {"engine": engine, "address": address, "workers": workers}
     results = run(source, out, **where, max_errors=max_errors, progress=not is_quiet(), **asked)
     done = results.manifest
     total = done.pictures + done.errors

@@ -21,8 +21,7 @@ import pytest
 from PIL import Image
 
 from seewhy import batch, explain, forecast, open_batch, wrap_model
-from seewhy.app.batch import run as running
-from seewhy.app.batch import shards, work
+from seewhy.app.batch import processes, shards, work
 from seewhy.app.batch.sources import description_of, sources
 from seewhy.app.batch.work import TooManyErrorsError, Work
 from seewhy.explainers.errors import OptionError, PictureError
@@ -136,7 +135,7 @@ def stopped(monkeypatch, after: int) -> None:
                 raise KeyboardInterrupt
             yield row
 
-    monkeypatch.setattr(running, "SHARD_ROWS", 2)
+    monkeypatch.setattr(processes, "SHARD_ROWS", 2)
     monkeypatch.setattr(shards, "TABLE_ROWS", 1)
     monkeypatch.setattr(Work, "rows", interrupted)
 
@@ -176,10 +175,11 @@ def test_a_run_goes_on_where_it_was_stopped(run_batch, folder, monkeypatch, out)
 def test_free_memory_is_returned_while_a_run_goes_on(run_batch, folder, monkeypatch):
     """What lies between the small objects of rows is kept by the C library, and grows with the pictures."""
     trims = list[int]()
-    monkeypatch.setattr(shards, "TABLE_ROWS", 2)
+    monkeypatch.setattr(shards, "TABLE_ROWS", 1)
+    monkeypatch.setattr(shards, "TRIMMED_TABLES", 2)
     monkeypatch.setattr(shards, "trim", lambda: trims.append(1))
     run_batch(folder)
-    assert len(trims) == 4  # for seven rows
+    assert len(trims) == 3  # for seven rows
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ def test_rows_of_tables_are_read_in_any_order(rows, tmp_path):
 
 
 def test_the_order_of_rows_is_that_of_the_run_also_in_a_copy(run_batch, folder, monkeypatch, out):
-    monkeypatch.setattr(running, "SHARD_ROWS", 2)
+    monkeypatch.setattr(processes, "SHARD_ROWS", 2)
     expected = run_batch(folder).table["path"].to_pylist()
     assert expected == [each.path for each in sources(folder)]
     for number, file in enumerate(reversed(shards.files(out))):
@@ -518,7 +518,7 @@ def test_a_killed_run_loses_no_picture_and_repeats_none(lite0, tmp_path, out):
     for number in range(120):
         Image.effect_noise((64, 48), 80).convert("RGB").save(place / f"{number}.png")
     code = (
-        "import sys; from seewhy.app.batch import run; run.SHARD_ROWS = 10; "
+        "import sys; from seewhy.app.batch import processes, run; processes.SHARD_ROWS = 10; "
         "run.batch(sys.argv[1], sys.argv[2], progress=False)"
     )
     command = [sys.executable, "-c", code, str(place), str(out)]

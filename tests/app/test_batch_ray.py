@@ -21,8 +21,8 @@ from tests.waiting import GUARD, until
 
 CODE = """
 import sys
-from seewhy.app.batch import cluster, run
-cluster._FEWEST = 4
+from seewhy.app.batch import parts, run
+parts._FEWEST = 4
 run.batch(sys.argv[1], sys.argv[2], engine="ray", progress=False)
 """
 
@@ -142,6 +142,6 @@ class Deadly(Noise):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_picture_that_ends_every_worker_ends_the_run(model, tmp_path, monkeypatch):
-    monkeypatch.setattr("seewhy.app.batch.cluster._ATTEMPTS", 2)
+    monkeypatch.setattr("seewhy.app.batch.cluster.ATTEMPTS", 2)
     with pytest.raises(WorkerError, match="2 workers died on pictures from 0 to "):
         batch(Deadly(), tmp_path / "out", model, engine="ray", progress=False)

@@ -9,8 +9,7 @@ import pytest
 from PIL import Image
 
 from seewhy import batch, explain, open_batch, wrap_model
-from seewhy.app.batch import run as running
-from seewhy.app.batch import shards
+from seewhy.app.batch import processes, shards
 from seewhy.app.batch.sources import sources
 from seewhy.explainers.errors import OptionError
 from seewhy.models import LoadedModel
@@ -38,7 +37,7 @@ def pictures(tmp_path) -> Path:
 @pytest.fixture
 def out(model, pictures, tmp_path, monkeypatch) -> Path:
     """A run of three shards."""
-    monkeypatch.setattr(running, "SHARD_ROWS", 2)
+    monkeypatch.setattr(processes, "SHARD_ROWS", 2)
     batch(pictures, tmp_path / "out", model, progress=False)
     return tmp_path / "out"
 
