@@ -3,10 +3,11 @@ PYTHON ?= python3
 PORT ?= 8000
 DOCS_PORT ?= 8001
 BIN := .venv/bin
-# Two processes with one thread each are faster than one with two, because most tensors in the tests are small. Bytecode
-# is written even where the environment says otherwise: each service that the tests start would compile every module anew.
+# Two processes with one thread each are faster than one with two, because most tensors in the tests are small. Where a test
+# takes two threads, they must not spin while they wait: other tests have the processors. Bytecode is written even where
+# the environment says otherwise: each service that the tests start would compile every module anew.
 WORKERS ?= 2
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
 # The long tests that `make test-slow` runs: files and folders.
 SLOW ?= tests
 

@@ -42,7 +42,7 @@ class OnRay:
 
     def __call__(self, work: Work, remaining: list[Source], folder: Path) -> Generator[Outcome]:
         """See `RunsBatch`."""
-        with _cluster(self.address):
+        with connected(self.address):
             available, cpus, gpus = _pool(work.model.device)
             workers = available if self.workers is None else min(self.workers, available)
             context = ray.data.DataContext.get_current()
@@ -112,7 +112,7 @@ def _reason(error: Exception) -> str:
 
 
 @contextmanager
-def _cluster(address: str | None) -> Iterator[None]:
+def connected(address: str | None) -> Iterator[None]:
     """Join a cluster, or start processes of this machine; leave it alone if this process has done so already."""
     if ray.is_initialized():
         yield

@@ -58,7 +58,17 @@ def test_an_engine_that_is_not_installed_names_its_extra(model, tmp_path, monkey
     assert not (tmp_path / "out").exists()
 
 
+@pytest.fixture(scope="module")
+def cluster():
+    """Ray on this machine, as a run starts it, for several runs."""
+    from seewhy.app.batch.cluster import connected  # imports Ray, which takes seconds
+
+    with connected(None):
+        yield
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_ray_writes_the_rows_that_one_process_writes(model, tmp_path):
     with pytest.raises(TooManyErrorsError, match="0: RuntimeError: the disk is gone"):
@@ -140,6 +150,7 @@ class Deadly(Noise):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
 @pytest.mark.filterwarnings("ignore")
 def test_a_picture_that_ends_every_worker_ends_the_run(model, tmp_path, monkeypatch):
     monkeypatch.setattr("seewhy.app.batch.cluster.ATTEMPTS", 2)
