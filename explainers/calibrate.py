@@ -35,6 +35,8 @@ def calibrate(
 ) -> Calibration:
     """Score maps that do not depend on the picture, for ``explain(..., proof=True, proof_calibration=...)``.
 
+    `Calibration.save` keeps the result in a file, for `Calibration.load` and ``seewhy explain --proof-calibration``.
+
     Three such maps are tried on each picture: its own map rotated by 180 degrees and mirrored, and the map of the
     previous picture. A proof grades a map by the share of these that it beats. Pictures must differ, and resemble those
     to be explained. With a few dozen pictures, the comparison is rough.
@@ -64,12 +66,14 @@ def calibrate(
     return Calibration(
         scores=tuple(scores),
         null=NULL,
-        model=getattr(model, "name", ""),
+        model=model.identity.name,
         area=trial.area,
         fill=trial.fill,
         are_probabilities=bool(rows[0].are_probabilities),
         pictures=len(groups),
         false_alarms_at_95=false_alarms(groups),
+        sha256=model.sha256,
+        size=model.preprocess.size,
     )
 
 

@@ -150,7 +150,9 @@ def explain(
     must_know_pictures(model, picture)
     entry = get_method(method or model.task.default_method)
     (explainer,) = explainers_of([entry], layer, options, model.module)
-    trial = trial_of(proof, proof_area, proof_fill, proof_calibration)
+    trial = trial_of(proof, proof_area, proof_fill)
+    if trial and proof_calibration:
+        proof_calibration.check(model, trial)
     if top is None:
         view, names = None, target if isinstance(target, list | tuple) else [target]
     else:
@@ -254,7 +256,9 @@ def compare(
     if not entries:
         raise OptionError("The list of methods is empty; name one or more.", field="methods")
     explainers = explainers_of(entries, layer, options, model.module)
-    trial = trial_of(proof, proof_area, proof_fill, proof_calibration)
+    trial = trial_of(proof, proof_area, proof_fill)
+    if trial and proof_calibration:
+        proof_calibration.check(model, trial)
     view = prepare(model, picture)
     ask, images = ask_of(model, target, against), view.images(model.device)
     attributions = explain_jointly(explainers, model, images, ask.placed(view.geometry))

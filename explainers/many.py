@@ -172,7 +172,9 @@ def explain_many(
     (explainer,) = explainers_of([entry], layer, options, model.module)
     if layers := layer_paths(model.module, layer):
         module_paths(model.module, layers)
-    trial = trial_of(proof, proof_area, proof_fill, proof_calibration)
+    trial = trial_of(proof, proof_area, proof_fill)
+    if trial and proof_calibration:
+        proof_calibration.check(model, trial)
     series = _Series(model, entry, explainer, ask_of(model, target, against), trial, proof_calibration)
     dataset = getattr(pictures, "dataset", pictures)  # a loader's own length is that of its batches
     total = len(dataset) if isinstance(dataset, Sized) else None

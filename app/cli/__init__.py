@@ -16,7 +16,7 @@ from seewhy.app.cli.hooks import capture, intervene, trace
 from seewhy.app.cli.interrupt import INTERRUPTED, graceful
 from seewhy.app.cli.options import device_option, examples
 from seewhy.app.cli.output import table, verbosity_options
-from seewhy.app.cli.pictures import detect, evaluate, explain, predict, segment, similar
+from seewhy.app.cli.pictures import calibrate, detect, evaluate, explain, predict, segment, similar
 from seewhy.app.errors import EXPECTED, kind_of
 from seewhy.app.http.keys import new_key
 from seewhy.app.system.processors import share_processors
@@ -69,7 +69,7 @@ def serve(**options: Any) -> None:
     run(read_settings(**{name: value for name, value in options.items() if value is not None}))
 
 
-_PICTURES = (explain, predict, detect, segment, similar, evaluate, batch)
+_PICTURES = (explain, predict, detect, segment, similar, evaluate, calibrate, batch)
 
 for command in (*_PICTURES, trace, capture, intervene, models, layers, methods):
     main.add_command(command)

@@ -11,9 +11,9 @@ from seewhy.app.batch.choices import ENGINES, MAP_TYPES, Engine
 from seewhy.app.cli.files import printable
 from seewhy.app.cli.method_command import MethodCommand
 from seewhy.app.cli.options import (
+    calibration_option,
     examples,
     extra_option,
-    fields,
     layer_option,
     method_option,
     model_options,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # it imports PyTorch
 @option("against", EXPLAIN["against"])
 @layer_option(HEATMAP["layer"])
 @proof_options
+@calibration_option
 @extra_option
 @click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="What runs the batch.")
 @click.option("--address", help="The Ray cluster to join, such as auto; by default processes of this machine.")
@@ -65,6 +66,7 @@ def batch(
     device: str | None,
     method: str | None,
     target: str | None,
+    proof_calibration: Path | None,
     extra: tuple[str, ...],
     engine: Engine,
     address: str | None,
@@ -85,21 +87,17 @@ def batch(
     \b
     Exit status: 0 all done, 1 some pictures failed, 2 invalid options, 130 interrupted.
     """
-    from seewhy.app.cli.checks import check
-    from seewhy.app.pipeline.options import ExplainOptions
+    from seewhy.app.cli.checks import check_series
 
-    named = {"model": model, "method": (method,) if method else (), "target": (target,) if target else ()}
-    request = check(ExplainOptions, fields({**options, **named}, extra), [])
-    foreign = {*ExplainOptions.model_fields} & request.model_fields_set - {*named, *options}
-    if foreign or len(request.method) > 1 or len(request.target) > 1:
-        name = min(foreign) if foreign else "method" if len(request.method) > 1 else "target"
-        raise click.UsageError(f"batch takes no {name!r}." if foreign else f"batch takes one {name}.")
-
+    request = check_series("batch", {**options, "model": model, "method": method, "target": target}, extra)
+    if proof_calibration and not request.proof:
+        raise click.UsageError("--proof-calibration needs --proof.")
     if not (find_spec("pyarrow") and find_spec("loky")):
         raise click.ClickException("batch needs more packages: pip install 'seewhy[batch]'.")
     from seewhy.app.batch.run import batch as run
     from seewhy.app.batch.run import forecast
     from seewhy.app.cli.run import load_model, open_service
+    from seewhy.explainers.trust.calibration import Calibration
 
     service = open_service(device)
     asked: dict[str, Any] = {
@@ -111,6 +109,7 @@ def batch(
         "proof": request.proof,
         "proof_area": request.proof_area,
         "proof_fill": request.proof_fill,
+        "proof_calibration": Calibration.load(proof_calibration) if proof_calibration else None,
         "batch_size": batch_size,
         "map_type": map_type,
         "pictures": pictures,

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from click import UsageError
 from pydantic import BaseModel
 
 from seewhy.app.cli.environment import read_settings
 from seewhy.app.cli.files import DASH, Item, printable
 from seewhy.app.cli.names import method_names, metric_names, option_names
+from seewhy.app.cli.options import fields
 from seewhy.app.cli.output import exit_failed, print_failure
 from seewhy.app.pipeline.options import DrawingOptions, EvaluateOptions, ExplainOptions, MethodOptions, SegmentOptions
 from seewhy.app.pipeline.validation import check_counts, check_methods, check_view, validate
@@ -46,6 +48,25 @@ def check(schema: type[Schema], fields: dict[str, Any], items: Sequence[Item]) -
     if isinstance(options, ExplainOptions | EvaluateOptions) and not settings.methods:
         _check_values(options, options.method)
     return options
+
+
+def check_series(command: str, options: dict[str, Any], extra: tuple[str, ...]) -> ExplainOptions:
+    """Return the options of a command that asks the same of many pictures, with one method and one target.
+
+    Args:
+        command: its name.
+        options: its own; others belong to `explain` alone.
+        extra: as for `fields`.
+    """
+    single = [name for name in ("method", "target") if name in options]
+    lists = {name: (value,) if name in single and value else value for name, value in options.items()}
+    request = check(ExplainOptions, fields(lists, extra), [])
+    if foreign := {*ExplainOptions.model_fields} & request.model_fields_set - {*options}:
+        raise UsageError(f"{command} takes no {min(foreign)!r}.")
+    for name in single:
+        if len(getattr(request, name)) > 1:
+            raise UsageError(f"{command} takes one {name}.")
+    return request
 
 
 def _check_pictures(pictures: Sequence[Path], max_pixels: int) -> None:

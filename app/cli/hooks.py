@@ -13,13 +13,13 @@ from seewhy.app.cli.options import (
     drawing_options,
     examples,
     fields,
+    file_option,
     format_option,
     heatmap_options,
     layer_option,
     method_option,
     option,
     output_option,
-    picture_file,
     picture_options,
     values_option,
 )
@@ -126,7 +126,7 @@ def capture(
 @click.option(
     "--edits", "file", type=_Edits(), metavar="FILE", help="A JSON file with a list of edits, or the list itself."
 )
-@picture_file("--other", "Picture whose activations the op `swap` uses.")
+@file_option("--other", "Picture whose activations the op `swap` uses.")
 @option(
     "each_channel",
     INTERVENE["each_channel"],

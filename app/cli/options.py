@@ -39,8 +39,8 @@ def file_argument(name: str) -> Callable[[Command], Command]:
     return click.argument(name, type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
 
 
-def picture_file(name: str, text: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds an option of a picture's file."""
+def file_option(name: str, text: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds an option of a file that exists."""
     path = click.Path(path_type=Path, exists=True, dir_okay=False)
     return click.option(name, type=path, metavar="FILE", help=text)
 
@@ -129,6 +129,10 @@ proof_options = table_options(
     proof={"is_flag": False, "flag_value": "true", "type": _Extent(["false", "true", "full"])},
     proof_area={"type": float},
     proof_fill={"type": click.Choice(FILLS)},
+)
+
+calibration_option = file_option(
+    "--proof-calibration", "Grade the proof by the scores in this file, which `seewhy calibrate` writes."
 )
 
 pair_options = table_options({**DRAWING, **SIMILAR}, **_DRAWING)

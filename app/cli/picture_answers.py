@@ -1,4 +1,4 @@
-"""Output of the commands about pictures: explain, predict, detect, segment, similar."""
+"""Output of the commands about pictures: explain, predict, detect, segment, similar, evaluate, calibrate."""
 
 import json
 import sys
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 from PIL import Image
 from pydantic import BaseModel
+from tqdm import tqdm
 
 from seewhy.app.answers.documents import detect_document, draw, explain_body, predict_document
 from seewhy.app.answers.likeness_documents import similar_body
@@ -46,11 +47,13 @@ from seewhy.app.pipeline.options import (
     SimilarOptions,
 )
 from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResult
-from seewhy.explainers import evaluate
+from seewhy.explainers import calibrate, evaluate
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import PictureError
 from seewhy.explainers.results.evaluation import Evaluation
+from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.proof import Proof
+from seewhy.explainers.trust.trial import Trial
 
 T = TypeVar("T")
 
@@ -76,6 +79,7 @@ class _Run:
     """A run of `seewhy explain`.
 
     Attributes:
+        calibration: of the proofs; None for the model's own.
         mask: bytes of the picture that marks the region to explain, in all pictures.
         is_watched: whether a terminal shows the progress of each picture.
     """
@@ -83,6 +87,7 @@ class _Run:
     service: Service
     items: list[Item]
     options: ExplainOptions
+    calibration: Calibration | None
     mask: bytes | None
     form: ExplainFormat
     skip_existing: bool
@@ -118,7 +123,10 @@ class _Run:
             if skipped := sum(map(self._skips, self.items)):
                 note(f"{skipped} of {len(self.items)} outputs already exist.", err=True)
             if skipped < len(self.items):
-                load_model(self.service, self.options.model)
+                model = load_model(self.service, self.options.model)
+                if self.calibration:
+                    self.calibration.check(model, Trial(self.options.proof_area, self.options.proof_fill))
+                    self.service.null.give(model, self.calibration)
             for_each(self.items, self._answer, report, report_failure, concurrency(self.service.settings.max_batch))
 
     def _skips(self, item: Item) -> bool:
@@ -175,6 +183,7 @@ def explain_pictures(
     items: list[Item],
     form: ExplainFormat,
     options: ExplainOptions,
+    proof_calibration: Path | None,
     mask: Path | None,
     device: str | None,
     skip_existing: bool,
@@ -182,9 +191,12 @@ def explain_pictures(
     summary: Path | None,
 ) -> None:
     """Explain pictures, several at once, so that they share passes of the model; exit with 1 if some failed."""
+    calibration = None if proof_calibration is None else Calibration.load(proof_calibration)
     marked = None if mask is None else mask.read_bytes()
     is_watched = len(items) == 1 and not (is_quiet() or is_verbose())
-    _Run(open_service(device), items, options, marked, form, skip_existing, sheet, summary, is_watched).start()
+    _Run(
+        open_service(device), items, options, calibration, marked, form, skip_existing, sheet, summary, is_watched
+    ).start()
 
 
 def predict_pictures(items: list[Item], options: PredictOptions, as_json: bool, device: str | None) -> None:
@@ -275,7 +287,9 @@ def _proofs(result: ExplainResult) -> list[str]:
     """Return a line for each proof, which names its map if there are several."""
     maps = result.explanations
     names = [f"{part.method} for {part.target.label}, " if len(maps) > 1 else "" for part in maps]
-    return [_proof_line(name, part.proof) for name, part in zip(names, maps, strict=True) if part.proof]
+    proofs = [(name, part.proof) for name, part in zip(names, maps, strict=True) if part.proof]
+    lines = [_proof_line(name, proof) for name, proof in proofs]
+    return lines if all(proof.grade for _, proof in proofs) else [*lines, "  `seewhy calibrate` collects such scores."]
 
 
 def _proof_line(name: str, proof: Proof) -> str:
@@ -333,6 +347,28 @@ def evaluate_pictures(
         _write(table, output)
     if table.failures:
         exit_failed(len(table.failures), len(pictures))
+
+
+def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainOptions, device: str | None) -> None:
+    """Write the scores of maps that do not depend on the picture."""
+    service = open_service(device)
+    model = load_model(service, options.model)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    hidden = True if is_quiet() or is_verbose() else None  # None: hidden unless it is a terminal
+    result = calibrate(
+        model,
+        tqdm(pictures, unit="picture", disable=hidden, dynamic_ncols=True),
+        options.method[0] if options.method else service.default_method(options.model),
+        options.layer or None,
+        proof_area=options.proof_area,
+        proof_fill=options.proof_fill,
+        batch_size=service.settings.max_batch,
+        **options.method_options,
+    )
+    result.save(output)
+    alarms = result.false_alarms_at_95
+    found = "" if alarms is None else f"; {alarms:.1%} of such maps beat 95% of the others"
+    note(f"{printable(output)}: {len(result.scores)} scores of {result.pictures} pictures for {model.name}{found}")
 
 
 def _write(table: Evaluation, output: Path | None) -> None:

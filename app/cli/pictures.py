@@ -1,4 +1,4 @@
-"""The commands about pictures: explain, evaluate, predict, detect, segment, similar."""
+"""The commands about pictures: explain, evaluate, calibrate, predict, detect, segment, similar."""
 
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,12 @@ from seewhy.app.cli.files import DASH, plan, suffixes_of
 from seewhy.app.cli.method_command import EvaluateCommand, MethodCommand
 from seewhy.app.cli.options import (
     FileOf,
+    calibration_option,
     examples,
     extra_option,
     fields,
     file_argument,
+    file_option,
     format_option,
     heatmap_options,
     json_option,
@@ -22,7 +24,6 @@ from seewhy.app.cli.options import (
     option,
     output_option,
     pair_options,
-    picture_file,
     picture_options,
     proof_options,
     table_options,
@@ -37,11 +38,13 @@ from seewhy.app.pipeline.option_table import (
     METHOD,
     METRICS,
     PREDICT,
+    PROOF,
     SEGMENT,
     TRUTH,
 )
 from seewhy.explainers.imaging.choices import SEGMENT_VIEWS
 from seewhy.explainers.tasks.choices import PARTS
+from seewhy.explainers.trust.choices import FILLS
 
 TABLES = (".csv", ".json", ".png", ".pdf", ".svg")
 """Suffixes of the files of a table."""
@@ -55,6 +58,7 @@ TABLES = (".csv", ".json", ".png", ".pdf", ".svg")
         "explain cat.jpg --method smoothgrad --samples 50 --scale robust",
         "explain photos -o heatmaps --sheet heatmaps/all.jpg --summary heatmaps/all.csv --skip-existing",
         "explain 'photos/*.jpg' --format npz -o maps",
+        "explain xray.png --model pneumonia --proof=true --proof-calibration scores.json -o why.png",
         "explain cat.jpg -o - --format json | jq '.explanations[0].target'",
     ),
 )
@@ -63,7 +67,8 @@ TABLES = (".csv", ".json", ".png", ".pdf", ".svg")
 @method_option(multiple=True, help=f"A name from `seewhy methods`; repeatable. {METHOD}")
 @table_options(EXPLAIN, target={"multiple": True}, region={"type": click.Choice(PARTS)}, top={"type": int})
 @proof_options
-@picture_file("--mask", MASK)
+@calibration_option
+@file_option("--mask", MASK)
 @layer_option(HEATMAP["layer"])
 @format_option(EXPLAIN_FORMATS)
 @click.option("--report", is_flag=True, help="Write HTML reports; the same as --format report.")
@@ -82,6 +87,7 @@ def explain(
     output: str | None,
     form: ExplainFormat | None,
     report: bool,
+    proof_calibration: Path | None,
     mask: Path | None,
     extra: tuple[str, ...],
     skip_existing: bool,
@@ -108,10 +114,12 @@ def explain(
     # Pictures whose output exists are not needed, and a summary lists those that fail.
     needed = [] if skip_existing or summary else items
     request = check(ExplainOptions, {**fields(options, extra), "format": answer_form}, needed)
+    if proof_calibration and not request.proof:
+        raise click.UsageError("--proof-calibration needs --proof.")
 
     from seewhy.app.cli.picture_answers import explain_pictures
 
-    explain_pictures(items, answer_form, request, mask, device, skip_existing, sheet, summary)
+    explain_pictures(items, answer_form, request, proof_calibration, mask, device, skip_existing, sheet, summary)
 
 
 @click.command(
@@ -154,10 +162,10 @@ def predict(pictures: tuple[Path, ...], device: str | None, form: str, **options
 @option("target", EVALUATE["target"])
 @layer_option(HEATMAP["layer"])
 @click.option("--controls/--no-controls", default=True, help=EVALUATE["controls"].text)
-@picture_file(
+@file_option(
     "--boxes", "Positions of the targets: a CSV file with the columns picture,left,top,right,bottom, or COCO JSON."
 )
-@picture_file("--truth", TRUTH)
+@file_option("--truth", TRUTH)
 @extra_option
 @click.option("-o", "--output", type=FileOf(TABLES), help=f"Also write the table to a file: {', '.join(TABLES)}.")
 def evaluate(
@@ -191,6 +199,45 @@ def evaluate(
     from seewhy.app.cli.picture_answers import evaluate_pictures
 
     evaluate_pictures(sources, output, request, places, truth, device)
+
+
+@click.command(
+    cls=MethodCommand,
+    epilog=examples(
+        "calibrate photos --model pneumonia -o scores.json",
+        "calibrate photos --model resnet50 --method layercam --proof-fill mean -o scores.json",
+    ),
+)
+@picture_options
+@method_option(help=f"A name from `seewhy methods`. {METHOD}")
+@layer_option(HEATMAP["layer"])
+@table_options(
+    {name: entry for name, entry in PROOF.items() if name != "proof"},
+    proof_area={"type": float},
+    proof_fill={"type": click.Choice(FILLS)},
+)
+@extra_option
+@click.option("-o", "--output", required=True, type=FileOf([".json"]), help="Output file, .json.")
+def calibrate(
+    pictures: tuple[Path, ...],
+    device: str | None,
+    method: str | None,
+    extra: tuple[str, ...],
+    output: Path,
+    **options: Any,
+) -> None:
+    """Score maps that do not depend on the picture, so that proofs of a model's heatmaps are graded.
+
+    Needs at least 34 pictures, which resemble those to be explained. Embedded models have included scores. Pass the
+    file to `seewhy explain` or `seewhy batch` with --proof-calibration, and the same --proof-area and --proof-fill.
+    """
+    _, items = plan(pictures, None, None, ("txt",))
+
+    from seewhy.app.cli.checks import check_series
+    from seewhy.app.cli.picture_answers import calibrate_pictures
+
+    request = check_series("calibrate", {**options, "method": method}, extra)
+    calibrate_pictures([item.picture for item in items], output, request, device)
 
 
 @click.command(

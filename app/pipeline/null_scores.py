@@ -47,13 +47,21 @@ class NullScores:
     """
 
     def __init__(self) -> None:
+        self._given: dict[str, Calibration] = {}
         self._gatherings: OrderedDict[tuple[str, str, str], _Gathering] = OrderedDict()
         self._lock = threading.Lock()
 
+    def give(self, model: LoadedModel, calibration: Calibration) -> None:
+        """Compare the proofs of a model's maps with these scores, and collect none for it."""
+        self._given[model.fingerprint] = calibration
+
     def gathers(self, model: LoadedModel, area: float, fill: Fill, of: Explained = "target") -> bool:
-        """Whether such proofs are compared with collected scores, not with included ones."""
-        ships = of == "target" and calibration_of(model.sha256, model.preprocess.size, area, fill) is not None
-        return area == AREA and not ships
+        """Whether such proofs are compared with collected scores, not with given or included ones."""
+        known = of == "target" and (
+            model.fingerprint in self._given
+            or calibration_of(model.sha256, model.preprocess.size, area, fill) is not None
+        )
+        return area == AREA and not known
 
     def strangers(self, model: LoadedModel, trial: Trial, of: Explained = "target") -> Strangers | None:
         """Return the maps to try on the pictures of a batch; None if there are enough scores."""
@@ -71,7 +79,10 @@ class NullScores:
     def calibration(
         self, model: LoadedModel, part: Faithfulness | None, of: Explained = "target"
     ) -> Calibration | None:
-        """Return the scores that the proof of a map (N = 1) is compared with; None if none are collected for it."""
+        """Return the scores that the proof of a map (N = 1) is compared with; None if none are given or collected."""
+        given = self._given.get(model.fingerprint)
+        if given is not None and of == "target":
+            return given
         gathering = None if part is None else self._gathering(model, part.area, part.fill, of)
         if part is None or gathering is None:
             return None

@@ -1,10 +1,18 @@
 """Calibration: scores of maps that do not depend on the picture, for a model."""
 
+import json
+import os
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
+from pydantic import ConfigDict, FiniteFloat, TypeAdapter, ValidationError
+
+from seewhy.explainers.core.model import Model
+from seewhy.explainers.errors import OptionError
 from seewhy.explainers.trust.choices import Fill
+from seewhy.explainers.trust.trial import Trial
 
 ENOUGH = 100
 """Minimum number of scores for a comparison."""
@@ -40,9 +48,13 @@ class Calibration:
         null, model, pictures, false_alarms_at_95: as in `Comparison`.
         area, fill: of the trial.
         are_probabilities: whether the scores are of probabilities; other scores are compared with scores of their kind.
+        sha256: of the model's weights file, hexadecimal; None if unknown.
+        size: height and width of the model's input; None if unknown.
     """
 
-    scores: tuple[float, ...]
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    scores: tuple[FiniteFloat, ...]
     null: str
     model: str
     area: float
@@ -50,6 +62,60 @@ class Calibration:
     are_probabilities: bool = True
     pictures: int | None = None
     false_alarms_at_95: float | None = None
+    sha256: str | None = None
+    size: tuple[int, int] | None = None
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write a JSON file, which `load` reads, and return its path.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        file = Path(path)
+        file.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+        return file
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Calibration":
+        """Read a file of `save`.
+
+        Raises:
+            OptionError: it is no such file.
+            OSError: it cannot be read.
+        """
+        try:
+            read = _FILE.validate_json(Path(path).read_bytes())
+        except ValidationError as error:
+            raise OptionError(
+                f"{path} is not a calibration; `seewhy calibrate` and `Calibration.save` write one.",
+                "proof_calibration",
+            ) from error
+        return replace(read, scores=tuple(sorted(read.scores)))
+
+    def check(self, model: Model, trial: Trial) -> None:
+        """Refuse to grade maps of a model if this is not for them.
+
+        Raises:
+            OptionError: it is for another area or fill; or for another model, as far as name, size of the input and
+                weights file are known.
+        """
+        if (self.area, self.fill) != (trial.area, trial.fill):
+            raise OptionError(
+                f"The calibration was made with proof_area={self.area:g} and proof_fill={self.fill!r}; use the same "
+                "values here, or another calibration.",
+                "proof_calibration",
+            )
+        for what, value, wanted in (
+            ("model", self.model or None, model.identity.name),
+            ("input size", self.size, model.preprocess.size),
+            ("SHA-256 of the weights", self.sha256, model.sha256),
+        ):
+            if None not in (value, wanted) and value != wanted:
+                raise OptionError(
+                    f"The calibration was made for another model ({what} {value}, not {wanted}); make one for this "
+                    "model with `calibrate`.",
+                    "proof_calibration",
+                )
 
     def compared(self, score: float, is_probability: bool = True) -> Comparison | None:
         """Return the comparison of a map with this score; None if there are fewer than `ENOUGH` scores."""
@@ -58,6 +124,9 @@ class Calibration:
             return None
         beats = _beats(self.scores, score)
         return Comparison(beats, count, self.null, self.model, self.pictures, self.false_alarms_at_95)
+
+
+_FILE = TypeAdapter(Calibration)
 
 
 def false_alarms(groups: Sequence[Sequence[float]], level: float = 0.95) -> float | None:

@@ -7,7 +7,6 @@ from pydantic.dataclasses import dataclass
 
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.errors import OptionError, plain_fault
-from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.choices import AREA, AREAS, Extent, Fill
 
 _PLAIN, _COPIES = 2, 6
@@ -34,13 +33,11 @@ class Trial:
         return Passes((_COPIES if self.full else _PLAIN) + 1)
 
 
-def trial_of(
-    proof: Extent, area: float = AREA, fill: Fill = "blur", calibration: Calibration | None = None
-) -> Trial | None:
+def trial_of(proof: Extent, area: float = AREA, fill: Fill = "blur") -> Trial | None:
     """Return the parameters from the options of users; None for no proof.
 
     Raises:
-        OptionError: a value is out of bounds or unknown, or the calibration has other parameters.
+        OptionError: a value is out of bounds or unknown.
     """
     if proof not in (False, True, "full"):
         raise OptionError(f"proof is {proof!r}; it must be False, True or 'full'.", "proof")
@@ -50,10 +47,4 @@ def trial_of(
         first = error.errors()[0]
         field = f"proof_{('area', 'fill')[int(first['loc'][0])]}"
         raise OptionError(f"{field}: {plain_fault(first)}", field) from error
-    if calibration is not None and (calibration.area, calibration.fill) != (trial.area, trial.fill):
-        raise OptionError(
-            f"The calibration was made with proof_area={calibration.area:g} and proof_fill={calibration.fill!r}; use "
-            "the same values here, or another calibration.",
-            "proof_calibration",
-        )
     return trial if proof else None

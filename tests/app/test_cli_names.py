@@ -69,7 +69,7 @@ def test_help_imports_nothing_heavy():
 @pytest.mark.parametrize("name", main.commands)
 def test_help_has_examples_that_are_valid(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for file in ("first.jpg", "second.jpg", "dog.jpg", "edits.json", "boxes.csv"):
+    for file in ("first.jpg", "second.jpg", "dog.jpg", "edits.json", "boxes.csv", "scores.json"):
         (tmp_path / file).touch()
     text = CliRunner().invoke(main, [name, "--help"], terminal_width=200).output
     lines = re.findall(r"seewhy .*", text.partition("Examples:")[2] or text.partition("SHELL.")[2])

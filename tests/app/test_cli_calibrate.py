@@ -1,0 +1,120 @@
+"""The command calibrate, and proofs that are graded by the file that it writes."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from seewhy import Calibration, calibrate, explain, load_model, open_batch
+from seewhy.explainers.errors import OptionError
+from tests import nets
+from tests.app.conftest import EXAMPLES
+from tests.app.serving import declare
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder of as many pictures as a calibration needs."""
+    place = tmp_path / "pictures"
+    place.mkdir()
+    generator = np.random.default_rng(0)
+    for number in range(34):
+        Image.fromarray(generator.integers(0, 256, (40, 36, 3), dtype=np.uint8)).save(place / f"{number:02}.png")
+    return place
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """The variables with which a custom model is known."""
+    torch.save(nets.seeded(nets.Net).state_dict(), tmp_path / "w.pth")
+    return {"SEEWHY_MODELS": str(declare(tmp_path))}
+
+
+@pytest.fixture
+def scores(run, pictures, environment, tmp_path):
+    """A calibration of the custom model."""
+    file = tmp_path / "new" / "scores.json"
+    result = run("calibrate", pictures, "--model", "mine", "-o", file, env=environment)
+    assert result.exit_code == 0, result.output
+    assert f"{file}: 102 scores of 34 pictures for mine; " in result.output
+    return file
+
+
+def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores, tmp_path, monkeypatch):
+    question = [pictures / "07.png", "--model", "mine", "--proof=true", "-o", tmp_path / "why.json"]
+    result = run("explain", *question, env=environment)
+    assert "  ungraded: " in result.output
+    assert "  `seewhy calibrate` collects such scores.\n" in result.output
+    result = run("explain", *question, "--proof-calibration", scores, env=environment)
+    assert result.exit_code == 0, result.output
+    assert "ungraded" not in result.output
+    assert "collects such scores" not in result.output
+    proof = json.loads((tmp_path / "why.json").read_text())["explanations"][0]["proof"]
+
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    model, calibration = load_model("mine"), Calibration.load(scores)
+    again = calibrate(model, sorted(pictures.iterdir()), "gradcam")
+    assert calibration.scores == pytest.approx(again.scores, abs=1e-4)
+    assert replace(calibration, scores=()) == replace(again, scores=())
+    alone = explain(model, pictures / "07.png", "gradcam", proof=True, proof_calibration=calibration).proof
+    assert (proof["grade"], proof["calibration"]["beats"]) == (alone.grade, pytest.approx(alone.calibration.beats))
+
+    graded = ["--model", "mine", "--proof=true", "--proof-calibration", scores]
+    assert run("batch", pictures, "-o", tmp_path / "run", *graded, env=environment).exit_code == 0
+    assert open_batch(tmp_path / "run").to_pandas().set_index("path").proof["07.png"] == alone.grade
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "mine"], "--proof-calibration needs --proof."),
+        (["--model", "mine", "--proof=true", "--proof-area", 0.1], "made with proof_area=0.25 and proof_fill='blur'"),
+        (["--proof=true"], "made for another model (model mine, not efficientnet_lite0)"),
+    ],
+)
+@pytest.mark.parametrize("command", ["explain", "batch"])
+def test_a_calibration_serves_its_own_model_and_trial(run, environment, scores, tmp_path, command, options, message):
+    line = [command, EXAMPLES / "cat.png", "-o", tmp_path / "out", "--proof-calibration", scores, *options]
+    result = run(*line, env=environment)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_weights_count(environment, scores, tmp_path, monkeypatch):
+    monkeypatch.setenv("SEEWHY_MODELS", environment["SEEWHY_MODELS"])
+    other = nets.seeded(nets.Net)
+    other.head.bias.data[0] += 1
+    torch.save(other.state_dict(), tmp_path / "w.pth")
+    picture, calibration = EXAMPLES / "cat.png", Calibration.load(scores)
+    with pytest.raises(OptionError, match="another model \\(SHA-256 of the weights") as caught:
+        explain(load_model("mine"), picture, proof=True, proof_calibration=calibration)
+    assert caught.value.field == "proof_calibration"
+    declare(tmp_path, input_size=64)
+    with pytest.raises(OptionError, match="input size \\(32, 32\\), not \\(64, 64\\)"):
+        explain(load_model("mine"), picture, proof=True, proof_calibration=calibration)
+    explain(load_model("mine"), picture, proof_calibration=calibration)  # nothing is graded
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"scores": [1]}', '{"scores": [NaN], "null": "", "model": "", "area": 0.25, "fill": "blur"}']
+)
+def test_another_file_is_no_calibration(tmp_path, content):
+    (tmp_path / "scores.json").write_text(content)
+    with pytest.raises(OptionError, match="is not a calibration; `seewhy calibrate` and"):
+        Calibration.load(tmp_path / "scores.json")
+
+
+def test_what_cannot_be_calibrated_is_a_usage_error(run, tmp_path):
+    for arguments, message in (
+        (["-o", "scores.json"], "1 pictures give 2 scores to compare with, but 100 are needed; pass more pictures"),
+        (["-o", "scores.txt"], "'.txt' is not a format; use .json"),
+        (["-o", "scores.json", "--option", "target=1"], "calibrate takes no 'target'."),
+    ):
+        result = run("calibrate", EXAMPLES / "cat.png", *arguments)
+        assert result.exit_code == 2
+        assert message in " ".join(result.output.split())
