@@ -193,6 +193,7 @@ def test_the_dialog_of_models_opens_before_their_list_comes(page, url):
     )
     for model in models:
         model["loaded"] = model["name"] == "mobilenet_v2"
+    models.append({**models[1], "name": "mine", "source": "own"})
     waiting = []
     page.route("**/models", lambda route: waiting.append(route))
     upload(page)
@@ -202,8 +203,8 @@ def test_the_dialog_of_models_opens_before_their_list_comes(page, url):
     page.wait_for_function("() => document.activeElement.type === 'search'")
     waiting[0].fulfill(json={**answer, "models": models})
     names = page.locator("dialog .choices strong")
-    # The current one, a loaded one, one that is at hand, and one without weights.
-    expect(names).to_have_text(["efficientnet_lite0", "mobilenet_v2", "efficientnet_lite1", "resnet18"])
-    expect(page.locator("dialog")).to_contain_text("3 of 4 models can run here now.")
+    # The current one, one that was added, a loaded one, one that can run, and one without weights.
+    expect(names).to_have_text(["efficientnet_lite0", "mine", "mobilenet_v2", "efficientnet_lite1", "resnet18"])
+    expect(page.locator("dialog")).to_contain_text("4 of 5 models can run here now.")
     expect(page.locator("dialog .reason")).to_contain_text("the service’s folder of weights")
     assert "SEEWHY" not in page.inner_text("dialog")

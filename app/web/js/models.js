@@ -51,10 +51,10 @@ export async function chooseModel(title) {
   return wanted;
 }
 
-/** All models: the current one, then those that can run now and of them those that are loaded. */
+/** All models: the current one, then those that can run now; of them first those added to this service, then those loaded. */
 async function listing() {
   const { models } = await catalogue("/models");
-  const rank = (model) => 4 * (model.name === modelName()) + 2 * model.weights.available + model.loaded;
+  const rank = (model) => 8 * (model.name === modelName()) + 4 * model.weights.available + 2 * (model.source === "own") + model.loaded;
   return [...models].sort((left, right) => rank(right) - rank(left));
 }
 
