@@ -163,8 +163,8 @@ def _saved(file: Path) -> tuple[Work, DataSource | None]:
     """Return the work and the data set of this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one ends the others
     tqdm.set_lock(RLock())  # its own would be of all processes, and stay behind where one is killed
-    saved: tuple[Work, DataSource | None] = torch.load(file, mmap=True, weights_only=False)
-    return saved
+    work, data = torch.load(file, mmap=True, weights_only=False)  # nosec B614 - of what the same run has written
+    return work, data
 
 
 def _while_alive(parent: int, sources: list[Source]) -> Iterator[Source]:
