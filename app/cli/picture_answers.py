@@ -3,8 +3,8 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -50,6 +50,7 @@ from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResu
 from seewhy.explainers import calibrate, evaluate
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import PictureError
+from seewhy.explainers.imaging.decode import read_picture
 from seewhy.explainers.results.evaluation import Evaluation
 from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.proof import Proof
@@ -289,7 +290,9 @@ def _proofs(result: ExplainResult) -> list[str]:
     names = [f"{part.method} for {part.target.label}, " if len(maps) > 1 else "" for part in maps]
     proofs = [(name, part.proof) for name, part in zip(names, maps, strict=True) if part.proof]
     lines = [_proof_line(name, proof) for name, proof in proofs]
-    return lines if all(proof.grade for _, proof in proofs) else [*lines, "  `seewhy calibrate` collects such scores."]
+    measured = [proof.faithfulness for _, proof in proofs if proof.faithfulness and not proof.grade]
+    is_lacking = any(part.probability is not None for part in measured)  # `calibrate` collects no other scores
+    return [*lines, "  `seewhy calibrate` collects such scores."] if is_lacking else lines
 
 
 def _proof_line(name: str, proof: Proof) -> str:
@@ -350,14 +353,26 @@ def evaluate_pictures(
 
 
 def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainOptions, device: str | None) -> None:
-    """Write the scores of maps that do not depend on the picture."""
+    """Write the scores of maps that do not depend on the picture; exit with 1 if some pictures failed."""
     service = open_service(device)
     model = load_model(service, options.model)
-    output.parent.mkdir(parents=True, exist_ok=True)
     hidden = True if is_quiet() or is_verbose() else None  # None: hidden unless it is a terminal
+    failures = 0
+
+    def readable() -> Iterator[Image.Image]:
+        nonlocal failures
+        for picture in tqdm(pictures, unit="picture", disable=hidden, dynamic_ncols=True):
+            try:
+                yield read_picture(picture, service.settings.max_pixels)
+            except (OSError, PictureError) as error:
+                failures += 1
+                fault = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+                with tqdm.external_write_mode(file=sys.stderr):
+                    print_failure(printable(picture), fault)
+
     result = calibrate(
         model,
-        tqdm(pictures, unit="picture", disable=hidden, dynamic_ncols=True),
+        readable(),
         options.method[0] if options.method else service.default_method(options.model),
         options.layer or None,
         proof_area=options.proof_area,
@@ -365,10 +380,23 @@ def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainO
         batch_size=service.settings.max_batch,
         **options.method_options,
     )
-    result.save(output)
+    with _written(output):
+        result.save(output)
     alarms = result.false_alarms_at_95
     found = "" if alarms is None else f"; {alarms:.1%} of such maps beat 95% of the others"
     note(f"{printable(output)}: {len(result.scores)} scores of {result.pictures} pictures for {model.name}{found}")
+    if failures:
+        exit_failed(failures, len(pictures))
+
+
+@contextmanager
+def _written(output: Path) -> Iterator[None]:
+    """Create the folder of an output file, and turn errors of writing it into those of the command."""
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise click.ClickException(f"cannot write {str(output)!r}: {error.strerror}") from error
 
 
 def _write(table: Evaluation, output: Path | None) -> None:
@@ -380,9 +408,6 @@ def _write(table: Evaluation, output: Path | None) -> None:
     for picture, fault in table.failures.items():
         print_failure(printable(Path(picture)), fault)
     if output is not None:
-        try:
-            output.parent.mkdir(parents=True, exist_ok=True)
+        with _written(output):
             table.save(output)
-        except OSError as error:
-            raise click.ClickException(f"cannot write {str(output)!r}: {error.strerror}") from error
         note(f"-> {printable(output)}", err=True)

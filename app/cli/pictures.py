@@ -230,6 +230,9 @@ def calibrate(
 
     Needs at least 34 pictures, which resemble those to be explained. Embedded models have included scores. Pass the
     file to `seewhy explain` or `seewhy batch` with --proof-calibration, and the same --proof-area and --proof-fill.
+
+    \b
+    Exit status: 0 all done, 1 some pictures failed, 2 invalid options, 130 interrupted.
     """
     _, items = plan(pictures, None, None, ("txt",))
 

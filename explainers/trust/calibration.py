@@ -97,8 +97,13 @@ class Calibration:
 
         Raises:
             OptionError: it is for another area or fill; or for another model, as far as name, size of the input and
-                weights file are known.
+                weights file are known; or it has too few scores.
         """
+        if len(self.scores) < ENOUGH:
+            raise OptionError(
+                f"The calibration has {len(self.scores)} scores, but {ENOUGH} are needed; make one with more pictures.",
+                "proof_calibration",
+            )
         if (self.area, self.fill) != (trial.area, trial.fill):
             raise OptionError(
                 f"The calibration was made with proof_area={self.area:g} and proof_fill={self.fill!r}; use the same "

@@ -94,7 +94,7 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject) -> s
         return f"The heatmap is blank: it marks nothing that speaks for {subject}."
     return (
         f"With the marked {part} {then}, {change}; alone, it gives {kept}. That is not graded: fewer than "
-        f"{ENOUGH} scores of other maps of this model are known."
+        f"{ENOUGH} comparable scores of other maps are known."
     )
 
 

@@ -63,6 +63,10 @@ def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores,
     alone = explain(model, pictures / "07.png", "gradcam", proof=True, proof_calibration=calibration).proof
     assert (proof["grade"], proof["calibration"]["beats"]) == (alone.grade, pytest.approx(alone.calibration.beats))
 
+    contrast = run("explain", *question, "--against", "a", "--proof-calibration", scores, env=environment)
+    assert "fewer than 100 comparable scores" in contrast.output
+    assert "collects such scores" not in contrast.output
+
     graded = ["--model", "mine", "--proof=true", "--proof-calibration", scores]
     assert run("batch", pictures, "-o", tmp_path / "run", *graded, env=environment).exit_code == 0
     assert open_batch(tmp_path / "run").to_pandas().set_index("path").proof["07.png"] == alone.grade
@@ -98,6 +102,25 @@ def test_the_weights_count(environment, scores, tmp_path, monkeypatch):
     with pytest.raises(OptionError, match="input size \\(32, 32\\), not \\(64, 64\\)"):
         explain(load_model("mine"), picture, proof=True, proof_calibration=calibration)
     explain(load_model("mine"), picture, proof_calibration=calibration)  # nothing is graded
+
+
+def test_pictures_that_cannot_be_read_are_named_and_left_out(run, pictures, environment, tmp_path):
+    (pictures / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    result = run("calibrate", pictures, "--model", "mine", "-o", tmp_path / "scores.json", env=environment)
+    assert result.exit_code == 1
+    assert f"{pictures / 'broken.png'}: " in result.stderr
+    assert "1 of 35 pictures failed." in result.stderr
+    assert Calibration.load(tmp_path / "scores.json").pictures == 34
+    result = run("calibrate", pictures, "--model", "mine", "-o", tmp_path / "w.pth" / "scores.json", env=environment)
+    assert (result.exit_code, "cannot write" in result.stderr) == (1, True)
+
+
+def test_a_calibration_of_few_scores_is_refused(environment, scores, monkeypatch):
+    monkeypatch.setenv("SEEWHY_MODELS", environment["SEEWHY_MODELS"])
+    calibration = Calibration.load(scores)
+    few = replace(calibration, scores=calibration.scores[:99])
+    with pytest.raises(OptionError, match="has 99 scores, but 100 are needed"):
+        explain(load_model("mine"), EXAMPLES / "cat.png", proof=True, proof_calibration=few)
 
 
 @pytest.mark.parametrize(
