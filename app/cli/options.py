@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from seewhy.app.cli.names import complete_colormap, complete_layer, complete_method, complete_model
 from seewhy.app.cli.output import verbosity_options
@@ -163,11 +164,17 @@ def fields(options: dict[str, Any], extra: tuple[str, ...] = ()) -> dict[str, An
 
     Args:
         extra: options of the method, as NAME=VALUE.
+
+    Raises:
+        click.UsageError: an option is among them, and was also given by its own name.
     """
     values = {name: value for name, value in options.items() if value not in (None, ())}
     lists = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
     pairs: dict[str, list[str]] = {}
+    context = click.get_current_context(silent=True)
     for name, value in map(_pair, extra):
+        if context and name in options and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"Use either --{name.replace('_', '-')} or --option {name}={value}, not both.")
         pairs.setdefault(name, []).append(value)
     return {**lists, **{name: texts if len(texts) > 1 else texts[0] for name, texts in pairs.items()}}
 

@@ -156,7 +156,7 @@ def predict(pictures: tuple[Path, ...], device: str | None, form: str, **options
 )
 @picture_options
 @method_option(
-    "--methods", "--method", multiple=True, help=f"Names from `seewhy methods`, separated by commas. {METHOD}"
+    "method", "--methods", "--method", multiple=True, help=f"Names from `seewhy methods`, separated by commas. {METHOD}"
 )
 @option("metrics", METRICS, multiple=True)
 @option("target", EVALUATE["target"])
@@ -171,7 +171,7 @@ def predict(pictures: tuple[Path, ...], device: str | None, form: str, **options
 def evaluate(
     pictures: tuple[Path, ...],
     device: str | None,
-    methods: tuple[str, ...],
+    method: tuple[str, ...],
     boxes: Path | None,
     truth: Path | None,
     extra: tuple[str, ...],
@@ -193,7 +193,7 @@ def evaluate(
     from seewhy.app.cli.truth import read_boxes
     from seewhy.app.pipeline.options import EvaluateOptions
 
-    request = check(EvaluateOptions, fields({**options, "method": methods}, extra), items)
+    request = check(EvaluateOptions, fields({**options, "method": method}, extra), items)
     places = None if boxes is None else read_boxes(boxes, sources)
 
     from seewhy.app.cli.picture_answers import evaluate_pictures

@@ -100,6 +100,8 @@ REFUSED = {
     "explain cat.png --sampels 3": "No such option '--sampels'. (Did you mean one of: '--samples'",
     "evaluate cat.png --rod.imputation fast": "'--road.imputation'",
     "evaluate cat.png --truth cat.png --boxes cat.png": "Use either --boxes or --truth",
+    "explain cat.png --method gradcam --option method=cam": "Use either --method or --option method=cam, not both.",
+    "evaluate cat.png --methods cam --option method=votes": "Use either --method or --option method=votes, not both.",
     "explain cat.png --option sampels=3": "No method has an option 'sampels'. Near matches: samples.",
     "predict cat.png --top 0": "top: It must be greater than or equal to 1.",
     "predict nowhere.png elsewhere.png": "2 of 2 pictures failed.",
