@@ -22,7 +22,7 @@ from seewhy.explainers.results.explanation import Explanation, explanations
 from seewhy.explainers.results.origin import origin_of
 from seewhy.explainers.tasks.function import TargetFunction
 from seewhy.explainers.tasks.pose import each_ask, named_ask, predict, task_of
-from seewhy.explainers.trust.calibration import Calibration
+from seewhy.explainers.trust.calibration import Calibration, check_calibration
 from seewhy.explainers.trust.choices import AREA, Extent, Fill
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.trial import Trial, trial_of
@@ -151,8 +151,7 @@ def explain(
     entry = get_method(method or model.task.default_method)
     (explainer,) = explainers_of([entry], layer, options, model.module)
     trial = trial_of(proof, proof_area, proof_fill)
-    if trial and proof_calibration:
-        proof_calibration.check(model, trial)
+    check_calibration(proof_calibration, model, trial)
     if top is None:
         view, names = None, target if isinstance(target, list | tuple) else [target]
     else:
@@ -257,8 +256,7 @@ def compare(
         raise OptionError("The list of methods is empty; name one or more.", field="methods")
     explainers = explainers_of(entries, layer, options, model.module)
     trial = trial_of(proof, proof_area, proof_fill)
-    if trial and proof_calibration:
-        proof_calibration.check(model, trial)
+    check_calibration(proof_calibration, model, trial)
     view = prepare(model, picture)
     ask, images = ask_of(model, target, against), view.images(model.device)
     attributions = explain_jointly(explainers, model, images, ask.placed(view.geometry))

@@ -20,7 +20,7 @@ from seewhy.explainers.methods.catalogue import Method, get_method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.tasks.pose import named_ask
-from seewhy.explainers.trust.calibration import Calibration
+from seewhy.explainers.trust.calibration import Calibration, check_calibration
 from seewhy.explainers.trust.choices import AREA, Extent, Fill
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.trial import Trial, trial_of
@@ -173,8 +173,7 @@ def explain_many(
     if layers := layer_paths(model.module, layer):
         module_paths(model.module, layers)
     trial = trial_of(proof, proof_area, proof_fill)
-    if trial and proof_calibration:
-        proof_calibration.check(model, trial)
+    check_calibration(proof_calibration, model, trial)
     series = _Series(model, entry, explainer, ask_of(model, target, against), trial, proof_calibration)
     dataset = getattr(pictures, "dataset", pictures)  # a loader's own length is that of its batches
     total = len(dataset) if isinstance(dataset, Sized) else None

@@ -33,7 +33,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from torch import nn
 
-from seewhy.explainers.errors import near_matches
+from seewhy.explainers.errors import near_matches, plain_fault
 from seewhy.explainers.process_wide import accepted_changes, restored
 from seewhy.explainers.tasks.heads import Head, head_fault
 from seewhy.models.errors import ModelsFileError
@@ -101,9 +101,11 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
     except ValidationError as error:
         # A misspelt key comes first: it explains a missing one.
         first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-        field = ".".join(map(str, first["loc"]))
-        hint = near_matches(field, ModelDeclaration.model_fields) if first["type"] == "extra_forbidden" else ""
-        raise ModelsFileError(f"{file.name}, [models.{name}], {field}: {first['msg']}. {hint}".rstrip()) from error
+        field = ".".join(part for part in map(str, first["loc"]) if "[" not in part)  # without the types of a union
+        is_unknown = first["type"] == "extra_forbidden"
+        problem = "There is no such key." if is_unknown else plain_fault(first)
+        hint = near_matches(field, ModelDeclaration.model_fields) if is_unknown else ""
+        raise ModelsFileError(f"{file.name}, [models.{name}], {field}: {problem} {hint}".rstrip()) from error
     labels = (
         declaration.labels
         if isinstance(declaration.labels, tuple)
@@ -200,6 +202,8 @@ def missing_modules(file: Path) -> Iterator[str]:
 
 
 def _missing(name: str, module: str) -> str:
+    if module.endswith(".py"):
+        return f"[models.{name}]: No module named {module!r}: leave out `.py`."
     return (
         f"[models.{name}]: No module named {module!r}: put its folder on Python's path (PYTHONPATH=FOLDER seewhy ...), "
         "or install it."

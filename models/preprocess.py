@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from seewhy.explainers.errors import UnreadablePictureError
 from seewhy.explainers.imaging.geometry import Geometry
@@ -128,6 +128,15 @@ class Preprocess:
 def _centred(length: int, crop: int) -> int:
     # As in torchvision's centre crop: half to even for a crop, floor for padding.
     return round((length - crop) / 2) if length >= crop else -((crop - length) // 2)
+
+
+def channels_hint(module: nn.Module, channels: int) -> str:
+    """Return what to do if a module takes another number of channels than it is given; an empty string otherwise."""
+    taken = next((part.in_channels for part in module.modules() if isinstance(part, nn.Conv2d)), channels)
+    if taken == channels:
+        return ""
+    numbers = f"{taken} channel{'s' if taken > 1 else ''}, not {channels}: give `mean` and `std` with {taken}"
+    return f"Its first convolution takes {numbers} number{'s' if taken > 1 else ''} each."
 
 
 def normalisation_fault(mean: Sequence[float], std: Sequence[float]) -> str | None:

@@ -21,6 +21,7 @@ from seewhy.explainers.tasks.pose import survey
 from seewhy.models.detectors import box_head_of, detector_parts, preprocess_of_detector, pyramid
 from seewhy.models.errors import ModelError, ModelsFileError, UnknownModelError
 from seewhy.models.models_file import DEFAULT_PREPROCESS, own_specs
+from seewhy.models.preprocess import channels_hint
 from seewhy.models.probabilities import ADVICE, returns_probabilities
 from seewhy.models.spec import LoadedModel, ModelSpec
 from seewhy.models.weights import checked_sha256, find_weights, missing_reason, obtain_weights, read_state_dict
@@ -218,7 +219,7 @@ MOST_SURVEYS = 256
 
 
 def _surveyed(spec: ModelSpec, module: nn.Module) -> Survey:
-    with _blaming(spec):
+    with _blaming(spec, module):
         return survey(module, spec.image_shape, spec.default_layers, spec.task)
 
 
@@ -228,7 +229,7 @@ def _warn_of_probabilities(spec: ModelSpec, module: nn.Module) -> None:
         return
     first = next(module.parameters(), torch.empty(0))
     empty = torch.zeros((1, *spec.image_shape), device=first.device, dtype=first.dtype)
-    with _blaming(spec), torch.no_grad():
+    with _blaming(spec, module), torch.no_grad():
         outputs = spec.task.outputs(module(empty.clone()))
         is_normalised = returns_probabilities(module, spec.task, spec.head, empty, outputs)
     if is_normalised:
@@ -236,7 +237,7 @@ def _warn_of_probabilities(spec: ModelSpec, module: nn.Module) -> None:
 
 
 @contextmanager
-def _blaming(spec: ModelSpec) -> Iterator[None]:
+def _blaming(spec: ModelSpec, module: nn.Module) -> Iterator[None]:
     """Turn an exception of a declared model on an empty picture into a `ModelsFileError` that names its table."""
     try:
         yield
@@ -245,11 +246,11 @@ def _blaming(spec: ModelSpec) -> Iterator[None]:
     except Exception as error:
         if spec.source != "own":
             raise
+        text = f"[models.{spec.name}]: the model raised {type(error).__name__} on a picture of {spec.image_shape}"
+        if hint := channels_hint(module, spec.image_shape[0]):
+            raise ModelsFileError(f"{text}. {hint}") from error
         _log.exception("[models.%s]: the model failed on an empty picture", spec.name)
-        raise ModelsFileError(
-            f"[models.{spec.name}]: the model raised {type(error).__name__} on a picture of {spec.image_shape}; "
-            "the log says why."
-        ) from error
+        raise ModelsFileError(f"{text}; the log says why.") from error
 
 
 class _EmptyOnMeta(TorchFunctionMode):
@@ -290,7 +291,7 @@ def _as_detector(spec: ModelSpec, module: nn.Module) -> tuple[ModelSpec, nn.Modu
             raise ModelsFileError(f'[models.{spec.name}], head: the module is a detector; declare head = "detection".')
         return spec, module
     if detector is None:
-        with _blaming(spec):
+        with _blaming(spec, module):
             box_head = box_head_of(module, spec.preprocess.size)
         if box_head is None:
             raise ModelsFileError(

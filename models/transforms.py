@@ -110,6 +110,10 @@ def _try(transform: Transform, preprocess: Preprocess) -> None:
     expected = transform(picture)
     result = preprocess(picture)
     if not isinstance(expected, Tensor) or expected.shape != result.shape:
+        if isinstance(expected, Tensor) and len(result) == 1 and len(expected) > 1:
+            raise ModelError(
+                "The transform gives a colour picture to a model that sees grey; begin it with `Grayscale()`."
+            )
         raise ModelError(f"The transform does not return a tensor of shape {tuple(result.shape)}; {_INSTEAD}")
     std = torch.tensor(preprocess.std)[:, None, None]
     if ((expected.float() - result) * std).abs().max() > _NEAR:

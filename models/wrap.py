@@ -17,7 +17,7 @@ from seewhy.explainers.tasks.pose import survey
 from seewhy.models.box_head import BoxHead
 from seewhy.models.detectors import DetectorParts, detector_parts, preprocess_of_detector, pyramid
 from seewhy.models.errors import ModelError
-from seewhy.models.preprocess import Interpolation, Preprocess, normalisation_fault
+from seewhy.models.preprocess import Interpolation, Preprocess, channels_hint, normalisation_fault
 from seewhy.models.probabilities import ADVICE, returns_probabilities
 from seewhy.models.spec import LoadedModel, ModelSpec
 from seewhy.models.transforms import Transform, preprocess_of
@@ -100,10 +100,9 @@ def wrap_model(
     except (ExplainerError, ModelError) as error:
         raise ModelError(f"{name}: {error}") from error
     except Exception as error:
-        message = (
-            f"{name} raised {type(error).__name__} on a picture of {shape}: {error}{_channels_hint(module, shape[0])}"
-        )
-        raise ModelError(message) from error
+        hint = channels_hint(module, shape[0])
+        text = f"{name} raised {type(error).__name__} on a picture of {shape}: {str(error).rstrip('.')}. {hint}"
+        raise ModelError(text.rstrip()) from error
     units = (units,) if isinstance(units, str) else tuple(units)
     names = _names(labels, count, kind, name)
     if fault := head_fault(kind, count, units):
@@ -125,14 +124,6 @@ def wrap_model(
         box_head=box_head,
     )
     return LoadedModel(spec, module, layers, first.device, None, None, choose(accelerator, first.device))
-
-
-def _channels_hint(module: nn.Module, channels: int) -> str:
-    """Return what to do if a module takes another number of channels; an empty string otherwise."""
-    taken = next((part.in_channels for part in module.modules() if isinstance(part, nn.Conv2d)), channels)
-    if taken == channels:
-        return ""
-    return f" Its first convolution takes {taken} channels, not {channels}: pass `mean` and `std` with {taken} numbers."
 
 
 def _preprocess(

@@ -134,6 +134,27 @@ class Calibration:
 _FILE = TypeAdapter(Calibration)
 
 
+def check_calibration(calibration: Calibration | None, model: Model, trial: Trial | None) -> None:
+    """Refuse what cannot grade the proofs of a model's maps; see `Calibration.check`.
+
+    Args:
+        calibration: as users pass it; None for none.
+        model: of the maps.
+        trial: parameters of the proofs; None if there are none to grade.
+
+    Raises:
+        OptionError: another object, or as `Calibration.check`.
+    """
+    if calibration is None or trial is None:
+        return
+    if not isinstance(calibration, Calibration):
+        raise OptionError(
+            f"proof_calibration is {calibration!r}; pass the result of `calibrate` or of `Calibration.load`.",
+            "proof_calibration",
+        )
+    calibration.check(model, trial)
+
+
 def false_alarms(groups: Sequence[Sequence[float]], level: float = 0.95) -> float | None:
     """Return the share of null scores that beat `level` of those of the other pictures; None without scores.
 

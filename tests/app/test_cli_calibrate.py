@@ -121,6 +121,8 @@ def test_a_calibration_of_few_scores_is_refused(environment, scores, monkeypatch
     few = replace(calibration, scores=calibration.scores[:99])
     with pytest.raises(OptionError, match="has 99 scores, but 100 are needed"):
         explain(load_model("mine"), EXAMPLES / "cat.png", proof=True, proof_calibration=few)
+    with pytest.raises(OptionError, match=r"pass the result of `calibrate` or of `Calibration.load`"):
+        explain(load_model("mine"), EXAMPLES / "cat.png", proof=True, proof_calibration=str(scores))
 
 
 @pytest.mark.parametrize(

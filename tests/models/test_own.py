@@ -72,6 +72,9 @@ def test_ready_made_architectures_get_as_many_classes_as_labels(architecture, de
     ("members", "message"),
     [
         ({"weigths": "x"}, r"\[models.mine\], weigths: .*Near matches: weights"),
+        ({"image_size": 128}, r"image_size: There is no such key\."),
+        ({"mean": 0.5}, r"\[models.mine\], mean: It must be a list\."),
+        ({"default_layers": "body"}, r"default_layers: It must be a list\."),
         ({"input_size": "large"}, "input_size"),
         ({"input_size": 1000000}, "input_size"),
         ({"mean": [0.5]}, "mean"),
@@ -145,6 +148,7 @@ def test_a_declared_layer_that_cannot_be_is_refused(declared):
     [
         ("tests.nets:Nets", r"the module 'tests.nets' has no 'Nets'\. Near matches: Net"),
         ("tests.nothing:Net", r"No module named 'tests.nothing': put its folder on Python's path \(PYTHONPATH="),
+        ("tests.nets.py:Net", r"No module named 'tests\.nets\.py': leave out `\.py`"),
         ("builtins:dict", "'builtins:dict' returned a dict"),
     ],
 )

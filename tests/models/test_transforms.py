@@ -75,6 +75,12 @@ def test_a_model_is_wrapped_with_its_transform():
         wrap_model(net, transform=EVALUATION["torchvision"], resize=40)
 
 
+def test_a_transform_of_files_that_are_grey_says_what_is_missing():
+    steps = [T.Resize(40), T.CenterCrop(32), T.ToTensor(), T.Normalize((0.5,), (0.25,))]
+    with pytest.raises(ModelError, match=r"begin it with `Grayscale\(\)`"):
+        preprocess_of(T.Compose(steps))
+
+
 def test_grey_networks_see_grey():
     preprocess = preprocess_of(
         T.Compose([T.Grayscale(), T.Resize(40), T.CenterCrop(32), T.ToTensor(), T.Normalize((0.5,), (0.25,))])

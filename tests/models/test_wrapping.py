@@ -116,7 +116,7 @@ def test_what_is_no_classifier_is_said():
         wrap_model(nn.Conv2d(3, 4, 3), input_size=16)
     with pytest.raises(ModelError, match="raised RuntimeError on a picture"):
         wrap_model(nn.Linear(3, 4), input_size=16)
-    with pytest.raises(ModelError, match="takes 1 channels, not 3: pass `mean` and `std` with 1 numbers"):
+    with pytest.raises(ModelError, match=r"\. Its first convolution takes 1 channel, not 3: give `mean` and"):
         wrap_model(nn.Conv2d(1, 4, 3), input_size=16)
     with pytest.raises(ModelError, match=r"found \(1,\); one logit is returned as \(N, 1\)"):
         wrap_model(nn.Sequential(nn.AdaptiveAvgPool3d(1), nn.Flatten(0)), input_size=16)
