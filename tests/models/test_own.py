@@ -159,6 +159,21 @@ def test_a_factory_that_cannot_be_is_refused_without_a_traceback(architecture, m
     assert not caplog.records
 
 
+def grey() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def test_a_network_that_sees_grey_says_what_to_declare(declared, caplog):
+    registry = Registry(models_file=declared(f"{__name__}:grey"))
+    advice = (
+        r"\(3, 224, 224\)\. Its first convolution takes 1 channel, not 3: give `mean` and `std` with 1 number each\."
+    )
+    with pytest.raises(ModelsFileError, match=advice):
+        registry.load("mine", None)
+    assert not caplog.records
+    assert Registry(models_file=declared(f"{__name__}:grey", mean=[0.5], std=[0.5])).load("mine", None)
+
+
 def test_models_whose_code_cannot_be_found_are_known_without_importing_anything(declared):
     assert list(missing_modules(declared())) == list(missing_modules(declared(architecture="squeezenet1_1"))) == []
     (warning,) = missing_modules(declared(architecture="nothing_of_the_kind.nets:Net"))
