@@ -1,6 +1,7 @@
 """A run over a data set: explanations of pictures that have none yet, written as shards."""
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Generator, Iterator
@@ -266,12 +267,18 @@ def _plan(
     (explainer,) = explainers_of([entry], question["layer"], own, loaded.module)
     options = {name: value for name, value in question.items() if name in _OF_QUESTIONS and name != "layer"}
     calibration = options.pop("proof_calibration")
-    options["calibration"] = None if calibration is None else repr(calibration)
+    options["calibration"] = None if calibration is None else _named(calibration)
     options |= {**asdict(explainer), "map_type": map_type, "pictures": pictures}
     manifest = manifest_of(loaded, entry.name, json.loads(json.dumps(options, default=repr)), description_of(source))
     passes = entry.passes(explainer, loaded, loaded.spec.image_shape)
     total = None if passes is None else passes.total
     return _Run(Work(loaded, entry.name, question, size, map_type, pictures), Path(out), manifest, total)
+
+
+def _named(calibration: Calibration) -> str:
+    """Return the name of a calibration in manifests: others have another one."""
+    digest = hashlib.sha256(repr(calibration).encode()).hexdigest()
+    return f"{len(calibration.scores)} scores for {calibration.model or 'a model'}, SHA-256 {digest[:16]}"
 
 
 def _earlier_manifest(run: _Run) -> Manifest | None:

@@ -124,6 +124,8 @@ def batch(
     done = results.manifest
     total = done.pictures + done.errors
     note(f"{out}: {total:,} picture{'' if total == 1 else 's'} by {done.method} of {done.model}")
+    if request.proof and results.table["proof"].null_count == total:
+        note("No proof is graded: `seewhy calibrate` collects the scores, and --proof-calibration takes them.")
     if done.errors:
         failed = results.table.filter(results.table["error"].is_valid()).slice(0, _SHOWN)
         for path, error in zip(failed["path"].to_pylist(), failed["error"].to_pylist(), strict=True):

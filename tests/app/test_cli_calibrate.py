@@ -68,7 +68,12 @@ def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores,
     assert "collects such scores" not in contrast.output
 
     graded = ["--model", "mine", "--proof=true", "--proof-calibration", scores]
-    assert run("batch", pictures, "-o", tmp_path / "run", *graded, env=environment).exit_code == 0
+    result = run("batch", pictures, "-o", tmp_path / "plain", *graded[:3], env=environment)
+    assert "No proof is graded: `seewhy calibrate` collects the scores" in result.output
+    result = run("batch", pictures, "-o", tmp_path / "run", *graded, env=environment)
+    assert result.exit_code == 0
+    assert "No proof" not in result.output
+    assert open_batch(tmp_path / "run").manifest.options["calibration"].startswith("102 scores for mine, SHA-256 ")
     assert open_batch(tmp_path / "run").to_pandas().set_index("path").proof["07.png"] == alone.grade
 
 
