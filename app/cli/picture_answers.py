@@ -357,18 +357,14 @@ def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainO
     service = open_service(device)
     model = load_model(service, options.model)
     hidden = True if is_quiet() or is_verbose() else None  # None: hidden unless it is a terminal
-    failures = 0
+    failures: dict[Path, str] = {}
 
     def readable() -> Iterator[Image.Image]:
-        nonlocal failures
         for picture in tqdm(pictures, unit="picture", disable=hidden, dynamic_ncols=True):
             try:
                 yield read_picture(picture, service.settings.max_pixels)
             except (OSError, PictureError) as error:
-                failures += 1
-                fault = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-                with tqdm.external_write_mode(file=sys.stderr):
-                    print_failure(printable(picture), fault)
+                failures[picture] = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
     result = calibrate(
         model,
@@ -385,8 +381,10 @@ def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainO
     alarms = result.false_alarms_at_95
     found = "" if alarms is None else f"; {alarms:.1%} of such maps beat 95% of the others"
     note(f"{printable(output)}: {len(result.scores)} scores of {result.pictures} pictures for {model.name}{found}")
+    for picture, fault in failures.items():
+        print_failure(printable(picture), fault)
     if failures:
-        exit_failed(failures, len(pictures))
+        exit_failed(len(failures), len(pictures))
 
 
 @contextmanager
