@@ -37,7 +37,7 @@ TABLE_ROWS = 32
 """Rows that are moved to a table at once."""
 
 TRIMMED_TABLES = 8
-"""Tables after which free memory is returned: allocating it anew for each of them would take a tenth of a run."""
+"""Tables after which free memory is returned: allocating it anew takes time."""
 
 COLUMNS: dict[str, Any] = {
     "path": pyarrow.string(),

@@ -24,6 +24,7 @@ from seewhy.app.cli.interrupt import unbroken
 from seewhy.app.cli.output import exit_failed, is_quiet, is_verbose, note, print_failure
 from seewhy.app.cli.run import (
     concurrency,
+    fault_of,
     for_each,
     in_one_piece,
     load_model,
@@ -364,7 +365,7 @@ def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainO
             try:
                 yield read_picture(picture, service.settings.max_pixels)
             except (OSError, PictureError) as error:
-                failures[picture] = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+                failures[picture] = fault_of(error) or ""
 
     result = calibrate(
         model,

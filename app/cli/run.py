@@ -126,7 +126,7 @@ def for_each(
         with _bar(len(items)) as lines, closing(_in_order(items, work, threads)) as results:
             for item, future in results:
                 with unbroken(), lines():
-                    fault = _fault(future.exception())
+                    fault = fault_of(future.exception())
                     if fault is None:
                         report(item, future.result())
                     else:
@@ -209,7 +209,7 @@ def _in_order(items: Sequence[Item], work: Callable[[Item], T], threads: int) ->
         pool.shutdown(cancel_futures=True)
 
 
-def _fault(error: BaseException | None) -> str | None:
+def fault_of(error: BaseException | None) -> str | None:
     """Return the error of one picture, or None; raise an error that concerns all of them."""
     if error is None:
         return None

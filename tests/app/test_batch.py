@@ -27,6 +27,7 @@ from seewhy.app.batch.work import TooManyErrorsError, Work
 from seewhy.explainers.errors import OptionError, PictureError
 from seewhy.models import LoadedModel
 from tests import nets
+from tests.app.batches import draw_noise
 from tests.waiting import GUARD, until
 
 LABELS = ("ant", "bee", "house cat")
@@ -514,9 +515,7 @@ def test_the_command_says_what_to_install(run, folder, monkeypatch, out):
 @pytest.mark.slow
 def test_a_killed_run_loses_no_picture_and_repeats_none(lite0, tmp_path, out):
     place = tmp_path / "pictures"
-    place.mkdir()
-    for number in range(120):
-        Image.effect_noise((64, 48), 80).convert("RGB").save(place / f"{number}.png")
+    draw_noise(place, 120)
     code = (
         "import sys; from seewhy.app.batch import processes, run; processes.SHARD_ROWS = 10; "
         "run.batch(sys.argv[1], sys.argv[2], progress=False)"

@@ -20,7 +20,7 @@ from seewhy.app.batch.sources import Source
 from seewhy.app.batch.work import TooManyErrorsError, WorkerError
 from seewhy.explainers.errors import OptionError
 from tests import nets
-from tests.app.test_batch_ray import Deadly, descendants, rows_of
+from tests.app.batches import Deadly, descendants, draw_noise, rows_of
 from tests.waiting import GUARD, until
 
 CODE = """
@@ -122,9 +122,7 @@ def test_processes_write_the_rows_that_one_process_writes(model, folder, tmp_pat
 @pytest.mark.slow
 def test_who_is_killed_loses_no_picture_and_repeats_none(tmp_path):
     place, out = tmp_path / "pictures", tmp_path / "out"
-    place.mkdir()
-    for number in range(120):
-        Image.effect_noise((64, 48), 80).convert("RGB").save(place / f"{number}.png")
+    draw_noise(place, 120)
     command = [sys.executable, "-c", CODE, str(place), str(out)]
     with subprocess.Popen(command) as process:
         until(lambda: len(shards.files(out)) >= 2)

@@ -5,18 +5,17 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
-from PIL import Image
 
 from seewhy import batch, open_batch, wrap_model
 from seewhy.app.batch import run, shards
 from seewhy.app.batch.work import TooManyErrorsError, WorkerError
 from seewhy.explainers.errors import OptionError
 from tests import nets
+from tests.app.batches import Deadly, Noise, descendants, draw_noise, rows_of
 from tests.waiting import GUARD, until
 
 CODE = """
@@ -25,19 +24,6 @@ from seewhy.app.batch import parts, run
 parts._FEWEST = 4
 run.batch(sys.argv[1], sys.argv[2], engine="ray", progress=False)
 """
-
-
-class Noise:
-    """A data set whose first picture is broken."""
-
-    def __len__(self) -> int:
-        return 40
-
-    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        if index == 0:
-            raise RuntimeError("the disk is gone")
-        values = np.random.default_rng(index).integers(0, 256, (36, 40, 3), dtype=np.uint8)
-        return Image.fromarray(values), index % 3
 
 
 @pytest.fixture
@@ -91,35 +77,10 @@ def test_ray_writes_the_rows_that_one_process_writes(model, tmp_path):
     assert len(list((tmp_path / "ray").glob("pictures-*.tar"))) == len(explained)
 
 
-def rows_of(results) -> list[str]:
-    """Return the paths of the rows without an error."""
-    return [row["path"] for row in results.table.to_pylist() if row["error"] is None]
-
-
-def descendants(root: int) -> dict[int, str]:
-    """Return the command lines of the processes below one, by their numbers."""
-    parents, names = {}, {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                names[int(entry.name)] = (entry / "cmdline").read_bytes().decode(errors="replace")
-            except OSError:  # it has ended
-                continue
-            parents[int(entry.name)] = int(fields[1])
-
-    def below(number: int) -> bool:
-        return number == root or (number in parents and below(parents[number]))
-
-    return {number: name for number, name in names.items() if number != root and below(number)}
-
-
 @pytest.mark.slow
 def test_who_is_killed_loses_no_picture_and_repeats_none(tmp_path):
     place, out = tmp_path / "pictures", tmp_path / "out"
-    place.mkdir()
-    for number in range(120):
-        Image.effect_noise((64, 48), 80).convert("RGB").save(place / f"{number}.png")
+    draw_noise(place, 120)
     (place / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     command = [sys.executable, "-c", CODE, str(place), str(out)]
     with subprocess.Popen(command) as process:
@@ -138,15 +99,6 @@ def test_who_is_killed_loses_no_picture_and_repeats_none(tmp_path):
     assert Counter(open_batch(out).table["path"].to_pylist()) == expected
     assert {file.name for file in out.iterdir() if file.name.startswith(".")} == {".lock", ".attempts"}
     assert not list((out / ".attempts").iterdir())
-
-
-class Deadly(Noise):
-    """A data set with a picture that ends the process."""
-
-    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        if index == 1:
-            os._exit(1)
-        return super().__getitem__(index)
 
 
 @pytest.mark.slow
