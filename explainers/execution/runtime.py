@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable
+from functools import cache
 from time import perf_counter
 from typing import Any
 
@@ -71,7 +72,7 @@ class _Networks:
     """
 
     def __init__(self, model: Any, precision: str) -> None:
-        self._core = imported_openvino().Core()
+        self._core = _core()
         self._model = model
         self._options = {
             "INFERENCE_PRECISION_HINT": precision,
@@ -92,6 +93,15 @@ class _Networks:
                 )
                 self._compiled[count] = self._core.compile_model(network, "CPU", self._options)
             return self._compiled[count]
+
+
+@cache
+def _core() -> Any:
+    """Return the process's `openvino.Core`, which lives as long: the thread that makes it gets a stack for signals.
+
+    That stack is freed with the core, and stays in use: the next Ctrl-C would end the process by a segmentation fault.
+    """
+    return imported_openvino().Core()
 
 
 @exclusive()
