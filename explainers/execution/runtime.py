@@ -72,7 +72,7 @@ class _Networks:
     """
 
     def __init__(self, model: Any, precision: str) -> None:
-        self._core = _core()
+        self._core = _core(imported_openvino())
         self._model = model
         self._options = {
             "INFERENCE_PRECISION_HINT": precision,
@@ -96,12 +96,12 @@ class _Networks:
 
 
 @cache
-def _core() -> Any:
+def _core(openvino: Any) -> Any:
     """Return the process's `openvino.Core`, which lives as long: the thread that makes it gets a stack for signals.
 
     That stack is freed with the core, and stays in use: the next Ctrl-C would end the process by a segmentation fault.
     """
-    return imported_openvino().Core()
+    return openvino.Core()
 
 
 @exclusive()
