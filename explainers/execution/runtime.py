@@ -97,9 +97,10 @@ class _Networks:
 
 @cache
 def _core(openvino: Any) -> Any:
-    """Return the process's `openvino.Core`, which lives as long: the thread that makes it gets a stack for signals.
+    """Return the process's `openvino.Core`, which is never freed.
 
-    That stack is freed with the core, and stays in use: the next Ctrl-C would end the process by a segmentation fault.
+    Each core gives its thread a stack for signals, and puts back the last one when it is freed. That may be the stack of
+    a core that was freed earlier: the next signal, such as Ctrl-C, would end the process by a segmentation fault.
     """
     return openvino.Core()
 

@@ -2,6 +2,8 @@
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -560,3 +562,26 @@ def test_attention_before_the_layer_is_converted(untouched):
     parts = accelerated.parts((layer,), images)
     assert parts is not None
     assert nets.relative_error(parts(images), vit(images)) < 1e-5
+
+
+DROPPED = """
+import gc, signal, torch
+from seewhy import explain_many, wrap_model
+from tests import nets
+
+models = [wrap_model(nets.seeded(nets.Net), input_size=32, accelerator="openvino") for _ in range(2)]
+for model in models:
+    list(explain_many(model, torch.randn(40, 3, 32, 32)))
+del model
+while models:  # the first one first
+    del models[0]
+    gc.collect()
+signal.signal(signal.SIGINT, lambda *_: print("handled", flush=True))
+signal.raise_signal(signal.SIGINT)
+"""
+
+
+def test_a_signal_is_handled_after_accelerated_models_were_dropped():
+    """A core of OpenVINO gives its thread a stack for signals and puts back the last one, which may be a freed one."""
+    result = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (0, "handled\n"), result.stderr
