@@ -99,8 +99,8 @@ class _Networks:
 def _core(openvino: Any) -> Any:
     """Return the process's `openvino.Core`, which is never freed.
 
-    Each core gives its thread a stack for signals, and puts back the last one when it is freed. That may be the stack of
-    a core that was freed earlier: the next signal, such as Ctrl-C, would end the process by a segmentation fault.
+    Each core gives its thread a stack for signals, and puts back the last one when it is freed. That may be the stack
+    of a core that was freed earlier: the next signal, such as Ctrl-C, would end the process by a segmentation fault.
     """
     return openvino.Core()
 
