@@ -131,7 +131,7 @@ def test_a_mistake_in_the_models_file_is_told_before_anything_is_served(tmp_path
     file = tmp_path / "models.toml"
     file.write_text("[models.mine]\narchitecture = 'resnet18'\n")
     error = refused(free_port(), SEEWHY_MODELS=str(file), SEEWHY_WORKERS="2")
-    assert "Error: models.toml, [models.mine], weights: Field required." in error
+    assert "Error: models.toml, [models.mine], weights: A value is required." in error
 
 
 @pytest.mark.slow
