@@ -1,6 +1,7 @@
 # The public names. `__init__.py` reads this file, and imports a name on first use.
 from .calibrate import calibrate as calibrate
 from .core.attribution import Attribution as Attribution
+from .core.calibration import Calibration as Calibration
 from .core.objective import Objective as Objective
 from .core.task import Task as Task
 from .correlations import rank_correlation as rank_correlation
@@ -102,7 +103,6 @@ from .segment import segment as segment
 from .tasks.candidates import Candidates as Candidates
 from .tasks.classification import Classification as Classification
 from .tasks.pose import survey as survey
-from .trust.calibration import Calibration as Calibration
 from .trust.metrics.base import Metric as Metric
 from .trust.metrics.catalogue import get_metric as get_metric
 from .trust.metrics.catalogue import list_metrics as list_metrics

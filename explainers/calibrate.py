@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 
+from seewhy.explainers.core.calibration import ENOUGH, Calibration
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.explain import Layers, explainers_of
 from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.methods.explainer import Explainer
-from seewhy.explainers.trust.calibration import ENOUGH, Calibration, false_alarms
+from seewhy.explainers.trust.calibration import false_alarms
 from seewhy.explainers.trust.choices import AREA, Fill
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.strangers import Strangers

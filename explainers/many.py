@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from seewhy.explainers.core.ask import Ask
+from seewhy.explainers.core.calibration import Calibration
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.errors import ExplainerError, OptionError, TargetError
 from seewhy.explainers.explain import Layers, Target, ask_of, explained, explainers_of, layer_paths
@@ -20,7 +21,7 @@ from seewhy.explainers.methods.catalogue import Method, get_method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.tasks.pose import named_ask
-from seewhy.explainers.trust.calibration import Calibration, check_calibration
+from seewhy.explainers.trust.calibration import check_calibration
 from seewhy.explainers.trust.choices import AREA, Extent, Fill
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.trial import Trial, trial_of

@@ -5,7 +5,7 @@ architecture = "resnet18"            # a torchvision name, "timm/NAME", or "pack
 weights = "pneumonia.safetensors"    # paths are relative to this file
 sha256 = "9f86d081884c7d65..."        # of the file: its first digits, at least 8; default: not checked
 labels = "labels.txt"                # one label per line, or a list: labels = ["healthy", "pneumonia"]
-input_size = 224                     # or [height, width]
+input_size = 224                     # or [height, width]; of an architecture of one's own required
 resize = 256                         # shorter side before the centre crop; default: input_size
 interpolation = "bilinear"
 mean = [0.485, 0.456, 0.406]         # of each channel: three, or one of a network that sees grey
@@ -14,6 +14,7 @@ head = "sigmoid"                     # of labels of which several may apply; def
                                      # "value" of a regression; "detection" of a module with a `box_head`
 units = ["years"]                    # of values
 default_layers = ["layer4"]          # default: found
+calibration = "scores.json"          # of `seewhy calibrate`: what proofs are compared with; default: scores of requests
 licence = "proprietary"
 """
 
@@ -30,10 +31,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    TypeAdapter,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from torch import nn
 
-from seewhy.explainers.errors import near_matches, plain_fault
+from seewhy.explainers.core.calibration import Calibration
+from seewhy.explainers.errors import OptionError, near_matches, plain_fault
 from seewhy.explainers.process_wide import accepted_changes, restored
 from seewhy.explainers.tasks.heads import Head, head_fault
 from seewhy.models.errors import ModelsFileError
@@ -48,7 +60,25 @@ _log = logging.getLogger(__name__)
 DEFAULT_PREPROCESS = Preprocess((224, 224), (256, 256))
 """Where nothing is declared."""
 
+
+def _ruled(rule: str) -> WrapValidator:
+    """Return a validator that reports any fault as this sentence, not in pydantic's words about one type of a union."""
+
+    def check(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return handler(value)
+        except ValidationError as error:
+            raise ValueError(rule) from error
+
+    return WrapValidator(check)
+
+
+Text = Annotated[str, Field(min_length=1)]
+File = Annotated[Path, BeforeValidator(TypeAdapter(Text).validate_python), _ruled("It must be the path of a file.")]
 Side = Annotated[int, Field(ge=8, le=4096)]
+Sides = Annotated[
+    Side | tuple[Side, Side], _ruled("It must be a side in pixels, from 8 to 4096, or [height, width] of such sides.")
+]
 Spread = Annotated[FiniteFloat, Field(gt=0)]
 
 
@@ -58,17 +88,29 @@ class ModelDeclaration(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     architecture: str
-    weights: Path
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{8,64}$")] | None = None
-    labels: Path | Annotated[tuple[str, ...], Field(min_length=1)]
-    input_size: Side | tuple[Side, Side] | None = None
+    weights: File
+    sha256: (
+        Annotated[str, Field(pattern=r"^[0-9a-fA-F]{8,64}$"), _ruled("It must be 8 to 64 hexadecimal digits.")] | None
+    ) = None
+    labels: Annotated[
+        File | Annotated[tuple[Text, ...], Field(min_length=1)],
+        _ruled("It must be a list of names, or the path of a text file with one name per line."),
+    ]
+    input_size: Sides | None = None
     resize: Side | None = None
     interpolation: Interpolation | None = None
-    mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat] | tuple[FiniteFloat] | None = None
-    std: tuple[Spread, Spread, Spread] | tuple[Spread] | None = None
+    mean: Annotated[
+        tuple[FiniteFloat, FiniteFloat, FiniteFloat] | tuple[FiniteFloat] | None,
+        _ruled("It must be a list of three numbers, or of one for grayscale networks."),
+    ] = None
+    std: Annotated[
+        tuple[Spread, Spread, Spread] | tuple[Spread] | None,
+        _ruled("It must be a list of three positive numbers, or of one for grayscale networks."),
+    ] = None
     head: Head | None = None
     units: tuple[str, ...] = ()
     default_layers: tuple[str, ...] = ()
+    calibration: File | None = None
     licence: str = "own"
 
 
@@ -76,7 +118,7 @@ def own_specs(file: Path) -> dict[str, ModelSpec]:
     """Read the declarations.
 
     Raises:
-        ModelsFileError: no TOML, an unknown key, an invalid value, or no file of labels.
+        ModelsFileError: no TOML, an unknown key, an invalid value, or no file of labels or scores.
     """
     return {name: _own_spec(name, table, file) for name, table in _tables(file).items()}
 
@@ -96,12 +138,14 @@ def _tables(file: Path) -> dict[str, Any]:
 
 
 def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
+    if not isinstance(table, dict):
+        raise ModelsFileError(f"{file.name}, [models.{name}]: It must be a table.")
     try:
         declaration = ModelDeclaration.model_validate(table)
     except ValidationError as error:
         # A misspelt key comes first: it explains a missing one.
         first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-        field = ".".join(part for part in map(str, first["loc"]) if "[" not in part)  # without the types of a union
+        field = str(first["loc"][0])
         is_unknown = first["type"] == "extra_forbidden"
         problem = "There is no such key." if is_unknown else plain_fault(first)
         hint = near_matches(field, ModelDeclaration.model_fields) if is_unknown else ""
@@ -111,6 +155,11 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
         if isinstance(declaration.labels, tuple)
         else _read_labels(name, file.parent / declaration.labels)
     )
+    if ":" in declaration.architecture and declaration.input_size is None and declaration.head != "detection":
+        raise ModelsFileError(
+            f"{file.name}, [models.{name}], input_size: A value is required; give the side or [height, width] of the "
+            "pictures in training, in pixels."
+        )
     preprocess = _preprocess(declaration)
     if fault := normalisation_fault(preprocess.mean, preprocess.std):
         raise ModelsFileError(f"{file.name}, [models.{name}]: {fault}")
@@ -135,6 +184,7 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
         default_layers=declaration.default_layers,
         declared_head=declaration.head,
         units=declaration.units,
+        calibration=_read_calibration(name, file.parent, declaration.calibration),
         prepare=partial(_imported, name, declaration.architecture)
         if ":" in declaration.architecture
         else prepare_nothing,
@@ -150,6 +200,19 @@ def _read_labels(name: str, path: Path) -> tuple[str, ...]:
     if not labels:
         raise ModelsFileError(f"[models.{name}]: the labels file {path.name!r} is empty; give one label per line.")
     return labels
+
+
+def _read_calibration(name: str, folder: Path, path: Path | None) -> Calibration | None:
+    if path is None:
+        return None
+    try:
+        return Calibration.load(folder / path)
+    except OSError as error:
+        raise ModelsFileError(f"[models.{name}]: the calibration {path.name!r} cannot be read.") from error
+    except OptionError as error:
+        raise ModelsFileError(
+            f"[models.{name}]: {path.name!r} is not a calibration; `seewhy calibrate` writes one."
+        ) from error
 
 
 def _preprocess(declaration: ModelDeclaration) -> Preprocess:

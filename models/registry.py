@@ -13,11 +13,12 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from seewhy.explainers.errors import LayerError, near_matches
+from seewhy.explainers.errors import LayerError, OptionError, near_matches
 from seewhy.explainers.execution.accelerators import choose
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.process_wide import exclusive
 from seewhy.explainers.tasks.pose import survey
+from seewhy.explainers.trust.calibration import check_model
 from seewhy.models.detectors import box_head_of, detector_parts, preprocess_of_detector, pyramid
 from seewhy.models.errors import ModelError, ModelsFileError, UnknownModelError
 from seewhy.models.models_file import DEFAULT_PREPROCESS, own_specs
@@ -145,7 +146,7 @@ class Registry:
                 f"[models.{spec.name}]: the model has {count} classes, but {len(spec.labels)} labels are given."
             )
         _warn_of_probabilities(spec, module)
-        return LoadedModel(
+        model = LoadedModel(
             spec=spec,
             module=module if bfloat16 else module.to(dtype),
             survey=surveyed,
@@ -155,6 +156,8 @@ class Registry:
             accelerator=accelerator,
             bfloat16=bfloat16,
         )
+        _check_calibration(model)
+        return model
 
 
 def list_models() -> list[str]:
@@ -221,6 +224,17 @@ MOST_SURVEYS = 256
 def _surveyed(spec: ModelSpec, module: nn.Module) -> Survey:
     with _blaming(spec, module):
         return survey(module, spec.image_shape, spec.default_layers, spec.task)
+
+
+def _check_calibration(model: LoadedModel) -> None:
+    if model.calibration is None:
+        return
+    try:
+        check_model(model.calibration, model)
+    except OptionError as error:
+        raise ModelsFileError(
+            f"[models.{model.name}], calibration: {error} Leave the key out until `seewhy calibrate` has written it."
+        ) from error
 
 
 def _warn_of_probabilities(spec: ModelSpec, module: nn.Module) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from seewhy.explainers.core.calibration import Calibration
 from seewhy.explainers.core.model import ModelIdentity
 from seewhy.explainers.core.task import Task
 from seewhy.explainers.execution.accelerated import AcceleratedModel
@@ -62,6 +63,7 @@ class ModelSpec:
             several.
         units: units of the values, one for each; empty if unknown.
         box_head: reads the results of a detector; None for all other models.
+        calibration: declared scores to compare proofs with; None if none are declared.
         prepare: imports what `build` needs. It is called before `build` and outside the process-wide lock.
     """
 
@@ -77,6 +79,7 @@ class ModelSpec:
     declared_head: Head | None = None
     units: tuple[str, ...] = ()
     box_head: BoxHead | None = None
+    calibration: Calibration | None = None
     prepare: Callable[[], object] = prepare_nothing
 
     @property
@@ -159,6 +162,11 @@ class LoadedModel:
         return self.spec.labels
 
     @property
+    def calibration(self) -> Calibration | None:
+        """The declared scores that its proofs are compared with; None if none are declared."""
+        return self.spec.calibration
+
+    @property
     def task(self) -> Task:
         """The task that the model was trained for."""
         return self.spec.task
@@ -170,11 +178,13 @@ class LoadedModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hexadecimal digest of all that determines answers: weights, preprocessing, labels, head, default layers."""
+        """Hexadecimal digest of all that determines answers, such as weights, preprocessing, labels, default layers."""
         dtype = next((value.dtype for value in self.module.parameters()), None)
         answers: tuple[object, ...] = self.labels, self.spec.head, self.spec.units, self.default_layers
         if head := self.spec.box_head:
             answers = *answers, head.scoring, head.threshold, head.overlap, head.most
+        if self.calibration:
+            answers = *answers, self.calibration
         parts = self.name, self.sha256, self.preprocess, answers, self.device, dtype, self.bfloat16
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 

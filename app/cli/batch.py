@@ -97,7 +97,7 @@ def batch(
     from seewhy.app.batch.run import batch as run
     from seewhy.app.batch.run import forecast
     from seewhy.app.cli.run import load_model, open_service
-    from seewhy.explainers.trust.calibration import Calibration
+    from seewhy.explainers.core.calibration import Calibration
 
     service = open_service(device)
     asked: dict[str, Any] = {

@@ -49,11 +49,12 @@ from seewhy.app.pipeline.options import (
 )
 from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResult
 from seewhy.explainers import calibrate, evaluate
+from seewhy.explainers.core.calibration import Calibration
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import PictureError
 from seewhy.explainers.imaging.decode import read_picture
 from seewhy.explainers.results.evaluation import Evaluation
-from seewhy.explainers.trust.calibration import Calibration
+from seewhy.explainers.trust.calibration import check_calibration
 from seewhy.explainers.trust.proof import Proof
 from seewhy.explainers.trust.trial import Trial
 
@@ -127,7 +128,8 @@ class _Run:
             if skipped < len(self.items):
                 model = load_model(self.service, self.options.model)
                 if self.calibration:
-                    self.calibration.check(model, Trial(self.options.proof_area, self.options.proof_fill))
+                    trial = Trial(self.options.proof_area, self.options.proof_fill)
+                    check_calibration(self.calibration, model, trial)
                     self.service.null.give(model, self.calibration)
             for_each(self.items, self._answer, report, report_failure, concurrency(self.service.settings.max_batch))
 

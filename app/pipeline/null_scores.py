@@ -5,8 +5,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Literal
 
+from seewhy.explainers.core.calibration import Calibration
 from seewhy.explainers.core.faithfulness import Faithfulness
-from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.choices import AREA, Fill
 from seewhy.explainers.trust.embedded import calibration_of
 from seewhy.explainers.trust.strangers import Strangers
@@ -43,7 +43,8 @@ class _Gathering:
 class NullScores:
     """Collects scores: the map of each request is tried on the picture of the next one, until there are `MOST`.
 
-    This takes two forward passes. It happens for the default area only, so requests cannot add further collections.
+    This takes two forward passes, once for each picture, so no client can fill a collection with a few pictures. It
+    happens for the default area only, so requests cannot add further collections.
     """
 
     def __init__(self) -> None:
@@ -57,10 +58,7 @@ class NullScores:
 
     def gathers(self, model: LoadedModel, area: float, fill: Fill, of: Explained = "target") -> bool:
         """Whether such proofs are compared with collected scores, not with given or included ones."""
-        known = of == "target" and (
-            model.fingerprint in self._given
-            or calibration_of(model.sha256, model.preprocess.size, area, fill) is not None
-        )
+        known = of == "target" and (model.fingerprint in self._given or calibration_of(model, area, fill) is not None)
         return area == AREA and not known
 
     def strangers(self, model: LoadedModel, trial: Trial, of: Explained = "target") -> Strangers | None:
@@ -88,7 +86,7 @@ class NullScores:
             return None
         is_probability = bool(part.are_probabilities)
         scores = tuple(sorted(gathering.scores[is_probability]))
-        return Calibration(scores, NULL, model.name, part.area, part.fill, is_probability)
+        return Calibration(scores, NULL, model.name, part.area, part.fill, is_probability, pictures=len(scores))
 
     def _gathering(self, model: LoadedModel, area: float, fill: Fill, of: Explained) -> _Gathering | None:
         if not self.gathers(model, area, fill, of):

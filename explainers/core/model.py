@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from seewhy.explainers.core.calibration import Calibration
 from seewhy.explainers.core.task import Task
 from seewhy.explainers.errors import UnsupportedModuleError
 from seewhy.explainers.execution.accelerated import AcceleratedModel
@@ -78,6 +79,10 @@ class Model(Protocol):
     @property
     def sha256(self) -> str | None:
         """Of the weights file, hexadecimal; None for random or unknown weights."""
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What its proofs are compared with; None to compare them with included scores, if there are any."""
 
     @property
     def labels(self) -> Sequence[str]:

@@ -11,6 +11,7 @@ from PIL import Image
 
 from seewhy.explainers.core.ask import NO_CONTRAST
 from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.calibration import Calibration
 from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.model import Model
@@ -32,7 +33,6 @@ from seewhy.explainers.tasks.detected import BoxPrediction, located
 from seewhy.explainers.tasks.regions import Region as Target
 from seewhy.explainers.tasks.regions import share_outside
 from seewhy.explainers.tasks.segmentation import RegionPrediction
-from seewhy.explainers.trust.calibration import Calibration
 from seewhy.explainers.trust.embedded import calibration_of, sanity_of
 from seewhy.explainers.trust.proof import Proof, proof_of
 from seewhy.explainers.trust.proof_files import proof_arrays
@@ -381,7 +381,7 @@ def _proof(
         explanation.geometry,
         subject_of(explanation.target, explanation.against),
         [diagnostic.code for diagnostic in explanation.diagnostics],
-        calibration or calibration_of(model.sha256, model.preprocess.size, part.area, part.fill),
+        calibration or calibration_of(model, part.area, part.fill),
         sanity or (sanity_of(model.sha256, model.preprocess.size, explanation.method) if is_usual else None),
     )
 

@@ -1,4 +1,4 @@
-"""Included measurements of embedded networks; `python -m tools.trust.calibrate` writes them."""
+"""Measurements of networks: included ones, which `python -m tools.trust.calibrate` writes, and a model's own."""
 
 import json
 from collections.abc import Sequence
@@ -6,19 +6,15 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from seewhy.explainers.trust.calibration import Calibration
+from seewhy.explainers.core.calibration import Calibration
+from seewhy.explainers.core.model import Model
 from seewhy.explainers.trust.sanity import Sanity
 
 
-def calibration_of(digest: str | None, size: Sequence[int], area: float, fill: str) -> Calibration | None:
-    """Return the included calibration of a network; None if there is none.
-
-    Args:
-        digest: SHA-256 of its weights file, hexadecimal.
-        size: height and width of its input.
-        area, fill: of the trial.
-    """
-    rows = _calibrations(digest, tuple(size))
+def calibration_of(model: Model, area: float, fill: str) -> Calibration | None:
+    """Return the model's own calibration, or the included one, for an area and a fill; None if there is none."""
+    own = () if model.calibration is None else (model.calibration,)
+    rows = own + _calibrations(model.sha256, model.preprocess.size)
     return next((row for row in rows if (row.area, row.fill) == (area, fill)), None)
 
 

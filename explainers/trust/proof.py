@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from seewhy.explainers.core.calibration import Calibration, Comparison
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.imaging.geometry import Geometry
-from seewhy.explainers.trust.calibration import Calibration, Comparison
 from seewhy.explainers.trust.choices import Fill
 from seewhy.explainers.trust.marking import resized
 from seewhy.explainers.trust.sanity import Sanity
@@ -164,21 +164,22 @@ def proof_of(
         geometry: of the picture, with the reach of the map's cells.
         subject: the explained target.
         codes: codes of the target's diagnostics.
-        calibration: of the model, for this kind of score.
+        calibration: of the model; one of another kind of score is ignored.
         sanity: of the method on the model.
     """
     is_blank = bool(faithfulness.are_blank)
     measurement = measurement_of(faithfulness)
-    comparison = None
-    if calibration is not None and not is_blank:
-        comparison = calibration.compared(measurement.score, bool(faithfulness.are_probabilities))
+    if calibration is not None and calibration.are_probabilities != bool(faithfulness.are_probabilities):
+        calibration = None
+    comparison = None if calibration is None or is_blank else calibration.compared(measurement.score)
+    known = 0 if calibration is None else len(calibration.scores)
     shape = shape_of(values, geometry)
     warnings = _warnings(shape, sanity, is_blank, codes)
     grade = "blank" if is_blank else grade_of(measurement, comparison, warnings)
     copies = None if is_blank else _copies(faithfulness)
     return Proof(
         grade=grade,
-        sentence=sentence_of(grade, faithfulness, subject, None if copies is None else copies.lead > 0),
+        sentence=sentence_of(grade, faithfulness, subject, None if copies is None else copies.lead > 0, known),
         faithfulness=None if is_blank else measurement,
         copies=copies,
         calibration=comparison,

@@ -6,9 +6,9 @@ from math import isclose
 
 from torch import Tensor
 
+from seewhy.explainers.core.calibration import ENOUGH
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.task import Prediction
-from seewhy.explainers.trust.calibration import ENOUGH
 
 WARNINGS = {
     "evidence-at-border": "Much of the map lies at the border of what the model sees.",
@@ -48,7 +48,9 @@ def subject_of(target: Prediction, against: Prediction | None = None) -> Subject
     return Subject(name, target.reading)
 
 
-def sentence_of(grade: str | None, faithfulness: Faithfulness, about: Subject, leads: bool | None = None) -> str:
+def sentence_of(
+    grade: str | None, faithfulness: Faithfulness, about: Subject, leads: bool | None = None, known: int = 0
+) -> str:
     """Return the verdict on one map as a sentence.
 
     Args:
@@ -56,14 +58,15 @@ def sentence_of(grade: str | None, faithfulness: Faithfulness, about: Subject, l
         faithfulness: of the map (N = 1).
         about: the explained target.
         leads: whether the map beats all of its own rotated and mirrored copies; None if they were not tried.
+        known: number of comparable scores of other maps, if too few for a grade.
     """
-    sentence = _verdict(grade, faithfulness, about)
+    sentence = _verdict(grade, faithfulness, about, known)
     if leads is None:
         return sentence
     return f"{sentence} Rotated or mirrored, the heatmap does {'worse' if leads else 'as well or better'}."
 
 
-def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject) -> str:
+def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, known: int) -> str:
     """Return the verdict, without the sentence about copies."""
     first, then = _HIDDEN[faithfulness.fill]
     part = _part(faithfulness.area)
@@ -92,9 +95,10 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject) -> s
         return f"Do not rely on this heatmap: with the marked {part} {then}, {rest}."
     if grade == "blank":
         return f"The heatmap is blank: it marks nothing that speaks for {subject}."
+    so_far = f" ({known} so far)" if known else ""
     return (
         f"With the marked {part} {then}, {change}; alone, it gives {kept}. That is not graded: fewer than "
-        f"{ENOUGH} comparable scores of other maps are known."
+        f"{ENOUGH} comparable scores of other maps are known{so_far}."
     )
 
 

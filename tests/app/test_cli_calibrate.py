@@ -10,9 +10,10 @@ from PIL import Image
 
 from seewhy import Calibration, calibrate, explain, load_model, open_batch
 from seewhy.explainers.errors import OptionError
+from seewhy.models.errors import ModelsFileError
 from tests import nets
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import declare
+from tests.app.serving import application, declare
 
 
 @pytest.fixture
@@ -75,6 +76,47 @@ def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores,
     assert "No proof" not in result.output
     assert open_batch(tmp_path / "run").manifest.options["calibration"].startswith("102 scores for mine, SHA-256 ")
     assert open_batch(tmp_path / "run").to_pandas().set_index("path").proof["07.png"] == alone.grade
+
+
+def test_a_models_file_names_the_calibration_of_a_model(run, pictures, environment, scores, tmp_path, monkeypatch):
+    monkeypatch.setenv("SEEWHY_MODELS", environment["SEEWHY_MODELS"])
+    picture, plain, calibration = pictures / "07.png", load_model("mine"), Calibration.load(scores)
+    graded = explain(plain, picture, "gradcam", proof=True, proof_calibration=calibration).proof
+    declare(tmp_path, calibration=str(scores.relative_to(tmp_path)))
+    model = load_model("mine")
+    assert model.calibration == calibration
+    assert model.fingerprint != plain.fingerprint
+    assert explain(model, picture, "gradcam", proof=True).proof == graded
+    assert explain(model, picture, "gradcam", proof=True, proof_fill="mean").proof.grade is None
+    few = replace(calibration, scores=(9.0,) * 100, pictures=1)
+    assert explain(model, picture, "gradcam", proof=True, proof_calibration=few).proof.calibration.pictures == 1
+    result = run("explain", picture, "--model", "mine", "--proof=true", "-o", tmp_path / "why.json", env=environment)
+    assert f"  {graded.grade}: {graded.sentence}" in result.output
+    with application(models=tmp_path / "models.toml", default_model="mine") as app:
+        for place in sorted(pictures.iterdir())[6:8]:
+            answer = app.test_client().post("/explain?proof=true&format=json", data={"image": place.open("rb")})
+        proof = answer.get_json()["explanations"][0]["proof"]
+        assert (proof["grade"], proof["calibration"]["pictures"]) == (graded.grade, 34)
+        assert proof["cost"]["forwards"] == 2  # nothing is collected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "other"}, r"another model \(model other, not mine\).*Leave the key out until"),
+        ({"sha256": "0" * 64}, r"another model \(SHA-256 of the weights"),
+        ({"scores": [0.5] * 99}, "99 scores, but 100 are needed"),
+        ({"scores": None}, r"\[models.mine\]: 'other.json' is not a calibration; `seewhy calibrate` writes one"),
+        (None, r"\[models.mine\]: the calibration 'other.json' cannot be read"),
+    ],
+)
+def test_a_calibration_that_a_models_file_names_is_checked(change, message, environment, scores, tmp_path, monkeypatch):
+    monkeypatch.setenv("SEEWHY_MODELS", environment["SEEWHY_MODELS"])
+    declare(tmp_path, calibration="other.json")
+    if change is not None:
+        (tmp_path / "other.json").write_text(json.dumps(json.loads(scores.read_text()) | change))
+    with pytest.raises(ModelsFileError, match=message):
+        load_model("mine")
 
 
 @pytest.mark.parametrize(

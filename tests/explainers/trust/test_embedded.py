@@ -1,16 +1,19 @@
 """What ships about embedded networks, and the command that measures it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from seewhy import explain, wrap_model
+from seewhy.explainers.core.calibration import ENOUGH
 from seewhy.explainers.methods.catalogue import METHODS
-from seewhy.explainers.trust.calibration import ENOUGH
 from seewhy.explainers.trust.choices import AREA, FILLS
 from seewhy.explainers.trust.embedded import calibration_of, sanity_of
 from seewhy.models import Registry
+from seewhy.models.spec import LoadedModel
 from seewhy.models.zoo import EMBEDDED
 from tests.app.conftest import EXAMPLES
 from tests.grids import few
@@ -21,9 +24,16 @@ from tools.trust.photographs import crops
 
 @pytest.mark.parametrize("name", EMBEDDED)
 def test_each_embedded_network_has_a_calibration_and_what_is_known_of_methods(name):
-    digest, size = EMBEDDED[name].sha256, Registry(None, None).spec(name).preprocess.size
+    digest, spec = EMBEDDED[name].sha256, Registry(None, None).spec(name)
+    size = spec.preprocess.size
+
+    def included(digest=digest, size=size, area=AREA, fill="blur"):
+        preprocess = replace(spec.preprocess, size=size)
+        model = LoadedModel(replace(spec, preprocess=preprocess), None, None, torch.device("cpu"), None, digest)
+        return calibration_of(model, area, fill)
+
     for fill in FILLS:
-        calibration = calibration_of(digest, size, AREA, fill)
+        calibration = included(fill=fill)
         assert calibration.model == name
         assert len(calibration.scores) > 2 * ENOUGH
         assert list(calibration.scores) == sorted(calibration.scores)
@@ -31,9 +41,7 @@ def test_each_embedded_network_has_a_calibration_and_what_is_known_of_methods(na
     assert not sanity_of(digest, size, "gradcam").is_same_for_every_class
     assert sanity_of(digest, size, "eigencam").is_same_for_every_class
     assert sanity_of(digest, size, "edges").ignores_the_model
-    assert calibration_of(digest, (64, 64), AREA, "blur") is None
-    assert calibration_of(digest, size, 0.5, "blur") is None
-    assert calibration_of(None, size, AREA, "blur") is None
+    assert included(size=(64, 64)) is included(area=0.5) is included(digest=None) is None
 
 
 COFFEE = {"gradcam": "partly supported", "votes-detail": "supported"}

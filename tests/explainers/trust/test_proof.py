@@ -12,13 +12,14 @@ from torch import Tensor
 from seewhy import Calibration, GradCAM, calibrate, compare, explain, explain_many, wrap_model
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.calibration import Comparison
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.tasks.classification import ClassPrediction
 from seewhy.explainers.tasks.pose import predict
-from seewhy.explainers.trust.calibration import Comparison, false_alarms
+from seewhy.explainers.trust.calibration import false_alarms
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.marking import turned
 from seewhy.explainers.trust.proof import Measurement, grade_of, shape_of
@@ -208,7 +209,6 @@ def test_the_rank_counts_the_map_itself():
     calibration = Calibration(tuple(number / 100 for number in range(100)), "", "", 0.25, "blur")
     assert calibration.compared(0.5).beats == 50 / 101  # an equal score is not beaten
     assert calibration.compared(2).beats == 100 / 101
-    assert calibration.compared(0.5, is_probability=False) is None
     assert Calibration(calibration.scores[1:], "", "", 0.25, "blur").compared(0.5) is None
 
 
