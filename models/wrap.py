@@ -47,8 +47,8 @@ def wrap_model(
     Args:
         module: (N, C, H, W) to logits or values (N, K) or (N, K, H, W), or to a tuple or dictionary that contains them.
         labels: K of them, in the order of the outputs; None for ``class 0``, ``class 1`` and so on.
-        input_size: side of the input in pixels, or (height, width); None for 224, and for the size to which a detector
-            of torchvision resizes pictures.
+        input_size: side of the input in pixels, or (height, width), as in training. Required, unless `transform` has it
+            or the module is a detector of torchvision, which resizes pictures by itself.
         resize: length of a picture's shorter side before the centre crop to `input_size`; None for `input_size`.
         interpolation: interpolation of the resize: nearest, bilinear, bicubic or lanczos.
         mean, std: mean and standard deviation of each channel in [0, 1], for the normalisation; by default those of
@@ -68,8 +68,8 @@ def wrap_model(
         the same paths, which returns all candidates with their logits.)
 
     Raises:
-        ModelError: the module fails on a picture of this size, does not return one logit for each label, or does not
-            match the head.
+        ModelError: the size of the input is unknown, or the module fails on a picture of it, does not return one
+            logit for each label, or does not match the head.
         OptionError: the accelerator is unknown or not installed.
     """
     if not isinstance(module, nn.Module):
@@ -140,6 +140,8 @@ def _preprocess(
     Raises:
         ModelError: they contradict each other, or a detector of torchvision, which normalises by itself.
     """
+    if input_size is None and transform is None and detector is None:
+        raise ModelError("Give input_size, the side or (height, width) of the pictures in training, in pixels.")
     size: tuple[Any, ...] = (224, 224) if input_size is None else (input_size, input_size)
     if isinstance(input_size, tuple | list):
         size = tuple(input_size)

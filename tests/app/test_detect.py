@@ -55,7 +55,7 @@ def models(tmp_path_factory):
         declaration("tiny", weights="tiny.pth", input_size=24),
         declaration("own", f"{__name__}:windows", weights="own.pth", labels=OWN, input_size=SIDE, head="detection"),
         declaration("headless", weights="tiny.pth", input_size=24, head="detection"),
-        declaration("undeclared", f"{__name__}:ssd", labels=LABELS, input_size=None),
+        declaration("undeclared", f"{__name__}:ssd", labels=LABELS),
     ]
     (folder / "models.toml").write_text("".join(tables))
     return folder / "models.toml"

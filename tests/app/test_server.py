@@ -127,14 +127,6 @@ def test_a_client_that_leaves_costs_no_more_passes(url):
 
 
 @pytest.mark.slow
-def test_a_mistake_in_the_models_file_is_told_before_anything_is_served(tmp_path):
-    file = tmp_path / "models.toml"
-    file.write_text("[models.mine]\narchitecture = 'resnet18'\n")
-    error = refused(free_port(), SEEWHY_MODELS=str(file), SEEWHY_WORKERS="2")
-    assert "Error: models.toml, [models.mine], weights: A value is required." in error
-
-
-@pytest.mark.slow
 def test_an_idle_connection_is_kept_for_longer_than_balancers_keep_it(url):
     assert Server(Settings()).cfg.keepalive > 60
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)

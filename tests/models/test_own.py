@@ -22,7 +22,7 @@ def declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Return a function that writes a models file."""
 
     def write(architecture="tests.nets:Net", name="mine", **members) -> Path:
-        members = {"weights": "weights.safetensors", "input_size": None} | members
+        members = {"weights": "weights.safetensors", "input_size": 224 if ":" in architecture else None} | members
         file = declare(tmp_path, architecture, [name], **members)
         monkeypatch.setenv("SEEWHY_MODELS", str(file))
         return file
@@ -73,17 +73,27 @@ def test_ready_made_architectures_get_as_many_classes_as_labels(architecture, de
     [
         ({"weigths": "x"}, r"\[models.mine\], weigths: .*Near matches: weights"),
         ({"image_size": 128}, r"image_size: There is no such key\."),
-        ({"mean": 0.5}, r"\[models.mine\], mean: It must be a list\."),
+        ({"mean": 0.5}, r"\[models.mine\], mean: It must be a list of three numbers, or of one"),
         ({"default_layers": "body"}, r"default_layers: It must be a list\."),
-        ({"input_size": "large"}, "input_size"),
-        ({"input_size": 1000000}, "input_size"),
-        ({"mean": [0.5]}, "mean"),
+        ({"input_size": "large"}, r"\], input_size: It must be a side in pixels, from 8 to 4096, or \[height, width\]"),
+        ({"input_size": 1000000}, "input_size: It must be a side"),
+        ({"input_size": [224]}, "input_size: It must be a side"),
+        ({"resize": 2}, "resize: It must be greater than or equal to 8"),
+        ({"mean": [0.5]}, "mean has 1 numbers and std 3"),
+        ({"mean": [0.5, 0.5]}, "mean: It must be a list of three numbers"),
         ({"mean": [124, 116, 104], "std": [58, 57, 57]}, "divide those of levels up to 255 by 255"),
-        ({"mean": [math.nan, 0.0, 0.0]}, "mean"),
-        ({"std": [1.0, 0.0, 1.0]}, "std"),
-        ({"std": [math.inf, 1.0, 1.0]}, "std"),
-        ({"interpolation": "cubic"}, "interpolation"),
-        ({"labels": []}, "labels"),
+        ({"mean": [math.nan, 0.0, 0.0]}, "mean: It must be a list of three numbers"),
+        ({"std": [1.0, 0.0, 1.0]}, "std: It must be a list of three positive numbers"),
+        ({"std": [math.inf, 1.0, 1.0]}, "std: It must be a list of three positive numbers"),
+        ({"interpolation": "cubic"}, "interpolation: It must be 'nearest', "),
+        ({"weights": None}, "weights: A value is required"),
+        ({"input_size": None}, r"input_size: A value is required; give the side or \[height, width\]"),
+        ({"weights": ""}, "weights: It must be the path of a file"),
+        ({"weights": 3}, "weights: It must be the path of a file"),
+        ({"sha256": "zz"}, "sha256: It must be 8 to 64 hexadecimal digits"),
+        ({"labels": []}, "labels: It must be a list of names, or the path of a text file with one name per line"),
+        ({"labels": ["a", ""]}, "labels: It must be a list of names"),
+        ({"labels": [1, 2]}, "labels: It must be a list of names"),
         ({"labels": "missing.txt"}, "'missing.txt' cannot be read"),
         ({"labels": "blank.txt"}, "empty"),
         ({"architecture": "resnet19"}, r"no architecture 'resnet19'\. Near matches: resnet1"),
@@ -100,7 +110,13 @@ def test_a_table_that_makes_no_sense_is_refused_with_the_reason(members, message
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("", "declares no model"), ("this is no TOML", "cannot be read"), (2 * declaration("mine"), "cannot be read")],
+    [
+        ("", "declares no model"),
+        ("this is no TOML", "cannot be read"),
+        (2 * declaration("mine"), "cannot be read"),
+        ("[models]\nmine = 3", r"\[models.mine\]: It must be a table\."),
+        ("[[models.mine]]\n", r"\[models.mine\]: It must be a table\."),
+    ],
 )
 def test_a_file_that_cannot_be_read_is_refused_with_the_reason(content, message, tmp_path):
     file = tmp_path / "models.toml"
@@ -229,7 +245,7 @@ def package(tmp_path, monkeypatch):
         for stem, text in files.items():
             (tmp_path / f"{stem}.py").write_text("import torch\nfrom torch import nn\n" + text)
         monkeypatch.syspath_prepend(tmp_path)
-        return Registry(models_file=declare(tmp_path, f"{name}:make", labels=["a", "b"], input_size=None))
+        return Registry(models_file=declare(tmp_path, f"{name}:make", labels=["a", "b"]))
 
     yield write
     for key in hooks.keys() - before.keys():
