@@ -93,9 +93,17 @@ def method_option(*names: str, **settings: Any) -> Callable[[Command], Command]:
     return click.option(*(names or ("--method",)), shell_complete=complete_method, show_default=True, **settings)
 
 
+class _Layer(click.types.StringParamType):
+    """The path of a layer, or a glob."""
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        """Return where to find paths."""
+        return "`seewhy layers NAME` lists the model's layers."
+
+
 def layer_option(entry: Option, **settings: Any) -> Callable[[Command], Command]:
     """Return a decorator that adds the option --layer."""
-    return option("layer", entry, multiple=True, shell_complete=complete_layer, **settings)
+    return option("layer", entry, multiple=True, type=_Layer(), shell_complete=complete_layer, **settings)
 
 
 def table_options(table: dict[str, Option], **settings: dict[str, Any]) -> Callable[[Command], Command]:

@@ -127,6 +127,8 @@ def _faults(
             message = f"There is no such option. {hint}"
         elif isinstance(fields.get(field), list) and len(fault["loc"]) == 1:
             message = "It is repeated; give it once."
+        elif fault["type"] == "missing" and field == "layer":
+            message += " `seewhy layers NAME` or GET /models/NAME/layers lists the model's layers."
         faults.setdefault(field, message)
     # A list without its refused items may also be too short; that is not a fault of its own.
     return [

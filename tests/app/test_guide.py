@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from html import escape
+from html import escape, unescape
 from typing import get_args
 from urllib.parse import quote
 
@@ -10,6 +10,7 @@ from seewhy.app.answers import guide as guide_module
 from seewhy.app.answers.guide import guide
 from seewhy.explainers.methods.catalogue import METHODS, list_methods
 from seewhy.explainers.trust.proof import Grade
+from seewhy.models.models_file import ModelDeclaration, own_specs
 
 
 def test_the_guide_has_a_chapter_on_each_method_and_grade(client):
@@ -50,3 +51,13 @@ def test_methods_of_an_operator_are_left_out(monkeypatch):
     page = guide.__wrapped__("", "", "").decode()
     assert 'id="gradcam"' not in page
     assert 'id="layercam"' in page
+
+
+def test_the_guide_declares_a_custom_model_as_the_service_takes_it(client, tmp_path):
+    page = client.get("/guide").get_data(as_text=True)
+    table = unescape(page.partition("<pre><code>")[2].partition("</code></pre>")[0])
+    (tmp_path / "models.toml").write_text(table)
+    spec = own_specs(tmp_path / "models.toml")["pneumonia"]
+    assert (spec.labels, spec.preprocess.size) == (("healthy", "pneumonia"), (224, 224))
+    assert "calibration" in ModelDeclaration.model_fields
+    assert 'calibration = "scores.json"' in page

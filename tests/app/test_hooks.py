@@ -256,6 +256,11 @@ def test_bad_input_is_refused_with_its_field(route, fields, status, field, refus
     assert (actual, [place for place, _ in faults]) == (status, [field])
 
 
+def test_a_capture_without_a_layer_says_what_lists_them(refused, cat):
+    message = "A value is required. `seewhy layers NAME` or GET /models/NAME/layers lists the model's layers."
+    assert refused(cat, "capture")[2] == [("layer", message)]
+
+
 @pytest.mark.parametrize(
     ("edits", "field", "message"),
     [

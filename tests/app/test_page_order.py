@@ -241,7 +241,7 @@ def test_views_of_an_unknown_model_say_so(page, url):
     expect(page.locator("#cards")).to_contain_text("nope")
     page.click("#tab-inside")
     expect(page.locator("#maps")).to_contain_text("nope")
-    for name in ("Switch the 10 strongest off", "All on"):
+    for name in ("Switch off the 10 with the largest positive effect", "All on"):
         expect(page.get_by_role("button", name=name)).to_be_disabled()
     expect(page.locator("#more-maps")).to_be_hidden()
 

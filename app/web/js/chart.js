@@ -92,7 +92,7 @@ export class Chart {
         steps("middle", of("mean"), low, high),
       ]),
       panel("Share of zeros", ["100%", "0%"], area("zeros", outputs.map((output) => (output ? 0 : null)), outputs.map((output) => output?.zeros ?? null), 0, 1)),
-      panel("Gradient: its norm", [scientific(most), scientific(least)], [steps("norm", norms, least, most), ...limits.map((limit) => across(limit, least, most, outputs.length))]),
+      panel("Gradient norm", [scientific(most), scientific(least)], [steps("norm", norms, least, most), ...limits.map((limit) => across(limit, least, most, outputs.length))]),
     );
     for (const shape of this.#panels.querySelectorAll("svg")) shape.setAttribute("viewBox", `0 0 ${outputs.length} ${HEIGHT}`);
     this.#groups.replaceChildren(...this.#stages());

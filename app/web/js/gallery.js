@@ -39,6 +39,9 @@ const subject = () => JSON.stringify(question({ ...FREE, colormap: null, scale: 
 /** Whether a picture was explained by another model or method than the chosen one. */
 export const isOutdated = ({ result }) => Boolean(result) && result.subject !== subject();
 
+/** The subjects of explanations whose proofs the service grades. */
+export const gradedSubjects = () => new Set(pictures.filter(({ result }) => result?.proof?.calibration).map(({ result }) => result.subject));
+
 /** The other pictures that the chosen model and method explained. */
 export const alike = () => pictures.filter((picture) => picture !== current() && picture.result && !isOutdated(picture));
 

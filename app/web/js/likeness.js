@@ -15,7 +15,7 @@ import { number } from "./words.js";
 
 const MOST = 100; // pairs, of the service
 const LISTED = 5;
-const OFFERED = 8; // of the other pictures of the strip
+const OFFERED = 60; // of the other pictures of the strip
 const SHOWN = 3; // patches that are outlined beside the chosen one
 
 let pairs = []; // {cells: [first, second], boxes, contribution}, the strongest first

@@ -31,6 +31,7 @@ export async function chooseModel(title) {
   const list = make("ul", { class: "choices", "aria-busy": "true" });
   const said = make("p", { class: "help", role: "status", textContent: "Listing the models…" });
   const more = make("p", { class: "help" });
+  const own = make("p", { class: "help" }, "Yours is missing? ", make("a", { href: "/guide#custom-models", target: "_blank", textContent: "How to add a model" }));
   let models = [];
   let chosen = modelName();
   const fill = (text) => {
@@ -40,7 +41,7 @@ export async function chooseModel(title) {
     if (!matches.length && models.length) more.textContent = "No model matches.";
   };
   const find = search("Find a model", fill);
-  const wanted = ask(title, make("div", { class: "body" }, said, find, list, more), { accept: "Use this model", result: () => chosen });
+  const wanted = ask(title, make("div", { class: "body" }, said, find, list, more, own), { accept: "Use this model", result: () => chosen });
   const listed = listing().then((known) => {
     models = known;
     list.removeAttribute("aria-busy");

@@ -1,7 +1,7 @@
 // The strip of all pictures: small copies with class, probability and trust; filters; the arrow keys open them.
 
 import { byId, make } from "./dom.js";
-import { again, allPictures, bound, clear, current, isOutdated, isWaiting, onPictures, openPicture } from "./gallery.js";
+import { again, allPictures, bound, clear, current, gradedSubjects, isOutdated, isWaiting, onPictures, openPicture } from "./gallery.js";
 import { gradeOf, signBadge } from "./proof.js";
 
 const FILTERS = {
@@ -30,11 +30,16 @@ export function prepareStrip() {
   }
   strip.addEventListener("scroll", showEnds);
   new ResizeObserver(showEnds).observe(strip);
-  byId("strip-again").addEventListener("click", () => again(allPictures().filter(mustBeAsked)));
+  byId("strip-again").addEventListener("click", () => again(toAsk()));
 }
 
-/** Whether the explanation of a picture failed, or is by another model or method. */
-const mustBeAsked = (picture) => picture !== current() && Boolean(picture.result ? isOutdated(picture) : picture.failure);
+/** The pictures whose explanation failed, is by another model or method, or was proved before the service could grade it. */
+function toAsk() {
+  const graded = gradedSubjects();
+  const isOld = ({ proof, subject }) => proof?.grade === null && graded.has(subject);
+  const must = (picture) => (picture.result ? isOutdated(picture) || isOld(picture.result) : picture.failure);
+  return allPictures().filter((picture) => picture !== current() && must(picture));
+}
 
 /** Shows all pictures, or what has changed about one. */
 function show(changed) {
@@ -138,11 +143,11 @@ function count(pictures) {
   document.querySelector("[name=filter][value=wrong]").disabled = !pictures.some(({ result }) => result?.truth);
   const isAnyWaiting = pictures.some(isWaiting);
   const [done, failed] = [({ result }) => result, ({ result, failure }) => !result && failure].map((fits) => pictures.filter(fits).length);
-  const old = pictures.filter(mustBeAsked);
+  const old = toAsk();
   byId("strip-progress").textContent = isAnyWaiting ? `${done} of ${pictures.length} explained${failed ? `, ${failed} failed` : ""}` : "";
   byId("strip-again").hidden = !old.length;
   byId("strip-again").textContent = `Explain ${old.length} again`;
-  byId("strip-again").title = "Their explanation failed, or is by another model or method.";
+  byId("strip-again").title = "Their explanation failed, is by another model or method, or can be graded now.";
   const note = [bound(), listed().length ? "" : "None of the pictures."].filter(Boolean).join(" ");
   byId("strip-note").textContent = note;
   byId("strip-note").hidden = !note;

@@ -34,9 +34,9 @@ export function progress({ done, total, elapsed_ms: elapsed }) {
 }
 
 export function duration(milliseconds) {
-  if (milliseconds < 1000) return `${Math.max(1, Math.round(milliseconds))} ms`;
+  if (milliseconds < 1000) return `${Math.max(1, Math.round(milliseconds))}\u00a0ms`;
   const seconds = milliseconds / 1000;
-  return seconds < 60 ? `${seconds.toFixed(seconds < 10 ? 1 : 0)} s` : `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+  return seconds < 60 ? `${seconds.toFixed(seconds < 10 ? 1 : 0)}\u00a0s` : `${Math.floor(seconds / 60)}\u00a0min ${Math.round(seconds % 60)}\u00a0s`;
 }
 
 /** How the model's reading of a class, a value or a box moves, such as “falls from 38.5% to 31.0%”. */
