@@ -16,13 +16,13 @@ from seewhy.app.batch.work import TooManyErrorsError, WorkerError
 from seewhy.explainers.errors import OptionError
 from tests import nets
 from tests.app.batches import Deadly, Noise, descendants, draw_noise, rows_of
-from tests.waiting import GUARD, until
+from tests.waiting import until
 
 CODE = """
 import sys
 from seewhy.app.batch import parts, run
 parts._FEWEST = 4
-run.batch(sys.argv[1], sys.argv[2], engine="ray", progress=False)
+run.batch(sys.argv[1], sys.argv[2], engine="ray", address=sys.argv[3], progress=False)
 """
 
 
@@ -47,10 +47,12 @@ def test_an_engine_that_is_not_installed_names_its_extra(model, tmp_path, monkey
 @pytest.fixture(scope="module")
 def cluster():
     """Ray on this machine, as a run starts it, for several runs."""
-    from seewhy.app.batch.cluster import connected  # imports Ray, which takes seconds
+    import ray  # takes seconds, and the other tests do not need it
+
+    from seewhy.app.batch.cluster import connected
 
     with connected(None):
-        yield
+        yield ray.get_runtime_context().gcs_address
 
 
 @pytest.mark.slow
@@ -78,24 +80,22 @@ def test_ray_writes_the_rows_that_one_process_writes(model, tmp_path):
 
 
 @pytest.mark.slow
-def test_who_is_killed_loses_no_picture_and_repeats_none(tmp_path):
+@pytest.mark.filterwarnings("ignore")
+def test_who_is_killed_loses_no_picture_and_repeats_none(cluster, tmp_path):
     place, out = tmp_path / "pictures", tmp_path / "out"
-    draw_noise(place, 120)
+    draw_noise(place, 240)
     (place / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    command = [sys.executable, "-c", CODE, str(place), str(out)]
+    command = [sys.executable, "-c", CODE, str(place), str(out), cluster]
     with subprocess.Popen(command) as process:
-        until(lambda: len(shards.files(out)) >= 2)
-        process.kill()
+        for kill_worker in (True, False):
+            kept = len(shards.files(out))
+            until(lambda kept=kept: len(shards.files(out)) > kept + 1)
+            workers = [pid for pid, name in descendants(os.getpid()).items() if name.startswith("ray::MapWorker")]
+            os.kill(workers[0] if kill_worker else process.pid, signal.SIGKILL)
     assert open_batch(out).manifest.finished is None
-    assert 0 < len(open_batch(out)) < 121
-    with subprocess.Popen(command) as process:
-        kept = len(shards.files(out))
-        until(lambda: len(shards.files(out)) > kept + 1)
-        workers = [pid for pid, name in descendants(process.pid).items() if name.startswith("ray::MapWorker")]
-        os.kill(workers[0], signal.SIGKILL)
-        assert process.wait(GUARD) == 0
-    assert open_batch(out).manifest.finished is not None
-    expected = Counter([*(f"{number}.png" for number in range(120)), "broken.png"])
+    assert 0 < len(open_batch(out)) < 241
+    assert batch(place, out, engine="ray", progress=False).manifest.finished is not None
+    expected = Counter([*(f"{number}.png" for number in range(240)), "broken.png"])
     assert Counter(open_batch(out).table["path"].to_pylist()) == expected
     assert {file.name for file in out.iterdir() if file.name.startswith(".")} == {".lock", ".attempts"}
     assert not list((out / ".attempts").iterdir())
