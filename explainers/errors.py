@@ -171,7 +171,7 @@ def near_matches(name: str, names: Iterable[str]) -> str:
     return f"Near matches: {', '.join(close)}." if close else ""
 
 
-LAYER_LIST = "the list of the model's layers (in Python, `survey(...).layers`)"
+LAYER_LIST = "the list of the model's layers (`seewhy layers NAME`; in Python, `survey(...).layers`)"
 """Where errors send readers to choose a layer."""
 
 

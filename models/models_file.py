@@ -19,6 +19,7 @@ licence = "proprietary"
 """
 
 import importlib
+import inspect
 import logging
 import re
 import sys
@@ -290,6 +291,10 @@ def _from_factory(name: str, architecture: str) -> nn.Module:
     if factory is None:
         hint = near_matches(function, vars(code)) or "Name a function or a class of it."
         raise ModelsFileError(f"[models.{name}]: the module {path!r} has no {function!r}. {hint}")
+    if not _takes_nothing(factory):
+        raise ModelsFileError(
+            f"[models.{name}]: {architecture!r} must be a function that takes no arguments and returns the module."
+        )
     with _blaming(name, architecture), accepted_changes(), restored() as changes:
         module = factory()
     if changes:
@@ -301,6 +306,17 @@ def _from_factory(name: str, architecture: str) -> nn.Module:
         kind = type(module).__name__
         raise ModelsFileError(f"[models.{name}]: {architecture!r} returned a {kind}, not an nn.Module.")
     return module
+
+
+def _takes_nothing(factory: Any) -> bool:
+    """Whether an object can be called without arguments, as far as is known before the call."""
+    try:
+        inspect.signature(factory).bind()
+    except TypeError:
+        return False
+    except ValueError:  # a builtin without a signature
+        return True
+    return True
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from seewhy.explainers.trust.sentences import WARNINGS
 
 GRADES: dict[Grade, str] = {
     "supported": "The map does better than 95 % of those that cannot depend on the picture: what it marks counts.",
-    "partly supported": "It does better than 80 % of them, or than 95 % but has one of the warnings about the method.",
+    "partly supported": "It does better than 80 % of them, or than 95 % with a warning about the method or the class.",
     "spread": "No quarter decides by itself, but without the marked one the probability falls to half or less.",
     "not supported": "The map does no better than those that cannot depend on the picture.",
     "blank": "The map has the same value everywhere.",

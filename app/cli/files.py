@@ -8,7 +8,7 @@ import stat
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -168,8 +168,16 @@ def _is_output(file: Path, sheet: Path | None) -> bool:
 def _items(sources: Sequence[_PlacedPicture], folder: Path, suffix: str) -> Iterator[Item]:
     """Name answers by the stems of their pictures, by their whole names if a stem is shared, then with a number.
 
-    Only the number, needed if several folders have the same name, depends on the order of the pictures.
+    Pictures of one name from several folders keep the names of these folders. Only the number, needed if several
+    folders have the same name, depends on the order of the pictures.
     """
+    counts = Counter(source.place for source in sources)
+    sources = [
+        replace(source, place=source.picture.parent.name / source.place)
+        if counts[source.place] > 1 and source.place.name == str(source.place)
+        else source
+        for source in sources
+    ]
     stems = Counter(source.place.with_suffix("") for source in sources)
     places = {source.place for source in sources}
     outputs: set[Path] = set()

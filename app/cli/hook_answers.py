@@ -69,7 +69,8 @@ def write_interventions(
             return line, sweep.sweep.table() if form == "csv" else sweep_body(sweep, form, options)
         result = inspection.intervene(service, read(item.picture), other_picture, options)
         before, after = result.intervention.before.target, result.intervention.after.target
-        line = f"{before.label} {before.text} before, {after.text} after"
+        change = result.intervention.score_change
+        line = f"{before.label} {before.text} before, {after.text} after; the score changes by {change:+.3g}"
         return line, intervention_body(result, form, options.values, service.settings.max_json_values)
 
     write_each(items, form, answer)

@@ -130,7 +130,7 @@ class _Extent(click.Choice[str]):
     """An extent of proofs. `--proof` may stand alone, so it takes a picture behind it for one."""
 
     def fail(self, message: str, param: click.Parameter | None = None, ctx: click.Context | None = None) -> NoReturn:
-        super().fail(f"{message} Write --proof=true, or --proof behind the pictures.", param, ctx)
+        super().fail(f"{message} Write --proof=true, or put --proof after the pictures.", param, ctx)
 
 
 proof_options = table_options(

@@ -54,6 +54,7 @@ from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import PictureError
 from seewhy.explainers.imaging.decode import read_picture
 from seewhy.explainers.results.evaluation import Evaluation
+from seewhy.explainers.results.report import warnings
 from seewhy.explainers.trust.calibration import check_calibration
 from seewhy.explainers.trust.proof import Proof
 from seewhy.explainers.trust.trial import Trial
@@ -293,6 +294,8 @@ def _proofs(result: ExplainResult) -> list[str]:
     names = [f"{part.method} for {part.target.label}, " if len(maps) > 1 else "" for part in maps]
     proofs = [(name, part.proof) for name, part in zip(names, maps, strict=True) if part.proof]
     lines = [_proof_line(name, proof) for name, proof in proofs]
+    for name, part in zip(names, maps, strict=True):
+        lines += [f"  {name}{code}: {text}" for code, text in warnings(part).items() if part.proof]
     measured = [proof.faithfulness for _, proof in proofs if proof.faithfulness and not proof.grade]
     is_lacking = any(part.probability is not None for part in measured)  # `calibrate` collects no other scores
     return [*lines, "  `seewhy calibrate` collects such scores."] if is_lacking else lines
@@ -382,7 +385,7 @@ def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainO
     with _written(output):
         result.save(output)
     alarms = result.false_alarms_at_95
-    found = "" if alarms is None else f"; {alarms:.1%} of such maps beat 95% of the others"
+    found = "" if alarms is None else f"; false alarms at 95%: {alarms:.1%}"
     note(f"{printable(output)}: {len(result.scores)} scores of {result.pictures} pictures for {model.name}{found}")
     for picture, fault in failures.items():
         print_failure(printable(picture), fault)
@@ -403,7 +406,8 @@ def _written(output: Path) -> Iterator[None]:
 def _write(table: Evaluation, output: Path | None) -> None:
     click.echo(table.table())
     if table.controls:
-        note(f"* better than the controls ({', '.join(table.controls)}), which explain nothing", err=True)
+        controls = ", ".join(table.controls)
+        note(f"* better than each of the controls ({controls}), picture by picture; controls explain nothing", err=True)
     for (method, metric), reason in table.reasons.items():
         click.echo(f"{metric} cannot measure {method}: {reason}", err=True)
     for picture, fault in table.failures.items():

@@ -207,17 +207,17 @@ def figures(proof: Proof) -> list[Figure]:
         add("Rotated and mirrored copies that it beats", proof.copies.beaten)
         add("Lead over the best of them", proof.copies.lead, ".3f")
     if proof.calibration:
-        add("Maps that cannot depend on the picture, beaten", proof.calibration.beats, ".1%")
-        add("Number of these maps", proof.calibration.of, "d")
+        add("Comparison maps that it beats", proof.calibration.beats, ".1%")
+        add("Number of comparison maps", proof.calibration.of, "d")
         add("False alarms at 95 %", proof.calibration.false_alarms_at_95, ".1%")
     if proof.sanity:
-        add("Likeness to the map with a shuffled head", proof.sanity.same_with_random_head, ".2f")
-        add("Likeness to the map of a network with shuffled weights", proof.sanity.same_with_random_model, ".2f")
-        add("Likeness to the map for an unlikely class", proof.sanity.same_for_an_unlikely_class, ".2f")
+        add("Correlation with the map for shuffled classes", proof.sanity.same_with_random_head, ".2f")
+        add("Correlation with the map of a network with random weights", proof.sanity.same_with_random_model, ".2f")
+        add("Correlation with the map for an unlikely class", proof.sanity.same_for_an_unlikely_class, ".2f")
     add("Share of the map at the border", proof.shape.border_mass)
     add("Share of the picture that the model does not see", proof.shape.unseen)
-    add("Inequality of the map (Gini)", proof.shape.gini, ".2f")
-    add("Difference from the sum that the method promises", proof.completeness_gap, ".1%")
+    add("Gini coefficient of the map", proof.shape.gini, ".2f")
+    add("Difference from the expected sum", proof.completeness_gap, ".1%")
     add("Forward passes of the proof", proof.cost.forwards, "d")
     return rows
 

@@ -125,8 +125,8 @@ class Classification:
             remarks.append(
                 Diagnostic(
                     "saturated-softmax",
-                    f"The model is certain ({best_one.probability:.6f}): probabilities barely react to the picture. "
-                    "The map explains the logit, which still reacts.",
+                    f"The model is certain ({best_one.probability:.6f}), so small changes of the picture hardly move "
+                    "the probability. The map explains the logit, which they do move.",
                 )
             )
         is_chance = are_equal and head == "softmax"

@@ -17,10 +17,13 @@ def check_calibration(calibration: Calibration | None, model: Model, trial: Tria
         trial: parameters of the proofs; None if there are none to grade.
 
     Raises:
-        OptionError: another object; or it is for another area or fill; or as `check_model`.
+        OptionError: there is nothing to grade; or another object; or it is for another area or fill; or as
+            `check_model`.
     """
-    if calibration is None or trial is None:
+    if calibration is None:
         return
+    if trial is None:
+        raise OptionError("proof_calibration grades proofs; ask for them with proof=True.", "proof_calibration")
     if not isinstance(calibration, Calibration):
         raise OptionError(
             f"proof_calibration is {calibration!r}; pass the result of `calibrate` or of `Calibration.load`.",

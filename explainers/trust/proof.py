@@ -32,6 +32,9 @@ WarningCode = Literal[
 SUPPORTED, PARTLY = 0.95, 0.8
 """Share of the maps that do not depend on the picture that a map must beat, for the two best grades."""
 
+LEAST_EFFECT = 0.05
+"""Minimum score of these grades: below it, the marked part matters hardly more than the rest, whatever others do."""
+
 SPREAD = 0.5
 """Evidence is spread over the picture if at most this share of the score remains without the marked part."""
 
@@ -169,10 +172,10 @@ def proof_of(
     """
     is_blank = bool(faithfulness.are_blank)
     measurement = measurement_of(faithfulness)
+    known: int | None = 0 if calibration is None else len(calibration.scores)
     if calibration is not None and calibration.are_probabilities != bool(faithfulness.are_probabilities):
-        calibration = None
+        calibration = known = None
     comparison = None if calibration is None or is_blank else calibration.compared(measurement.score)
-    known = 0 if calibration is None else len(calibration.scores)
     shape = shape_of(values, geometry)
     warnings = _warnings(shape, sanity, is_blank, codes)
     grade = "blank" if is_blank else grade_of(measurement, comparison, warnings)
@@ -197,10 +200,11 @@ def grade_of(
     """Return the grade of a map that is not blank; None without a comparison."""
     if comparison is None:
         return None
-    is_same = "same-for-every-class" in warnings or "ignores-the-model" in warnings
-    if comparison.beats >= SUPPORTED and not is_same:
+    is_doubtful = bool({"same-for-every-class", "ignores-the-model", "improbable-target"}.intersection(warnings))
+    matters = measurement.score >= LEAST_EFFECT
+    if matters and comparison.beats >= SUPPORTED and not is_doubtful:
         return "supported"
-    if comparison.beats >= PARTLY:
+    if matters and comparison.beats >= PARTLY:
         return "partly supported"
     whole = measurement.probability
     return "spread" if whole is not None and measurement.dropped <= SPREAD * whole else "not supported"

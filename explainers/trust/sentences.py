@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isclose
+from math import floor, isclose, log10
 
 from torch import Tensor
 
@@ -49,7 +49,7 @@ def subject_of(target: Prediction, against: Prediction | None = None) -> Subject
 
 
 def sentence_of(
-    grade: str | None, faithfulness: Faithfulness, about: Subject, leads: bool | None = None, known: int = 0
+    grade: str | None, faithfulness: Faithfulness, about: Subject, leads: bool | None = None, known: int | None = 0
 ) -> str:
     """Return the verdict on one map as a sentence.
 
@@ -58,7 +58,8 @@ def sentence_of(
         faithfulness: of the map (N = 1).
         about: the explained target.
         leads: whether the map beats all of its own rotated and mirrored copies; None if they were not tried.
-        known: number of comparable scores of other maps, if too few for a grade.
+        known: number of comparable scores of other maps, if too few for a grade; None if those that are known are of
+            another kind.
     """
     sentence = _verdict(grade, faithfulness, about, known)
     if leads is None:
@@ -66,18 +67,19 @@ def sentence_of(
     return f"{sentence} Rotated or mirrored, the heatmap does {'worse' if leads else 'as well or better'}."
 
 
-def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, known: int) -> str:
+def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, known: int | None) -> str:
     """Return the verdict, without the sentence about copies."""
     first, then = _HIDDEN[faithfulness.fill]
     part = _part(faithfulness.area)
     subject = about.name
-    whole, kept, dropped = (
-        about.reading(float(score)) for score in (faithfulness.whole, faithfulness.kept, faithfulness.dropped)
-    )
+    scores = [float(score) for score in (faithfulness.whole, faithfulness.kept, faithfulness.dropped)]
+    whole, kept, dropped = map(about.reading, scores)
+    if whole == dropped and bool(faithfulness.are_probabilities):
+        whole, kept, dropped = map(_precise, scores)
     verb = "goes"
     if bool(faithfulness.are_probabilities):
         verb = "falls" if float(faithfulness.dropped) <= float(faithfulness.whole) else "rises"
-    change = f"{subject} {verb} from {whole} to {dropped}"
+    change = f"{subject} stays at {whole}" if whole == dropped else f"{subject} {verb} from {whole} to {dropped}"
     word = "still" if float(faithfulness.kept) <= float(faithfulness.whole) else "even"
     if grade == "supported" and _is_lost(faithfulness, faithfulness.dropped):
         return f"The marked {part} decides: {first}, {change}; alone, it {word} gives {kept}."
@@ -95,16 +97,23 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, know
         return f"Do not rely on this heatmap: with the marked {part} {then}, {rest}."
     if grade == "blank":
         return f"The heatmap is blank: it marks nothing that speaks for {subject}."
-    so_far = f" ({known} so far)" if known else ""
-    return (
-        f"With the marked {part} {then}, {change}; alone, it gives {kept}. That is not graded: fewer than "
-        f"{ENOUGH} comparable scores of other maps are known{so_far}."
-    )
+    reason = f"fewer than {ENOUGH} comparable scores of other maps are known{f' ({known} so far)' if known else ''}"
+    if known is None:
+        kinds = "values" if bool(faithfulness.are_probabilities) else "probabilities"
+        reason = f"the known scores of other maps are of {kinds}"
+    return f"With the marked {part} {then}, {change}; alone, it gives {kept}. That is not graded: {reason}."
 
 
 def _is_lost(faithfulness: Faithfulness, score: Tensor) -> bool:
     """Whether much of the score of the whole picture is lost."""
     return bool((faithfulness.whole - score) / faithfulness.scale >= _DECISIVE)
+
+
+def _precise(probability: float) -> str:
+    """Return a probability near 0 or 1 in percent, with two digits of what it differs by: ``0.31%``, ``99.970%``."""
+    rest = 100 * min(probability, 1 - probability)
+    digits = 1 - floor(log10(rest)) if rest > 0 else 0
+    return f"{probability:.{min(max(digits, 0), 6)}%}"
 
 
 def _part(area: float) -> str:

@@ -261,7 +261,7 @@ def test_bad_settings_are_told_by_their_variables(run):
 
 def test_a_models_file_is_checked_before_anything_is_served(run, monkeypatch, tmp_path):
     file = tmp_path / "models.toml"
-    table = '[models.mine]\narchitecture = "not_here:net"\nlabels = ["a", "b"]\n'
+    table = '[models.mine]\narchitecture = "not_here:net"\nlabels = ["a", "b"]\ninput_size = 64\n'
     for effect in ("share_processors", "share_figures", "raise_file_limit"):
         monkeypatch.setattr(start, effect, lambda *_: None)
     monkeypatch.setattr(start, "_share_memory", lambda: sys.exit("The service would start now."))

@@ -65,7 +65,7 @@ def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores,
     assert (proof["grade"], proof["calibration"]["beats"]) == (alone.grade, pytest.approx(alone.calibration.beats))
 
     contrast = run("explain", *question, "--against", "a", "--proof-calibration", scores, env=environment)
-    assert "fewer than 100 comparable scores" in contrast.output
+    assert "not graded: the known scores of other maps are of probabilities." in contrast.output
     assert "collects such scores" not in contrast.output
 
     graded = ["--model", "mine", "--proof=true", "--proof-calibration", scores]
@@ -148,7 +148,8 @@ def test_the_weights_count(environment, scores, tmp_path, monkeypatch):
     declare(tmp_path, input_size=64)
     with pytest.raises(OptionError, match="input size \\(32, 32\\), not \\(64, 64\\)"):
         explain(load_model("mine"), picture, proof=True, proof_calibration=calibration)
-    explain(load_model("mine"), picture, proof_calibration=calibration)  # nothing is graded
+    with pytest.raises(OptionError, match="ask for them with proof=True"):
+        explain(load_model("mine"), picture, proof_calibration=calibration)
 
 
 def test_pictures_that_cannot_be_read_are_named_and_left_out(run, pictures, environment, tmp_path):

@@ -37,7 +37,7 @@ def test_a_table_of_a_folder_is_printed_and_written(run, folder, tmp_path):
     head, *lines = result.stdout.splitlines()
     assert head.split() == ["sparseness", "↑", "energy-in-box", "↑"]
     assert [line.split()[0] for line in lines] == ["gradcam", "eigencam", "random", "edges", "centre"]
-    assert "* better than the controls (random, edges, centre), which explain nothing" in result.stderr
+    assert "* better than each of the controls (random, edges, centre), picture by picture;" in result.stderr
     rows = list(csv.DictReader((tmp_path / "new" / "table.csv").read_text().splitlines()))
     assert [row["method"] for row in rows] == [line.split()[0] for line in lines]
     assert {row["sparseness count"] for row in rows} == {"2"}

@@ -63,6 +63,7 @@ def test_a_bad_option_is_told_what_is_possible(post, coffee, field, value, messa
 def test_the_command_prints_the_sentence(run, tmp_path):
     result = run("explain", EXAMPLES / "coffee.png", "-o", tmp_path / "map.png", "--proof")
     assert result.exit_code == 0, result.output
-    head, proof = result.output.splitlines()
+    head, proof, warning = result.output.splitlines()
     assert head.startswith(f"{EXAMPLES / 'coffee.png'}: espresso")
     assert "'espresso' falls from" in proof
+    assert warning == "  crop-hides: More than a quarter of the picture is cropped away before the model sees it."

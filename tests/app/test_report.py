@@ -92,8 +92,8 @@ def test_a_report_has_tables_of_figures_and_warnings_and_its_json_ld_too(client)
         "Probability without the same shape, rotated by 180°": (proof["faithfulness"]["turned_dropped"], ".2%"),
         "Score": (proof["faithfulness"]["score"], ".2f"),
         "Rotated and mirrored copies that it beats": (proof["copies"]["beaten"], ".0%"),
-        "Maps that cannot depend on the picture, beaten": (proof["calibration"]["beats"], ".1%"),
-        "Inequality of the map (Gini)": (proof["shape"]["gini"], ".2f"),
+        "Comparison maps that it beats": (proof["calibration"]["beats"], ".1%"),
+        "Gini coefficient of the map": (proof["shape"]["gini"], ".2f"),
         "Forward passes of the proof": (proof["cost"]["forwards"], "d"),
     }
     assert rows["Grade"] == proof["grade"]
@@ -125,9 +125,9 @@ def test_figures_of_a_value_are_in_its_units():
         ("Value without the marked part", "12.5"),
         ("Value with everything hidden", "10"),
         ("Score", "0.80"),
-        ("Likeness to the map with a shuffled head", "0.10"),
-        ("Likeness to the map of a network with shuffled weights", "0.20"),
-        ("Likeness to the map for an unlikely class", "0.95"),
+        ("Correlation with the map for shuffled classes", "0.10"),
+        ("Correlation with the map of a network with random weights", "0.20"),
+        ("Correlation with the map for an unlikely class", "0.95"),
         ("Share of the picture that the model does not see", "50%"),
         ("Forward passes of the proof", "2"),
     ]

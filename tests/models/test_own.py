@@ -166,6 +166,8 @@ def test_a_declared_layer_that_cannot_be_is_refused(declared):
         ("tests.nothing:Net", r"No module named 'tests.nothing': put its folder on Python's path \(PYTHONPATH="),
         ("tests.nets.py:Net", r"No module named 'tests\.nets\.py': leave out `\.py`"),
         ("builtins:dict", "'builtins:dict' returned a dict"),
+        ("tests.nets:relative_error", "must be a function that takes no arguments and returns the module"),
+        ("tests.nets:__doc__", "must be a function that takes no arguments"),
     ],
 )
 def test_a_factory_that_cannot_be_is_refused_without_a_traceback(architecture, message, declared, caplog):

@@ -66,7 +66,7 @@ export class Elsewhere {
 
   #tell() {
     const failed = [...this.#answers.values()].filter((answer) => !answer).length;
-    const said = `${this.#answers.size} of ${this.#pictures.length} other pictures read, the strongest first.`;
+    const said = `${this.#answers.size} of ${this.#pictures.length} other pictures searched, the strongest first.`;
     this.#note.textContent = failed ? `${said} ${failed} could not be read.` : said;
   }
 

@@ -77,10 +77,11 @@ export async function openPicture(picture) {
   if (error) showProblem(error);
 }
 
-/** Explains pictures again. */
+/** Explains pictures again, the one that is shown on the page. */
 export function again(some) {
   for (const picture of some) Object.assign(picture, { result: null, failure: null });
   tell();
+  if (some.includes(current())) openPicture(current());
   next();
 }
 

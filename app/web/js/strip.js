@@ -38,7 +38,7 @@ function toAsk() {
   const graded = gradedSubjects();
   const isOld = ({ proof, subject }) => proof?.grade === null && graded.has(subject);
   const must = (picture) => (picture.result ? isOutdated(picture) || isOld(picture.result) : picture.failure);
-  return allPictures().filter((picture) => picture !== current() && must(picture));
+  return allPictures().filter((picture) => (picture === current() ? picture.result && isOld(picture.result) : must(picture)));
 }
 
 /** Shows all pictures, or what has changed about one. */

@@ -165,19 +165,22 @@ def test_a_value_reads_in_its_unit():
 
 
 @pytest.mark.parametrize(
-    ("beats", "dropped", "warnings", "grade"),
+    ("beats", "dropped", "score", "warnings", "grade"),
     [
-        (0.96, 0.1, (), "supported"),
-        (0.96, 0.1, ("crop-hides",), "supported"),
-        (0.96, 0.1, ("ignores-the-model",), "partly supported"),
-        (0.85, 0.1, (), "partly supported"),
-        (0.85, 0.1, ("same-for-every-class",), "partly supported"),
-        (0.5, 0.45, (), "spread"),
-        (0.5, 0.46, (), "not supported"),
+        (0.96, 0.1, 0.4, (), "supported"),
+        (0.96, 0.1, 0.4, ("crop-hides",), "supported"),
+        (0.96, 0.1, 0.4, ("ignores-the-model",), "partly supported"),
+        (0.96, 0.1, 0.4, ("improbable-target",), "partly supported"),
+        (0.85, 0.1, 0.4, (), "partly supported"),
+        (0.85, 0.1, 0.05, ("same-for-every-class",), "partly supported"),
+        (0.96, 0.89, 0.04, (), "not supported"),
+        (0.85, 0.4, -0.04, (), "spread"),
+        (0.5, 0.45, 0.4, (), "spread"),
+        (0.5, 0.46, 0.4, (), "not supported"),
     ],
 )
-def test_grades(beats, dropped, warnings, grade):
-    measured = Measurement(0.25, "blur", 0.9, None, 0.5, dropped, 0.8, None, 0.4)
+def test_grades(beats, dropped, score, warnings, grade):
+    measured = Measurement(0.25, "blur", 0.9, None, 0.5, dropped, 0.8, None, score)
     comparison = Comparison(beats, 480, "", "", None, None)
     assert grade_of(measured, comparison, warnings) == grade
     assert grade_of(measured, None, warnings) is None
@@ -203,6 +206,22 @@ def test_a_part_decides_only_if_much_is_lost_without_it(kept, dropped, text):
         sentence_of("supported", measured, subject_of(ClassPrediction(0, "light", 0.99, 1.5)))
         == f"The marked quarter {text}"
     )
+
+
+@pytest.mark.parametrize(
+    ("whole", "kept", "dropped", "text"),
+    [
+        (0.0031, 0.0042, 0.0012, "matters, but is not all: blurred away, 'light' falls from 0.31% to 0.12%; alone, it"),
+        (0.9997, 0.9998, 0.9991, "matters, but is not all: blurred away, 'light' falls from 99.970% to 99.910%; alone"),
+        (0.999, 1.0, 0.999, "matters, but is not all: blurred away, 'light' stays at 99.900%; alone, it gives 100%."),
+    ],
+)
+def test_small_changes_are_told_in_as_many_digits_as_they_need(whole, kept, dropped, text):
+    whole, kept, dropped = torch.tensor([[whole], [kept], [dropped]])
+    is_yes, is_no = torch.tensor([[True], [False]])
+    measured = Faithfulness(0.25, "blur", whole, kept, dropped, None, None, None, None, is_yes, is_no, 2)
+    told = sentence_of("partly supported", measured, subject_of(ClassPrediction(0, "light", 0.99, 1.5)))
+    assert told.startswith(f"The marked quarter {text}")
 
 
 def test_the_rank_counts_the_map_itself():
