@@ -86,7 +86,9 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, know
     if grade == "supported" and not _is_lost(faithfulness, faithfulness.kept):
         return f"The marked {part} is enough, but is not all: alone, it {word} gives {kept}; {first}, {change}."
     if grade in ("supported", "partly supported"):
-        return f"The marked {part} matters, but is not all: {first}, {change}; alone, it gives {kept}."
+        is_needed = bool(faithfulness.dropped < faithfulness.whole)
+        role = "matters, but is not all" if is_needed else f"speaks for {subject}, but is not needed"
+        return f"The marked {part} {role}: {first}, {change}; alone, it gives {kept}."
     if grade == "spread":
         return (
             f"No {part} decides by itself: the evidence for {subject} is spread over the picture ({whole} {verb} to "

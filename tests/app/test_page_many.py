@@ -43,6 +43,21 @@ HELD = """() => {
 """Lets no question go before `go()` is called for it."""
 
 
+UNGRADED = """() => {
+    const { fetch } = window;
+    let isFirst = true;
+    window.fetch = async (path, given) => {
+        const response = await fetch(path, given);
+        if (path !== "/explain" || given.body.get("image").name !== "cup.png" || !isFirst) return response;
+        isFirst = false;
+        const answer = await response.json();
+        Object.assign(answer.explanations[0].proof, { grade: null, calibration: null });
+        return new Response(JSON.stringify(answer), response);
+    };
+}"""
+"""Takes the grade from the first answer about a picture, as if the service had known too few scores."""
+
+
 @pytest.fixture
 def folder(tmp_path):
     for path, name in PICTURES.items():
@@ -219,6 +234,17 @@ def test_those_of_another_method_are_explained_again(strip, url):
     assert again[2] == told(url, list(PICTURES)[1], ", wrong, it is space shuttle", method="gradcam") != third
     expect(strip.locator("#strip-again")).to_be_hidden()
     accessible(strip)
+
+
+def test_what_can_be_graded_now_is_explained_again(page, folder, url):
+    page.evaluate(UNGRADED)
+    page.set_input_files("#folder", folder)
+    expect(options(page)).to_have_count(3)
+    answered(page)
+    assert "not graded" in labels(page)[1]
+    page.get_by_role("button", name="Explain 1 again").click()
+    expect(page.locator("#strip-again")).to_be_hidden()
+    assert labels(page)[1] == told(url, "photos/Espresso/cup.png", ", right")
 
 
 @pytest.mark.slow

@@ -213,7 +213,7 @@ def test_a_part_decides_only_if_much_is_lost_without_it(kept, dropped, text):
     [
         (0.0031, 0.0042, 0.0012, "matters, but is not all: blurred away, 'light' falls from 0.31% to 0.12%; alone, it"),
         (0.9997, 0.9998, 0.9991, "matters, but is not all: blurred away, 'light' falls from 99.970% to 99.910%; alone"),
-        (0.999, 1.0, 0.999, "matters, but is not all: blurred away, 'light' stays at 99.900%; alone, it gives 100%."),
+        (0.999, 1.0, 0.999, "speaks for 'light', but is not needed: blurred away, 'light' stays at 99.900%; alone"),
     ],
 )
 def test_small_changes_are_told_in_as_many_digits_as_they_need(whole, kept, dropped, text):
