@@ -46,7 +46,12 @@ NOT_RUN = {
     ],
     "docs/own-models.md": ["SEEWHY_MODELS=models.toml SEEWHY_DEFAULT_MODEL=pneumonia seewhy serve"],
     "docs/security.md": ["SEEWHY_API_KEYS=keys.toml seewhy serve", "curl -H", "SEEWHY_RATE_LIMIT"],
-    "docs/proofs.md": ["seewhy calibrate photos", "seewhy explain xray.png"],
+    "docs/proofs.md": [
+        "seewhy calibrate photos",
+        "seewhy explain xray.png",
+        "echo 'calibration = ",
+        "seewhy explain xray.png",
+    ],
     "docs/scale.md": ["seewhy batch s3://"],
     "docs/add-a-method.md": ["SEEWHY_METHODS=my_methods seewhy serve"],
 }
