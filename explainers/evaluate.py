@@ -27,7 +27,7 @@ from seewhy.explainers.tasks.regions import Mask, Region, checked, resized
 from seewhy.explainers.trust.choices import CONTROLS, DEFAULT_METRICS
 from seewhy.explainers.trust.metrics.base import Metric
 from seewhy.explainers.trust.metrics.catalogue import build_metrics, entry_of
-from seewhy.explainers.trust.metrics.measure import check_truth, measure
+from seewhy.explainers.trust.metrics.measure import check_truth, is_control, measure
 from seewhy.explainers.view import ViewSource, check_series, prepare
 
 Boxes: TypeAlias = Box | Sequence[Box] | None
@@ -75,8 +75,8 @@ def evaluate(
         options: of the methods, each gets its own; and of the metrics, as ``**{"road.imputation": "exact"}``.
 
     Returns:
-        A table of methods and metrics, with the value of each picture. Where a metric cannot measure a method, the cell
-        is empty and has the reason.
+        A table of methods and metrics, with the value of each picture. Where a metric cannot measure a method, or the
+        method has no rule for an operation of the model, the cell is empty and has the reason.
 
     Raises:
         OptionError: an unknown method, metric or option, or a metric needs what is not given.
@@ -261,11 +261,6 @@ def columns_of(metrics: Mapping[str, Metric]) -> tuple[Column, ...]:
     """Return the columns of metrics, in their order."""
     entries = [entry_of(metric) for metric in metrics.values()]
     return tuple(Column(name, entry.name, entry.aspect, entry.better) for entry in entries for name in entry.columns)
-
-
-def is_control(explainer: Explainer) -> bool:
-    """Whether an explainer is a control."""
-    return any(type(explainer) is METHODS[name].explainer for name in CONTROLS)
 
 
 def _box_mask(boxes: Boxes) -> Callable[[Geometry], Mask] | None:

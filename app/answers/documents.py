@@ -19,7 +19,6 @@ from seewhy.app.pipeline.record import Timings
 from seewhy.app.pipeline.results import DetectResult, EvaluateResult, ExplainResult, PredictResult, Result
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.task import Prediction
-from seewhy.explainers.evaluate import is_control
 from seewhy.explainers.imaging.png import encode_png
 from seewhy.explainers.imaging.render import (
     Style,
@@ -38,6 +37,7 @@ from seewhy.explainers.tasks.classification import ClassPrediction
 from seewhy.explainers.tasks.detected import BoxPrediction
 from seewhy.explainers.tasks.segmentation import RegionPrediction
 from seewhy.explainers.tasks.values import ValuePrediction
+from seewhy.explainers.trust.metrics.measure import is_control
 from seewhy.models import LoadedModel
 
 _ANSWERS: dict[type[Prediction], tuple[type[schemas.AnyPrediction], type[schemas.AnyTarget]]] = {

@@ -21,6 +21,7 @@ from seewhy.explainers.errors import (
     OptionError,
     TargetError,
     UnsupportedModuleError,
+    UnsupportedOperationError,
 )
 from seewhy.explainers.results.evaluation import Column, Evaluation
 from tests import nets
@@ -273,6 +274,22 @@ def test_a_control_that_a_model_does_not_allow_is_left_out():
     linear = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 4)).eval()
     model = wrap_model(linear, LABELS, 16)
     assert evaluate(model, spots(2), ["saliency"], ["sparseness"]).controls == ("edges", "centre")
+
+
+def test_a_method_without_a_rule_for_the_model_leaves_its_row_empty():
+    smooth = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.Mish(), nn.Conv2d(4, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4)
+    )
+    model = wrap_model(smooth.eval(), LABELS, 16)
+    metrics = ["sparseness", "insertion"]
+    table = evaluate(model, spots(4), ["lrp", "gradcam"], metrics, batch_size=2)
+    alone = evaluate(model, spots(4), ["gradcam"], metrics, batch_size=2)
+    for metric in metrics:
+        assert np.isnan(table.values["lrp", metric]).all()
+        assert "'lrp' has no rule for the operation 'mish'" in table.reasons["lrp", metric]
+        np.testing.assert_array_equal(table.values["gradcam", metric], alone.values["gradcam", metric])
+    with pytest.raises(UnsupportedOperationError):
+        evaluate(model, spots(2), ["lrp"], ["sparseness"])
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,11 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LayerError, OptionError, UnsupportedModuleError, UnsupportedOperationError
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.methods.cam.shared_pass import explain_jointly
+from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.catalogue import passes_of as passes_of_method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.tasks.pose import pose
+from seewhy.explainers.trust.choices import CONTROLS
 from seewhy.explainers.trust.marking import WHOLE, reach_of
 from seewhy.explainers.trust.metrics.base import Metric, Reach, Subject
 from seewhy.explainers.trust.metrics.catalogue import entry_of
@@ -33,7 +35,8 @@ class Measurement:
         values: by method and column: (N,) float32 on the CPU, or (M,) for a metric over mosaics.
         targets: the explained target of each picture.
         outputs: (N, ...) float32 on the CPU, the model's outputs.
-        reasons: by method and metric: why the metric cannot measure the method; the values are NaN.
+        reasons: by method and metric: why the metric cannot measure the method, or why the method cannot explain the
+            model; the values are NaN.
     """
 
     values: dict[str, dict[str, Tensor]]
@@ -63,6 +66,7 @@ def measure(
 
     Raises:
         OptionError: a metric needs the targets' places, which are not given.
+        UnsupportedOperationError: no method has rules for all operations of the model.
         ExplainerError, ValueError: as `Explainer.explain` of the pictures.
     """
     check_truth(metrics, truth is not None)
@@ -83,7 +87,14 @@ def measure(
         raw = _explained(question, explainers, metrics)
         shared: dict[Hashable, Tensor] = {}
         for name, explainer in explainers.items():
-            maps, reach = raw[name]
+            explained = raw[name]
+            if isinstance(explained, UnsupportedOperationError):
+                number += len(metrics)
+                columns_of_all = [column for metric in metrics.values() for column in entry_of(metric).columns]
+                values[name] = {column: torch.full((len(images),), torch.nan) for column in columns_of_all}
+                reasons[name] = dict.fromkeys(metrics, str(explained))
+                continue
+            maps, reach = explained
             subject = Subject(question, explainer, maps, plain, truth, reach, shared)
             for label, metric in metrics.items():
                 number += 1
@@ -99,8 +110,29 @@ def measure(
 
 def _explained(
     question: Question, explainers: Mapping[str, Explainer], metrics: Mapping[str, Metric]
+) -> Mapping[str, tuple[Tensor, Reach] | UnsupportedOperationError]:
+    """Return each method's maps (N, h, w), blank ones if no metric reads them, and the reach of their cells.
+
+    Of a method without a rule for the model, return the error instead, unless no other one explains it.
+    """
+    try:
+        return _explained_by_all(question, explainers, metrics)
+    except UnsupportedOperationError:
+        results: dict[str, tuple[Tensor, Reach] | UnsupportedOperationError] = {}
+        for name, explainer in explainers.items():
+            try:
+                results |= _explained_by_all(question, {name: explainer}, metrics)
+            except UnsupportedOperationError as error:
+                results[name] = error
+        names = {name for name, explainer in explainers.items() if not is_control(explainer)}
+        if all(isinstance(results[name], UnsupportedOperationError) for name in names):
+            raise
+        return results
+
+
+def _explained_by_all(
+    question: Question, explainers: Mapping[str, Explainer], metrics: Mapping[str, Metric]
 ) -> dict[str, tuple[Tensor, Reach]]:
-    """Return each method's maps (N, h, w), blank ones if no metric reads them, and the reach of their cells."""
     model, images = question.model, question.images
     if all(metric.over_pictures for metric in metrics.values()):
         # An error in explaining one picture is a fault of the method, not of a metric.
@@ -113,6 +145,11 @@ def _explained(
         name: (attribution.maps, reach_of(model, attribution.layers, attribution.maps))
         for name, attribution in zip(explainers, attributions, strict=True)
     }
+
+
+def is_control(explainer: Explainer) -> bool:
+    """Whether an explainer is a control."""
+    return any(type(explainer) is METHODS[name].explainer for name in CONTROLS)
 
 
 def _rounds(
