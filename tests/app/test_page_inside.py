@@ -116,6 +116,7 @@ def test_a_channel_is_switched_off_and_a_sentence_says_what_that_does(inside, ur
     verb = "falls" if after < before else "rises"
     sentence = f"Without channel {channel} of {LAYER}, tiger cat {verb} from {before:.1%} to {after:.1%}."
     expect(dialog.get_by_role("status")).to_contain_text(sentence)
+    expect(dialog.get_by_role("status")).to_contain_text(re.compile(r"\. Logit [+−]\d+\.\d\d\.$"))
     dialog.get_by_role("button", name="Switch off").click()
     expect(dialog.get_by_role("button", name="Switched off")).to_have_attribute("aria-pressed", "true")
     inside.keyboard.press("Escape")

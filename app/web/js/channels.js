@@ -151,9 +151,8 @@ async function ask(layer, off, signal) {
   await new Promise((done) => setTimeout(done, WAIT));
   if (signal.aborted) return;
   const document = await intervene(without(layer, off), signal);
-  const { target, before, after, difference, panel, method } = document;
-  const moved = `${target.logit === undefined ? "Value" : "Logit"} ${signed(difference.score)}.`;
-  showEffect(`${sentence(layer, off, document)} ${moved}`, before.predictions, after.predictions);
+  const { before, after, panel, method } = document;
+  showEffect(sentence(layer, off, document), before.predictions, after.predictions);
   byId("effect-panel").hidden = false;
   const [height, width] = before.heatmap.shape;
   byId("effect-image").style.aspectRatio = `${3 * width} / ${0.99 * height}`; // without the captions that the service draws above

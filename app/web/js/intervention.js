@@ -3,7 +3,7 @@
 import { post } from "./api.js";
 import { methodNamed, question } from "./question.js";
 import { methodName, state, subject } from "./state.js";
-import { moves } from "./words.js";
+import { moves, signed } from "./words.js";
 
 /** The chosen method, or Grad-CAM in place of methods of many passes, which would take too long. */
 function quick() {
@@ -28,9 +28,11 @@ export const intervene = async (fields, signal) => (await post("/hooks/intervene
 /** How channels are named, such as “channel 37 of blocks.4”. */
 export const named = (layer, channels) => `${channels.length === 1 ? `channel ${channels[0]}` : `${channels.length} channels`} of ${layer}`;
 
-/** What happens to the class, in a sentence. */
-export function sentence(layer, channels, { target, before, after }) {
-  const [best, next] = [before, after].map(({ predictions }) => predictions[0]);
-  const isOther = best && next && best.index !== next.index;
-  return `Without ${named(layer, channels)}, ${target.label} ${moves(before.target, after.target)}.${isOther ? ` The best class is now ${next.label}.` : ""}`;
+/** What happens to the class and to its logit or value, in sentences. */
+export function sentence(layer, channels, { target, before, after, difference }) {
+  const [first, next] = [before, after].map(({ predictions }) => predictions[0]);
+  const isOther = first && next && first.index !== next.index;
+  const score = `${target.logit === undefined ? "Value" : "Logit"} ${signed(difference.score)}.`;
+  const best = isOther ? ` The best class is now ${next.label}.` : "";
+  return `Without ${named(layer, channels)}, ${target.label} ${moves(before.target, after.target)}.${best} ${score}`;
 }
