@@ -183,16 +183,21 @@ def never_runs(path: str) -> str:
     )
 
 
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name)
+
+
 def nearest(name: str, names: Iterable[str]) -> list[str]:
     """Return the five names closest to an unknown name; case is ignored.
 
-    Names with it as a word come first, the shortest before the others, as ``tiger cat`` for ``cat``; names that merely
-    contain it come last.
+    Names that differ only in punctuation come first. Then come names with it as a word, the shortest before the others,
+    as ``tiger cat`` for ``cat``; names that merely contain it come last.
     """
     name = name[:100]  # the search is quadratic in its length
     by_lower = {candidate.lower(): candidate for candidate in names if candidate}
     query = name.lower()
     containing = [candidate for candidate in by_lower if query and query in candidate]
-    close = sorted((candidate for candidate in containing if query in re.split(r"[^a-z0-9]+", candidate)), key=len)
+    close = [candidate for candidate in by_lower if _letters(candidate) == _letters(query)]
+    close += sorted((candidate for candidate in containing if query in re.split(r"[^a-z0-9]+", candidate)), key=len)
     close += difflib.get_close_matches(query, by_lower, n=5, cutoff=0.6)
     return [by_lower[candidate] for candidate in [*dict.fromkeys([*close, *containing])][:5]]

@@ -209,7 +209,10 @@ def _read_calibration(name: str, folder: Path, path: Path | None) -> Calibration
     try:
         return Calibration.load(folder / path)
     except OSError as error:
-        raise ModelsFileError(f"[models.{name}]: the calibration {path.name!r} cannot be read.") from error
+        raise ModelsFileError(
+            f"[models.{name}]: the calibration {path.name!r} cannot be read. Leave the key out until `seewhy "
+            "calibrate` has written it."
+        ) from error
     except OptionError as error:
         raise ModelsFileError(
             f"[models.{name}]: {path.name!r} is not a calibration; `seewhy calibrate` writes one."

@@ -163,6 +163,12 @@ def fill_by_name(module: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
         missing = [name for name in tensors if name not in state_dict]
         surplus = [name for name in state_dict if name not in tensors]
         shapes = [name for name in tensors if name in state_dict and tensors[name].shape != state_dict[name].shape]
+        if not missing and not surplus and shapes:
+            own, other = (tuple(values[shapes[0]].shape) for values in (tensors, state_dict))
+            raise BadWeightsError(
+                f"The weights belong to a model of other sizes: {shapes[0]!r} is {other} in the file, and {own} in the "
+                "architecture with one output for each label."
+            ) from error
         raise BadWeightsError(
             "The weights belong to another architecture or number of classes: "
             f"{len(missing)} tensors are missing{_first(missing)}, "

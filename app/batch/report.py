@@ -141,7 +141,7 @@ class _Tiles:
             explanation = self._results.explanation(int(row), _SIDE)
             values = self._results.table.slice(int(row), 1).to_pylist()[0]
             truth = "" if values["correct"] in (None, True) else f" ({values['truth']})"
-            score = "" if values["proof_score"] is None else f", proof {values['proof_score']:.2f}"
+            score = "" if values["proof_score"] is None else f", proof {values['proof_score']:z.2f}"
             self._drawn[row] = {
                 "image": _data_url(explanation.overlay(max_side=_SIDE)),
                 "caption": f"{explanation.target.label} {explanation.target.text}{truth}{score}",

@@ -142,7 +142,7 @@ class Proof:
         """One line of ASCII: ``supported; score=0.50; beats=0.99``, and ``copies=1.00`` of a full proof."""
         parts: list[str] = [self.grade or "ungraded"]
         if self.faithfulness:
-            parts.append(f"score={self.faithfulness.score:.2f}")
+            parts.append(f"score={self.faithfulness.score:z.2f}")
         if self.calibration:
             parts.append(f"beats={floor(100 * self.calibration.beats) / 100:.2f}")  # never 1
         if self.copies:

@@ -80,14 +80,17 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, know
     if bool(faithfulness.are_probabilities):
         verb = "falls" if float(faithfulness.dropped) <= float(faithfulness.whole) else "rises"
     change = f"{subject} stays at {whole}" if whole == dropped else f"{subject} {verb} from {whole} to {dropped}"
-    word = "still" if float(faithfulness.kept) <= float(faithfulness.whole) else "even"
+    word = "still" if kept == whole or float(faithfulness.kept) <= float(faithfulness.whole) else "even"
     if grade == "supported" and _is_lost(faithfulness, faithfulness.dropped):
         return f"The marked {part} decides: {first}, {change}; alone, it {word} gives {kept}."
     if grade == "supported" and not _is_lost(faithfulness, faithfulness.kept):
         return f"The marked {part} is enough, but is not all: alone, it {word} gives {kept}; {first}, {change}."
     if grade in ("supported", "partly supported"):
-        is_needed = bool(faithfulness.dropped < faithfulness.whole)
-        role = "matters, but is not all" if is_needed else f"speaks for {subject}, but is not needed"
+        role = "matters, but is not all"
+        if _is_lost(faithfulness, faithfulness.dropped) and not _is_lost(faithfulness, faithfulness.kept):
+            role = "matters"
+        elif not faithfulness.dropped < faithfulness.whole:
+            role = f"speaks for {subject}, but is not needed"
         return f"The marked {part} {role}: {first}, {change}; alone, it gives {kept}."
     if grade == "spread":
         return (
@@ -95,7 +98,8 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, know
             f"{dropped} with the marked {part} {then}, which alone gives {kept})."
         )
     if grade == "not supported":
-        rest = f"the model still says {subject} at {dropped} (of {whole})" if verb == "falls" else change
+        of_whole = "" if whole == dropped else f" (of {whole})"
+        rest = f"the model still says {subject} at {dropped}{of_whole}" if verb == "falls" else change
         return f"Do not rely on this heatmap: with the marked {part} {then}, {rest}."
     if grade == "blank":
         return f"The heatmap is blank: it marks nothing that speaks for {subject}."

@@ -179,7 +179,7 @@ def test_one_that_cannot_be_read_says_so_and_stops_no_other(page, folder):
     page.set_input_files("#folder", folder)
     expect(options(page)).to_have_count(4)
     page.wait_for_function("() => held.length === 2")
-    expect(page.locator("#strip-progress")).to_have_text("0 of 4 explained, 1 failed")
+    expect(page.locator("#strip-progress")).to_have_text("0 of 4, 1 failed")
     page.evaluate("setInterval(() => [...held].forEach((request) => request.go()), 100)")
     first, second, *_ = labels(page)
     refusal = "a.png: This is not a picture that can be read; choose a JPEG"

@@ -121,7 +121,7 @@ function list(layer, size, rows) {
       return make("li", {}, button);
     }),
   );
-  if (spot) announce(`Fires most: channels ${order.join(", ")} of ${layer}.`); // of a mark, the page tells what changes without it
+  if (spot) announce(`These channels of ${layer} respond most: ${order.join(", ")}.`); // of a mark, the page tells what changes without it
 }
 
 function tell({ message }) {

@@ -295,7 +295,7 @@ function show(current) {
 function outline(part, isPainted = false) {
   const marker = byId("marker");
   marker.hidden = !part || isPainted;
-  marker.classList.toggle("painted", Boolean(part?.strokes));
+  for (const element of [marker, byId("covered")]) element.classList.toggle("painted", Boolean(part?.strokes));
   byId("stroke").toggleAttribute("hidden", !isPainted);
   if (!part) return;
   const { shape } = explanation().heatmap;

@@ -44,8 +44,7 @@ export const isUnsupported = (proof) => ["not supported", "blank"].includes(proo
 /** Shows a proof in a paragraph, or hides it where there is none. */
 export function showProof(paragraph, proof) {
   paragraph.hidden = !proof;
-  const about = proof?.grade === null ? "How it gets a grade" : "About proofs";
-  const guide = make("a", { href: "/guide#proof", target: "_blank", textContent: about });
+  const guide = make("a", { href: "/guide#proof", target: "_blank", textContent: "About proofs" });
   paragraph.replaceChildren(...(proof ? [make("a", { href: "/guide#heatmap", target: "_blank" }, badge(proof)), ` ${proof.sentence} `, guide] : []));
 }
 

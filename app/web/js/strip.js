@@ -144,7 +144,7 @@ function count(pictures) {
   const isAnyWaiting = pictures.some(isWaiting);
   const [done, failed] = [({ result }) => result, ({ result, failure }) => !result && failure].map((fits) => pictures.filter(fits).length);
   const old = toAsk();
-  byId("strip-progress").textContent = isAnyWaiting ? `${done} of ${pictures.length} explained${failed ? `, ${failed} failed` : ""}` : "";
+  byId("strip-progress").textContent = isAnyWaiting ? `${done} of ${pictures.length}${failed ? `, ${failed} failed` : ""}` : "";
   byId("strip-again").hidden = !old.length;
   byId("strip-again").textContent = `Explain ${old.length} again`;
   byId("strip-again").title = "Their explanation failed, is by another model or method, or can be graded now.";

@@ -101,7 +101,7 @@ def test_sentences_are_plain_english():
         "The marked quarter decides: painted over, 'light' falls from 95% to 50%; alone, it still gives 95%."
     )
     assert sentence("partly supported", trial=Trial(area=0.5, fill="mean")) == (
-        "The marked half matters, but is not all: painted over, 'light' falls from 95% to 50%; alone, it gives 95%."
+        "The marked half matters: painted over, 'light' falls from 95% to 50%; alone, it gives 95%."
     )
     assert sentence("spread") == (
         "No quarter decides by itself: the evidence for 'light' is spread over the picture (95% falls to 50% with the "
@@ -211,7 +211,7 @@ def test_a_part_decides_only_if_much_is_lost_without_it(kept, dropped, text):
 @pytest.mark.parametrize(
     ("whole", "kept", "dropped", "text"),
     [
-        (0.0031, 0.0042, 0.0012, "matters, but is not all: blurred away, 'light' falls from 0.31% to 0.12%; alone, it"),
+        (0.0031, 0.0042, 0.0012, "matters: blurred away, 'light' falls from 0.31% to 0.12%; alone, it"),
         (0.9997, 0.9998, 0.9991, "matters, but is not all: blurred away, 'light' falls from 99.970% to 99.910%; alone"),
         (0.999, 1.0, 0.999, "speaks for 'light', but is not needed: blurred away, 'light' stays at 99.900%; alone"),
     ],
