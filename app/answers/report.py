@@ -35,7 +35,7 @@ def report_body(
 
 
 def command(result: ExplainResult, options: ExplainOptions, has_mask: bool, settings: Settings) -> str:
-    """Return the command that repeats explanations, for a shell; `PICTURE` and `MASK` stand for the files.
+    """Return the command that repeats explanations, for a shell; `PICTURE`, `MASK` and `MODELS` stand for the files.
 
     What the request left to defaults that may change, the model, the methods and the targets, is spelled out.
     """
@@ -47,4 +47,5 @@ def command(result: ExplainResult, options: ExplainOptions, has_mask: bool, sett
         for name, value in options.model_dump(mode="json", exclude_unset=True).items()
         if name not in _UNREPEATED and name not in options.method_options and value not in (None, [])
     }
-    return repeating_command(fields, options.method_options, result.model.device.type, settings.precision, has_mask)
+    device, declared = result.model.device.type, result.model.spec.source == "own"
+    return repeating_command(fields, options.method_options, device, settings.precision, has_mask, declared)

@@ -22,6 +22,9 @@ PICTURE = "PICTURE"
 MASK = "MASK"
 """Likewise for that of the mask."""
 
+MODELS = "MODELS"
+"""Stands for the models file there."""
+
 
 class Explained(Protocol):
     """What a report shows of an `Explanation`."""
@@ -117,9 +120,14 @@ def record_of(
 
 
 def repeating_command(
-    fields: Mapping[str, Any], options: Mapping[str, Any], device: str, precision: str = "float32", mask: bool = False
+    fields: Mapping[str, Any],
+    options: Mapping[str, Any],
+    device: str,
+    precision: str = "float32",
+    mask: bool = False,
+    declared: bool = False,
 ) -> str:
-    """Return the command that repeats explanations, for a shell; `PICTURE` and `MASK` stand for the files.
+    """Return the command that repeats explanations, for a shell; `PICTURE`, `MASK` and `MODELS` stand for the files.
 
     Args:
         fields: options of the command by name.
@@ -127,12 +135,14 @@ def repeating_command(
         device: its type, such as ``cpu``.
         precision: the setting.
         mask: whether there is a mask.
+        declared: whether a models file declares the model.
     """
     words = ["seewhy", "explain", PICTURE, *_flags(fields), *(["--mask", MASK] if mask else [])]
     words += [f"--option={name}={_word(value)}" for name, value in options.items()]
     if device != "cpu":
         words.append(f"--device={device}")
     environment = [] if precision == "float32" else [f"SEEWHY_PRECISION={precision}"]
+    environment += [f"SEEWHY_MODELS={MODELS}"] if declared else []
     return " ".join([*environment, shlex.join([*words, "--output=maps.npz"])])
 
 

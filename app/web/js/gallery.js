@@ -15,6 +15,7 @@ const MOST = 500; // pictures
 
 let pictures = [];
 let dropped = 0; // pictures that were too many
+let automatic = null; // the picture of a folder that was opened because it is the first
 let preparing = Promise.resolve(); // one after another, because decoding takes memory
 const listeners = [];
 
@@ -52,7 +53,7 @@ export function prepareGallery() {
     if ("picture" in patch && state.picture) arrive();
     if (["model", "method", "options", "layer"].some((name) => name in patch)) restart();
     if (patch.answer) keepAnswer();
-    if (patch.failure && current()) fail(current(), patch.failure);
+    if (patch.failure && current()) pass(current(), patch.failure);
   });
 }
 
@@ -63,6 +64,7 @@ export async function add(files) {
   trim();
   tell();
   for (const picture of added) {
+    automatic = picture;
     if (!pictures.includes(picture) || !(await opening(picture))) break;
   }
   next();
@@ -196,6 +198,16 @@ async function ask(picture) {
       if (!pictures.some(isWaiting)) announce("All pictures are explained.");
     }
   }
+}
+
+/** Notes why the picture that is shown has no answer; opens another one if this one is damaged and nobody chose it. */
+function pass(picture, error) {
+  fail(picture, error);
+  const isDamaged = error.errors?.some(({ field }) => field === "image");
+  const other = isDamaged && picture === automatic && pictures.find(({ failure }) => !failure);
+  if (!other) return;
+  automatic = other;
+  openPicture(other);
 }
 
 function fail(picture, error) {

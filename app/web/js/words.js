@@ -50,6 +50,7 @@ export function moves(before, after) {
 
 const API_WORDS = [
   [/The bytes are not a readable picture; send/, "This is not a picture that can be read; choose"],
+  [/check the file and send it completely/, "choose a complete file"],
   [/ \(SEEWHY_\w+\)/g, ""],
   [/; in Python, `[^`]+` has them/g, ""],
   [/[:;]? \(?(`[^`]+` or )?GET \/\S+ lists [^.)]*\)?/g, ""],
