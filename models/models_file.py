@@ -45,8 +45,7 @@ from pydantic import (
 )
 from torch import nn
 
-from seewhy.explainers.core.calibration import Calibration
-from seewhy.explainers.errors import OptionError, near_matches, plain_fault
+from seewhy.explainers.errors import near_matches, plain_fault
 from seewhy.explainers.process_wide import accepted_changes, restored
 from seewhy.explainers.tasks.heads import Head, head_fault
 from seewhy.models.errors import ModelsFileError
@@ -119,7 +118,7 @@ def own_specs(file: Path) -> dict[str, ModelSpec]:
     """Read the declarations.
 
     Raises:
-        ModelsFileError: no TOML, an unknown key, an invalid value, or no file of labels or scores.
+        ModelsFileError: no TOML, an unknown key, an invalid value, or no file of labels.
     """
     return {name: _own_spec(name, table, file) for name, table in _tables(file).items()}
 
@@ -185,7 +184,7 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
         default_layers=declaration.default_layers,
         declared_head=declaration.head,
         units=declaration.units,
-        calibration=_read_calibration(name, file.parent, declaration.calibration),
+        calibration=None if declaration.calibration is None else file.parent / declaration.calibration,
         prepare=partial(_imported, name, declaration.architecture)
         if ":" in declaration.architecture
         else prepare_nothing,
@@ -201,22 +200,6 @@ def _read_labels(name: str, path: Path) -> tuple[str, ...]:
     if not labels:
         raise ModelsFileError(f"[models.{name}]: the labels file {path.name!r} is empty; give one label per line.")
     return labels
-
-
-def _read_calibration(name: str, folder: Path, path: Path | None) -> Calibration | None:
-    if path is None:
-        return None
-    try:
-        return Calibration.load(folder / path)
-    except OSError as error:
-        raise ModelsFileError(
-            f"[models.{name}]: the calibration {path.name!r} cannot be read. Leave the key out until `seewhy "
-            "calibrate` has written it."
-        ) from error
-    except OptionError as error:
-        raise ModelsFileError(
-            f"[models.{name}]: {path.name!r} is not a calibration; `seewhy calibrate` writes one."
-        ) from error
 
 
 def _preprocess(declaration: ModelDeclaration) -> Preprocess:
@@ -249,7 +232,8 @@ def _builder(name: str, architecture: str, classes: int) -> Callable[[], nn.Modu
         if architecture in LITE:
             return partial(timm.create_model, f"tf_{architecture}", num_classes=classes)
         return partial(build_torchvision, architecture, num_classes=classes)
-    hints = [near_matches(architecture, zoo_names()), "Custom code is named as 'package.module:factory'."]
+    near = near_matches(architecture.rpartition(".")[2], zoo_names())
+    hints = [near, "Custom code is named as 'package.module:factory'."]
     raise ModelsFileError(
         f"[models.{name}]: there is no architecture {architecture!r}. {' '.join(filter(None, hints))}"
     )

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from seewhy.explainers.core.calibration import Calibration
 from seewhy.explainers.errors import LayerError, OptionError, near_matches
 from seewhy.explainers.execution.accelerators import choose
 from seewhy.explainers.layers.survey import Survey
@@ -146,7 +147,7 @@ class Registry:
                 f"[models.{spec.name}]: the model has {count} classes, but {len(spec.labels)} labels are given."
             )
         _warn_of_probabilities(spec, module)
-        model = LoadedModel(
+        return LoadedModel(
             spec=spec,
             module=module if bfloat16 else module.to(dtype),
             survey=surveyed,
@@ -155,9 +156,8 @@ class Registry:
             sha256=digest,
             accelerator=accelerator,
             bfloat16=bfloat16,
+            calibration=_calibration_of(spec, digest),
         )
-        _check_calibration(model)
-        return model
 
 
 def list_models() -> list[str]:
@@ -226,15 +226,21 @@ def _surveyed(spec: ModelSpec, module: nn.Module) -> Survey:
         return survey(module, spec.image_shape, spec.default_layers, spec.task)
 
 
-def _check_calibration(model: LoadedModel) -> None:
-    if model.calibration is None:
-        return
+def _calibration_of(spec: ModelSpec, sha256: str | None) -> Calibration | None:
+    """Return the declared calibration; log why there is none if it cannot be read or is of another model.
+
+    The model explains as well without it, and `calibrate`, which writes it, has to load the model.
+    """
+    if spec.calibration is None:
+        return None
     try:
-        check_model(model.calibration, model)
-    except OptionError as error:
-        raise ModelsFileError(
-            f"[models.{model.name}], calibration: {error} Leave the key out until `seewhy calibrate` has written it."
-        ) from error
+        calibration = Calibration.load(spec.calibration)
+        check_model(calibration, spec.name, spec.preprocess.size, sha256)
+    except (OSError, OptionError) as error:
+        fault = f"{spec.calibration.name!r} cannot be read." if isinstance(error, OSError) else str(error)
+        _log.warning("[models.%s], calibration: %s Its proofs are not graded by it.", spec.name, fault)
+        return None
+    return calibration
 
 
 def _warn_of_probabilities(spec: ModelSpec, module: nn.Module) -> None:

@@ -63,7 +63,7 @@ class ModelSpec:
             several.
         units: units of the values, one for each; empty if unknown.
         box_head: reads the results of a detector; None for all other models.
-        calibration: declared scores to compare proofs with; None if none are declared.
+        calibration: file of scores to compare proofs with; None if none is declared.
         prepare: imports what `build` needs. It is called before `build` and outside the process-wide lock.
     """
 
@@ -79,7 +79,7 @@ class ModelSpec:
     declared_head: Head | None = None
     units: tuple[str, ...] = ()
     box_head: BoxHead | None = None
-    calibration: Calibration | None = None
+    calibration: Path | None = None
     prepare: Callable[[], object] = prepare_nothing
 
     @property
@@ -114,6 +114,7 @@ class LoadedModel:
         accelerator: runtime for the parts of the model that need no hooks: a name in `execution.accelerators`, or
             ``auto``.
         bfloat16: whether the accelerator computes in bfloat16 if explanations stay the same.
+        calibration: scores that its proofs are compared with; None if none are declared.
     """
 
     spec: ModelSpec
@@ -124,6 +125,7 @@ class LoadedModel:
     sha256: str | None
     accelerator: str = "auto"
     bfloat16: bool = False
+    calibration: Calibration | None = None
 
     @cached_property
     def accelerated(self) -> AcceleratedModel:
@@ -160,11 +162,6 @@ class LoadedModel:
     def labels(self) -> tuple[str, ...]:
         """One label per class."""
         return self.spec.labels
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """The declared scores that its proofs are compared with; None if none are declared."""
-        return self.spec.calibration
 
     @property
     def task(self) -> Task:

@@ -18,13 +18,23 @@ _UNREPEATED = {"format", "model", "method", "top", "values"}
 
 
 def report_body(
-    result: ExplainResult, options: ExplainOptions, upload: bytes, mask: bytes | None, settings: Settings
+    result: ExplainResult,
+    options: ExplainOptions,
+    upload: bytes,
+    mask: bytes | None,
+    settings: Settings,
+    name: str = "",
 ) -> bytes:
-    """Return the report of explanations as UTF-8."""
+    """Return the report of explanations as UTF-8; `name` is that of the picture's file, empty if unknown."""
     (document,) = json_documents([result], values=False, max_values=settings.max_json_values)
     geometry, model = result.explanations[0].geometry, result.model
     files: dict[str, Any] = {
-        "picture": {**asdict(file_identity(upload)), "width": geometry.width, "height": geometry.height},
+        "picture": {
+            **({"name": name} if name else {}),
+            **asdict(file_identity(upload)),
+            "width": geometry.width,
+            "height": geometry.height,
+        },
         **({} if mask is None else {"mask": asdict(file_identity(mask))}),
     }
     precision = model.precision if settings.precision == "bfloat16" else settings.precision

@@ -158,7 +158,7 @@ class _Run:
                 raise click.ClickException(f"The mask: {error}") from error
             raise
         if self.form == "report":
-            body = report_body(result, self.options, upload, self.mask, settings)
+            body = report_body(result, self.options, upload, self.mask, settings, printable(Path(item.picture.name)))
         else:
             body = in_one_piece(explain_body(result, self.form, self.options.values, settings), self.form)
         to_file = item.output != DASH
@@ -298,7 +298,8 @@ def _proofs(result: ExplainResult) -> list[str]:
         lines += [f"  {name}{code}: {text}" for code, text in warnings(part).items() if part.proof]
     measured = [proof.faithfulness for _, proof in proofs if proof.faithfulness and not proof.grade]
     is_lacking = any(part.probability is not None for part in measured)  # `calibrate` collects no other scores
-    return [*lines, "  `seewhy calibrate` collects such scores."] if is_lacking else lines
+    how = f"  `seewhy calibrate FOLDER --model {result.model.name} -o scores.json` collects such scores."
+    return [*lines, how] if is_lacking else lines
 
 
 def _proof_line(name: str, proof: Proof) -> str:

@@ -32,6 +32,9 @@ _HOW = (
 )
 
 
+_LONGEST_NAME = 255
+"""Characters of a file's name that are kept."""
+
 _SILENT = ("", "application/octet-stream", "binary/octet-stream", "application/x-www-form-urlencoded")
 """Content types that say nothing about a body; the last is that of ``curl --data-binary``."""
 
@@ -50,11 +53,13 @@ class Upload:
     Attributes:
         other: the bytes of the second picture, if the route takes one and it was sent.
         fields: the options, with unchecked values.
+        name: of the picture's file, as the client gives it; empty if it gives none.
     """
 
     picture: bytes
     other: bytes | None
     fields: dict[str, Any]
+    name: str = ""
 
     @property
     def pictures(self) -> list[bytes]:
@@ -161,9 +166,10 @@ def _read_form(request: Request, other: str | None) -> Upload:
     if other is not None and other in request.form:
         raise FieldError(f"{other} must be a file.", field=other)
     other_picture = file_bytes(request.files[other]) if other is not None and other in request.files else None
-    return Upload(
-        file_bytes(request.files["image"]), other_picture, merge(flatten(request.args), flatten(request.form))
-    )
+    image = request.files["image"]
+    fields = merge(flatten(request.args), flatten(request.form))
+    name = (image.filename or "")[:_LONGEST_NAME].encode("utf-8", "replace").decode()
+    return Upload(file_bytes(image), other_picture, fields, name)
 
 
 def _read_json(request: Request, other: str | None) -> Upload:

@@ -35,11 +35,15 @@ def check_calibration(calibration: Calibration | None, model: Model, trial: Tria
             "the same values here, or another calibration.",
             "proof_calibration",
         )
-    check_model(calibration, model)
+    check_model(calibration, model.identity.name, model.preprocess.size, model.sha256)
 
 
-def check_model(calibration: Calibration, model: Model) -> None:
+def check_model(calibration: Calibration, name: str, size: tuple[int, int], sha256: str | None) -> None:
     """Refuse a calibration of another model, as far as name, size of the input and weights file are known.
+
+    Args:
+        calibration: to compare the model's proofs with.
+        name, size, sha256: of the model, see `Calibration`.
 
     Raises:
         OptionError: it is of another model, or has too few scores.
@@ -51,9 +55,9 @@ def check_model(calibration: Calibration, model: Model) -> None:
             "proof_calibration",
         )
     for what, value, wanted in (
-        ("model", calibration.model or None, model.identity.name),
-        ("input size", calibration.size, model.preprocess.size),
-        ("SHA-256 of the weights", calibration.sha256, model.sha256),
+        ("model", calibration.model or None, name),
+        ("input size", calibration.size, size),
+        ("SHA-256 of the weights", calibration.sha256, sha256),
     ):
         if None not in (value, wanted) and value != wanted:
             raise OptionError(

@@ -10,7 +10,6 @@ from PIL import Image
 
 from seewhy import Calibration, calibrate, explain, load_model, open_batch
 from seewhy.explainers.errors import OptionError
-from seewhy.models.errors import ModelsFileError
 from tests import nets
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import application, declare
@@ -48,7 +47,7 @@ def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores,
     question = [pictures / "07.png", "--model", "mine", "--proof=true", "-o", tmp_path / "why.json"]
     result = run("explain", *question, env=environment)
     assert "  ungraded: " in result.output
-    assert "  `seewhy calibrate` collects such scores.\n" in result.output
+    assert "  `seewhy calibrate FOLDER --model mine -o scores.json` collects such scores.\n" in result.output
     result = run("explain", *question, "--proof-calibration", scores, env=environment)
     assert result.exit_code == 0, result.output
     assert "ungraded" not in result.output
@@ -103,20 +102,28 @@ def test_a_models_file_names_the_calibration_of_a_model(run, pictures, environme
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": "other"}, r"another model \(model other, not mine\).*Leave the key out until"),
-        ({"sha256": "0" * 64}, r"another model \(SHA-256 of the weights"),
+        ({"model": "other"}, "another model (model other, not mine); make one for this model with `calibrate`."),
+        ({"sha256": "0" * 64}, "another model (SHA-256 of the weights"),
         ({"scores": [0.5] * 99}, "99 scores, but 100 are needed"),
-        ({"scores": None}, r"\[models.mine\]: 'other.json' is not a calibration; `seewhy calibrate` writes one"),
-        (None, r"\[models.mine\]: the calibration 'other.json' cannot be read"),
+        ({"scores": None}, "other.json is not a calibration; `seewhy calibrate` and"),
+        (None, "'other.json' cannot be read."),
     ],
 )
-def test_a_calibration_that_a_models_file_names_is_checked(change, message, environment, scores, tmp_path, monkeypatch):
+def test_a_calibration_that_does_not_fit_grades_nothing_and_is_made_anew(
+    run, pictures, change, message, environment, scores, tmp_path, monkeypatch, caplog
+):
     monkeypatch.setenv("SEEWHY_MODELS", environment["SEEWHY_MODELS"])
     declare(tmp_path, calibration="other.json")
     if change is not None:
         (tmp_path / "other.json").write_text(json.dumps(json.loads(scores.read_text()) | change))
-    with pytest.raises(ModelsFileError, match=message):
-        load_model("mine")
+    assert load_model("mine").calibration is None
+    (warning,) = caplog.messages
+    assert warning.startswith("[models.mine], calibration: ")
+    assert message in warning
+    assert warning.endswith(" Its proofs are not graded by it.")
+    result = run("calibrate", pictures, "--model", "mine", "-o", tmp_path / "other.json", env=environment)
+    assert result.exit_code == 0, result.output
+    assert load_model("mine").calibration.scores == pytest.approx(Calibration.load(scores).scores, abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_methods_of_an_operator_are_left_out(monkeypatch):
 
 def test_the_guide_declares_a_custom_model_as_the_service_takes_it(client, tmp_path):
     page = client.get("/guide").get_data(as_text=True)
-    table = unescape(page.partition("<pre><code>")[2].partition("</code></pre>")[0])
+    table = unescape(re.search("<pre[^>]*><code>(.*?)</code></pre>", page, re.DOTALL)[1])
     (tmp_path / "models.toml").write_text(table)
     spec = own_specs(tmp_path / "models.toml")["pneumonia"]
     assert (spec.labels, spec.preprocess.size) == (("healthy", "pneumonia"), (224, 224))

@@ -195,11 +195,26 @@ def test_labels_are_text_in_a_report(app_of, tmp_path):
     assert record_of(response.text)["record"]["explanations"][0]["target"]["label"] == label
 
 
+@pytest.mark.parametrize("name", ["part 7 \u00e9.png", "<b>x</b>.png", "a" * 300])
+def test_a_report_names_the_picture_as_it_was_sent(client, name):
+    def send(name):
+        data = {"image": (io.BytesIO(CAT.read_bytes()), name), "format": "report"}
+        return client.post("/explain", data=data)
+
+    first, other = send(name), send("other.png")
+    assert record_of(first.text)["record"]["picture"]["name"] == name[:255]
+    assert f"<figcaption>{escape(name[:255])}, 451 \u00d7 300 pixels</figcaption>" in first.text
+    assert first.headers["ETag"] != other.headers["ETag"]
+    plain = client.post("/explain?format=report", data=CAT.read_bytes(), content_type="image/png")
+    assert "name" not in record_of(plain.text)["record"]["picture"]
+
+
 def test_the_command_line_writes_reports(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = run("explain", CAT, "--report")
     assert result.exit_code == 0, result.output
-    assert record_of((tmp_path / "cat.seewhy.html").read_text())["record"]["model"]["name"] == "efficientnet_lite0"
+    record = record_of((tmp_path / "cat.seewhy.html").read_text())["record"]
+    assert (record["model"]["name"], record["picture"]["name"]) == ("efficientnet_lite0", "cat.png")
     result = run("explain", CAT, "-o", "why.html")
     assert result.exit_code == 0, result.output
     assert "<h2>Record</h2>" in (tmp_path / "why.html").read_text()

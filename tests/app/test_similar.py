@@ -214,7 +214,8 @@ def test_each_map_has_its_proof_beside_those_of_earlier_pictures(ask, lite0, cat
     answer = response.get_json()
     for side, proof in zip(("image", "reference"), similar(lite0, cat, coffee, proof=True).proof, strict=True):
         assert answer[side]["proof"]["faithfulness"]["score"] == pytest.approx(proof.faithfulness.score, abs=0.02)
-        assert answer[side]["proof"]["cost"]["forwards"] == proof.cost.forwards + 2  # the map of another picture
+        tried = answer[side]["proof"]["cost"]["forwards"] - proof.cost.forwards
+        assert tried in (0, 2)  # the map of another picture, if this one has had none
     assert response.headers["X-SeeWhy-Proof"].count("score=") == 2
     assert "ETag" not in response.headers  # grades depend on earlier requests
     half = answered(ask(format="json", proof="true", proof_area="0.5"))

@@ -131,7 +131,7 @@ def test_maps_and_pairs_of_the_embedded_networks_sum_to_the_cosine(name, untouch
 
 @pytest.mark.slow
 def test_a_relu_between_the_layer_and_the_pooling_counts():
-    model = wrap_model(densenet121(weights=None).eval())
+    model = wrap_model(densenet121(weights=None).eval(), input_size=224)
     assert similar(model, CAT, COFFEE).exact
 
 

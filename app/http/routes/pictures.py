@@ -79,7 +79,7 @@ def explain() -> Response:
         result = service().explain(upload.picture, options, form != "npz", upload.other)
         with service().processors:
             if form == "report":
-                body: Body = report_body(result, options, upload.picture, upload.other, service().settings)
+                body: Body = report_body(result, options, upload.picture, upload.other, service().settings, upload.name)
             else:
                 body = explain_body(result, form, options.values, service().settings)
         methods = ", ".join(method.name for method, _ in result.methods)
@@ -89,7 +89,8 @@ def explain() -> Response:
             response.headers["Content-Security-Policy"] = CONTENT_POLICY
         return response
 
-    return _tagged(upload.pictures, options, form, answer)
+    named = [upload.name.encode()] if form == "report" else []
+    return _tagged([*upload.pictures, *named], options, form, answer)
 
 
 @blueprint.post("/similar")
