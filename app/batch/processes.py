@@ -23,6 +23,7 @@ from seewhy.app.batch import shards
 from seewhy.app.batch.parts import ATTEMPTS, Part, explain_part, load, parts_of, portable
 from seewhy.app.batch.sources import DataSource, Source
 from seewhy.app.batch.work import Outcome, Work, WorkerError
+from seewhy.app.memory.limit import memory_limit
 from seewhy.app.system.processors import processors
 from seewhy.explainers.errors import OptionError
 
@@ -35,8 +36,8 @@ _SHARD_SECONDS = 60.0
 _WORTH = 16_384
 """Passes of a run, at least, that several processes end sooner than this one: each takes seconds to start."""
 
-_THREADS = 2
-"""Threads of a process: a pass of a few pictures keeps so many busy, and each process holds a compiled model."""
+_MEMORY = 2 * 2**30
+"""Bytes for a process, which holds a compiled model."""
 
 _UNKNOWN_PASSES = 100
 """Passes for a picture, where they depend on it, about."""
@@ -50,8 +51,9 @@ class OnThisMachine:
     """The engine.
 
     Attributes:
-        workers: number of processes; None for one on each two processors, or only this one if the run is short, the
-            pictures are a data set of the user, which may hold them in memory, or the model cannot be pickled.
+        workers: number of processes; None for one on each processor, as far as memory allows, or only this one if the
+            run is short, the pictures are a data set of the user, which may hold them in memory, or the model cannot be
+            pickled.
         data: the source of the pictures, if it is a data set of the user; None for others.
         passes: of the model for a picture; None if they depend on the picture.
     """
@@ -75,7 +77,7 @@ class OnThisMachine:
     def _default(self, pictures: int) -> int:
         passes = _UNKNOWN_PASSES if self.passes is None else self.passes
         is_long = self.data is None and pictures * passes >= _WORTH
-        return max(1, processors() // _THREADS) if is_long else 1
+        return max(1, min(processors(), memory_limit() // _MEMORY)) if is_long else 1
 
     def _save(self, work: Work, file: Path) -> bool:
         """Write model and data set to a file, from which all processes map the same weights.

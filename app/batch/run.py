@@ -112,10 +112,9 @@ def batch(
         engine: ``local``, this process or several of this machine; or ``ray``, processes of this machine or of a Ray
             cluster. All read the source and write to the folder.
         address: of the Ray cluster, as ``ray.init`` takes it; None for this machine.
-        workers: number of processes, at least 1; None for one on each two processors with ``local``, and for one on
-            each processor or GPU with ``ray``. With ``local``, None means only this process if the run is short, the
-            source is a data set, or the model is on a GPU or cannot be pickled. Other processes have copies of model
-            and data set.
+        workers: number of processes, at least 1; None for one on each processor or GPU. With ``local``, None means
+            fewer if memory is short, and only this process if the run is short, the source is a data set, or the model
+            is on a GPU or cannot be pickled. Other processes have copies of model and data set.
         batch_size: pictures in a pass, at least 1; None for 8, or 32 on a GPU.
         map_type: dtype of the maps in the files, ``float16`` or ``float32``.
         pictures: whether to write overlays too, as WebDataset shards.

@@ -67,17 +67,20 @@ def test_a_model_that_cannot_be_copied_is_run_by_this_process_alone(folder, tmp_
 
 
 @pytest.mark.parametrize(
-    ("pictures", "passes", "data", "number"),
+    ("pictures", "passes", "data", "memory", "number"),
     [
-        (100_000, 2, None, 3),
-        (100, 2, None, 1),
-        (100, 12_801, None, 3),
-        (10_000, None, None, 3),
-        (100_000, 2, ["a picture"], 1),
+        (100_000, 2, None, 64, 7),
+        (100_000, 2, None, 6, 3),
+        (100_000, 2, None, 1, 1),
+        (100, 2, None, 64, 1),
+        (100, 12_801, None, 64, 7),
+        (10_000, None, None, 64, 7),
+        (100_000, 2, ["a picture"], 64, 1),
     ],
 )
-def test_short_runs_and_data_sets_have_one_process_by_default(monkeypatch, pictures, passes, data, number):
+def test_short_runs_and_data_sets_have_one_process_by_default(monkeypatch, pictures, passes, data, memory, number):
     monkeypatch.setattr(processes, "processors", lambda: 7)
+    monkeypatch.setattr(processes, "memory_limit", lambda: memory * 2**30)
     assert OnThisMachine(None, data, passes)._default(pictures) == number
 
 
