@@ -1,10 +1,11 @@
 """Scores of maps that cannot depend on the picture, for proofs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from seewhy.explainers.core.calibration import ENOUGH, Calibration
 from seewhy.explainers.core.faithfulness import Faithfulness
@@ -16,7 +17,7 @@ from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.trust.calibration import false_alarms
 from seewhy.explainers.trust.choices import AREA, Fill
 from seewhy.explainers.trust.faithfulness import prove
-from seewhy.explainers.trust.strangers import Strangers
+from seewhy.explainers.trust.strangers import Strangers, digest_of
 from seewhy.explainers.trust.trial import Trial
 from seewhy.explainers.view import ViewSource, check_series, prepare
 
@@ -39,8 +40,8 @@ def calibrate(
     `Calibration.save` keeps the result in a file, for `Calibration.load` and ``seewhy explain --proof-calibration``.
 
     Three such maps are tried on each picture: its own map rotated by 180 degrees and mirrored, and the map of the
-    previous picture. A proof grades a map by the share of these that it beats. Pictures must differ, and resemble those
-    to be explained. With a few dozen pictures, the comparison is rough.
+    previous picture. A proof grades a map by the share of these that it beats. Repeated pictures are left out. Pictures
+    must resemble those to be explained. With a few dozen pictures, the comparison is rough.
 
     Args:
         model: a `LoadedModel`.
@@ -86,15 +87,26 @@ def null_rows(
     Args:
         model: a `LoadedModel`.
         explainer: of the maps.
-        pictures: what `explain` takes; each is also tried with the map of the one before it.
+        pictures: what `explain` takes; each is also tried with the map of the one before it; repeated ones are left
+            out.
         trial: how they are tried, with copies.
         batch_size: pictures in a pass.
     """
     strangers = Strangers()
     rows: list[Faithfulness] = []
-    source = iter(pictures)
+    source = _distinct(prepare(model, picture).image for picture in pictures)
     while batch := list(islice(source, batch_size)):
-        images = torch.stack([prepare(model, picture).image for picture in batch]).to(model.device)
+        images = torch.stack(batch).to(model.device)
         (attribution,) = prove(model, images, [explainer.explain(model, images)], trial, strangers=strangers)
         rows += [] if attribution.faithfulness is None else attribution.faithfulness.rows()
     return rows
+
+
+def _distinct(images: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yield pictures (C, H, W), but each only once."""
+    seen: set[bytes] = set()
+    for image in images:
+        digest = digest_of(image)
+        if digest not in seen:
+            seen.add(digest)
+            yield image

@@ -184,7 +184,7 @@ def never_runs(path: str) -> str:
 
 
 def _letters(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name)
+    return re.sub(r"[\W_]", "", name)
 
 
 def nearest(name: str, names: Iterable[str]) -> list[str]:
@@ -197,7 +197,8 @@ def nearest(name: str, names: Iterable[str]) -> list[str]:
     by_lower = {candidate.lower(): candidate for candidate in names if candidate}
     query = name.lower()
     containing = [candidate for candidate in by_lower if query and query in candidate]
-    close = [candidate for candidate in by_lower if _letters(candidate) == _letters(query)]
+    letters = _letters(query)
+    close = [candidate for candidate in by_lower if letters and _letters(candidate) == letters]
     close += sorted((candidate for candidate in containing if query in re.split(r"[^a-z0-9]+", candidate)), key=len)
     close += difflib.get_close_matches(query, by_lower, n=5, cutoff=0.6)
     return [by_lower[candidate] for candidate in [*dict.fromkeys([*close, *containing])][:5]]

@@ -75,6 +75,8 @@ def _ruled(rule: str) -> WrapValidator:
 
 Text = Annotated[str, Field(min_length=1)]
 File = Annotated[Path, BeforeValidator(TypeAdapter(Text).validate_python), _ruled("It must be the path of a file.")]
+SIZE_ADVICE = "A value is required; give the side or [height, width] of the pictures in training, in pixels."
+
 Side = Annotated[int, Field(ge=8, le=4096)]
 Sides = Annotated[
     Side | tuple[Side, Side], _ruled("It must be a side in pixels, from 8 to 4096, or [height, width] of such sides.")
@@ -108,8 +110,8 @@ class ModelDeclaration(BaseModel):
         _ruled("It must be a list of three positive numbers, or of one for grayscale networks."),
     ] = None
     head: Head | None = None
-    units: tuple[str, ...] = ()
-    default_layers: tuple[str, ...] = ()
+    units: Annotated[tuple[str, ...], _ruled("It must be a list with a unit for each value.")] = ()
+    default_layers: Annotated[tuple[str, ...], _ruled("It must be a list of layers, such as ['layer4'].")] = ()
     calibration: File | None = None
     licence: str = "own"
 
@@ -155,11 +157,9 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
         if isinstance(declaration.labels, tuple)
         else _read_labels(name, file.parent / declaration.labels)
     )
-    if ":" in declaration.architecture and declaration.input_size is None and declaration.head != "detection":
-        raise ModelsFileError(
-            f"{file.name}, [models.{name}], input_size: A value is required; give the side or [height, width] of the "
-            "pictures in training, in pixels."
-        )
+    is_sized = declaration.input_size is not None or ":" not in declaration.architecture
+    if not is_sized and declaration.head != "detection":
+        raise ModelsFileError(f"{file.name}, [models.{name}], input_size: {SIZE_ADVICE}")
     preprocess = _preprocess(declaration)
     if fault := normalisation_fault(preprocess.mean, preprocess.std):
         raise ModelsFileError(f"{file.name}, [models.{name}]: {fault}")
@@ -184,6 +184,7 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
         default_layers=declaration.default_layers,
         declared_head=declaration.head,
         units=declaration.units,
+        is_sized=is_sized,
         calibration=None if declaration.calibration is None else file.parent / declaration.calibration,
         prepare=partial(_imported, name, declaration.architecture)
         if ":" in declaration.architecture
@@ -280,7 +281,8 @@ def _from_factory(name: str, architecture: str) -> nn.Module:
         raise ModelsFileError(f"[models.{name}]: the module {path!r} has no {function!r}. {hint}")
     if not _takes_nothing(factory):
         raise ModelsFileError(
-            f"[models.{name}]: {architecture!r} must be a function that takes no arguments and returns the module."
+            f"[models.{name}]: {architecture!r} must be a function that can be called without arguments and returns "
+            "the module."
         )
     with _blaming(name, architecture), accepted_changes(), restored() as changes:
         module = factory()

@@ -20,9 +20,10 @@ from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.process_wide import exclusive
 from seewhy.explainers.tasks.pose import survey
 from seewhy.explainers.trust.calibration import check_model
+from seewhy.explainers.trust.choices import AREA, FILLS
 from seewhy.models.detectors import box_head_of, detector_parts, preprocess_of_detector, pyramid
 from seewhy.models.errors import ModelError, ModelsFileError, UnknownModelError
-from seewhy.models.models_file import DEFAULT_PREPROCESS, own_specs
+from seewhy.models.models_file import DEFAULT_PREPROCESS, SIZE_ADVICE, own_specs
 from seewhy.models.preprocess import channels_hint
 from seewhy.models.probabilities import ADVICE, returns_probabilities
 from seewhy.models.spec import LoadedModel, ModelSpec
@@ -240,6 +241,13 @@ def _calibration_of(spec: ModelSpec, sha256: str | None) -> Calibration | None:
         fault = f"{spec.calibration.name!r} cannot be read." if isinstance(error, OSError) else str(error)
         _log.warning("[models.%s], calibration: %s Its proofs are not graded by it.", spec.name, fault)
         return None
+    if (calibration.area, calibration.fill) != (AREA, FILLS[0]):
+        _log.warning(
+            "[models.%s], calibration: It grades only proofs with proof_area=%g and proof_fill=%s.",
+            spec.name,
+            calibration.area,
+            calibration.fill,
+        )
     return calibration
 
 
@@ -313,6 +321,8 @@ def _as_detector(spec: ModelSpec, module: nn.Module) -> tuple[ModelSpec, nn.Modu
     if detector is None:
         with _blaming(spec, module):
             box_head = box_head_of(module, spec.preprocess.size)
+        if not spec.is_sized:
+            raise ModelsFileError(f"[models.{spec.name}], input_size: {SIZE_ADVICE}")
         if box_head is None:
             raise ModelsFileError(
                 f"[models.{spec.name}], head: the module of a detector has a `box_head`, see BoxHead."

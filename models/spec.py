@@ -63,6 +63,7 @@ class ModelSpec:
             several.
         units: units of the values, one for each; empty if unknown.
         box_head: reads the results of a detector; None for all other models.
+        is_sized: whether the size of the input is known; of a detector of torchvision it need not be declared.
         calibration: file of scores to compare proofs with; None if none is declared.
         prepare: imports what `build` needs. It is called before `build` and outside the process-wide lock.
     """
@@ -79,6 +80,7 @@ class ModelSpec:
     declared_head: Head | None = None
     units: tuple[str, ...] = ()
     box_head: BoxHead | None = None
+    is_sized: bool = True
     calibration: Path | None = None
     prepare: Callable[[], object] = prepare_nothing
 

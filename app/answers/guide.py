@@ -8,10 +8,10 @@ from seewhy.explainers.trust.proof import Grade
 from seewhy.explainers.trust.sentences import WARNINGS
 
 GRADES: dict[Grade, str] = {
-    "supported": "The map does better than 95 % of those that cannot depend on the picture: what it marks counts.",
+    "supported": "The map does better than 95 % of those that cannot depend on the picture, and what it marks matters.",
     "partly supported": "It does better than 80 % of them, or than 95 % with a warning about the method or the class.",
     "spread": "No quarter decides by itself, but without the marked one the probability falls to half or less.",
-    "not supported": "The map does no better than those that cannot depend on the picture.",
+    "not supported": "The map does no better than those, or what it marks hardly matters.",
     "blank": "The map has the same value everywhere.",
 }
 """What each grade of a proof means."""

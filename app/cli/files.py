@@ -173,7 +173,7 @@ def _items(sources: Sequence[_PlacedPicture], folder: Path, suffix: str) -> Iter
     """
     counts = Counter(source.place for source in sources)
     sources = [
-        replace(source, place=source.picture.parent.name / source.place)
+        replace(source, place=source.picture.resolve().parent.name / source.place)
         if counts[source.place] > 1 and source.place.name == str(source.place)
         else source
         for source in sources

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -409,8 +410,11 @@ def _write(table: Evaluation, output: Path | None) -> None:
     if table.controls:
         controls = ", ".join(table.controls)
         note(f"* better than each of the controls ({controls}), picture by picture; controls explain nothing", err=True)
+    unmeasured: dict[tuple[str, str], list[str]] = defaultdict(list)
     for (method, metric), reason in table.reasons.items():
-        click.echo(f"{metric} cannot measure {method}: {reason}", err=True)
+        unmeasured[method, reason].append(metric)
+    for (method, reason), metrics in unmeasured.items():
+        click.echo(f"{method} has no {', '.join(metrics)}: {reason}", err=True)
     for picture, fault in table.failures.items():
         print_failure(printable(Path(picture)), fault)
     if output is not None:

@@ -46,9 +46,10 @@ def prove(
             maps = parts.maps[side][None].to(question.images.device, torch.float32)
             marks = marked(question, maps, (parts.layer,), trial.area)
             is_blank = are_blank(maps)
-            foreign = None if strangers is None else strangers.of(question.images, marks, is_blank)
+            none = torch.zeros_like(is_blank)
+            foreign = None if strangers is None else strangers.of(question.images, marks, is_blank, none)
             score = _scorer(question, anatomy, parts.embeddings[1 - side])
-            scores = scores_of(question, score, [marks], trial, torch.zeros_like(is_blank), foreign)
+            scores = scores_of(question, score, [marks], trial, none, foreign)
             both.append(scores.faithfulness(0, trial, maps.new_tensor([parts.score]), is_blank))
     return both[0], both[1]
 

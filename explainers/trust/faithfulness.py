@@ -68,8 +68,9 @@ def prove(
     with pose(model, images, Ask(first.targets, first.against, ask.function), progress) as question:
         objective = question.objective(first.outputs)
         marks = [marked(question, part.maps, part.layers, trial.area) for part in attributions]
-        foreign = None if strangers is None else strangers.of(question.images, marks[0], are_blank(first.maps))
         are_probabilities = objective.are_probabilities
+        blank = are_blank(first.maps)
+        foreign = None if strangers is None else strangers.of(question.images, marks[0], blank, are_probabilities)
         scores = scores_of(question, _scorer(question, objective), marks, trial, are_probabilities, foreign)
         gaps = [_gap(question, objective, *pair) for pair in zip_longest(attributions, explainers)]
         wholes = [objective.scores(objective.probabilities(part.outputs)) for part in attributions]

@@ -1,6 +1,6 @@
 """The verdict of a proof as a sentence."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor, isclose, log10
 
@@ -75,7 +75,7 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, know
     scores = [float(score) for score in (faithfulness.whole, faithfulness.kept, faithfulness.dropped)]
     whole, kept, dropped = map(about.reading, scores)
     if whole == dropped and bool(faithfulness.are_probabilities):
-        whole, kept, dropped = map(_precise, scores)
+        whole, kept, dropped = _precisely(scores)
     verb = "goes"
     if bool(faithfulness.are_probabilities):
         verb = "falls" if float(faithfulness.dropped) <= float(faithfulness.whole) else "rises"
@@ -115,11 +115,11 @@ def _is_lost(faithfulness: Faithfulness, score: Tensor) -> bool:
     return bool((faithfulness.whole - score) / faithfulness.scale >= _DECISIVE)
 
 
-def _precise(probability: float) -> str:
-    """Return a probability near 0 or 1 in percent, with two digits of what it differs by: ``0.31%``, ``99.970%``."""
-    rest = 100 * min(probability, 1 - probability)
-    digits = 1 - floor(log10(rest)) if rest > 0 else 0
-    return f"{probability:.{min(max(digits, 0), 6)}%}"
+def _precisely(probabilities: Sequence[float]) -> list[str]:
+    """Return probabilities in percent, with as many digits as show the difference of the first and the last one."""
+    change = 100 * abs(probabilities[0] - probabilities[-1])
+    digits = min(1 - floor(log10(change)), 6) if change else 1
+    return [f"{probability:.{digits}%}" for probability in probabilities]
 
 
 def _part(area: float) -> str:

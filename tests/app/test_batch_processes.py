@@ -26,7 +26,7 @@ from tests.waiting import until
 CODE = """
 import sys
 from seewhy.app.batch import parts, run
-parts._FEWEST = 4
+parts._FEWEST, parts._SHARES = 4, 32
 run.batch(sys.argv[1], sys.argv[2], workers=2, progress=False)
 """
 """A script without a guard of its main module, which its processes do not run again."""

@@ -21,7 +21,7 @@ from tests.waiting import until
 CODE = """
 import sys
 from seewhy.app.batch import parts, run
-parts._FEWEST = 4
+parts._FEWEST, parts._SHARES = 4, 32
 run.batch(sys.argv[1], sys.argv[2], engine="ray", address=sys.argv[3], progress=False)
 """
 

@@ -52,7 +52,7 @@ def test_a_metric_that_cannot_measure_a_method_says_why(run, folder, monkeypatch
     result = run("evaluate", folder / "cat.png", "--metrics", "sparseness,mprt", "--no-controls")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[1].split()[2] == "-"
-    assert result.stderr.splitlines() == ["mprt cannot measure gradcam: It cannot be copied."]
+    assert result.stderr.splitlines() == ["gradcam has no mprt: It cannot be copied."]
 
 
 def test_options_and_targets_reach_methods_and_metrics(run, folder, tmp_path):

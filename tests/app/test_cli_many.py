@@ -150,6 +150,14 @@ def test_no_two_pictures_have_one_answer(run, photos):
     assert len(set(outputs)) == len(files("out")) == 5
 
 
+def test_answers_stay_in_their_folder(run, photos, monkeypatch):
+    Image.new("RGB", (60, 50)).save("a.png")
+    monkeypatch.chdir("photos")
+    assert run("explain", "../a.png", "a.png", "-o", "../out").exit_code == 0
+    monkeypatch.chdir("..")
+    assert set(files("out")) == {f"{Path.cwd().name}/a.seewhy.png", "photos/a.seewhy.png"}
+
+
 @pytest.mark.parametrize("place", ["new/", "new/er/"])
 def test_what_ends_in_a_slash_is_a_folder(run, photos, place):
     assert run("explain", "photos/a.png", "-o", place).exit_code == 0

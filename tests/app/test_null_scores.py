@@ -84,6 +84,7 @@ def test_scores_of_other_kinds_and_areas_are_not_mixed(model):
     run(model, null, pictures(8))
     lead = run(model, null, pictures(2, seed=1), Ask(torch.tensor([0, 1]), torch.tensor([1, 2])))
     assert count(model, null, lead) == 2
+    assert count(model, null, run(model, null, pictures(2, seed=1))) == 10  # a contrast does not use a picture up
     half = run(model, null, pictures(2, seed=2), trial=Trial(area=0.5))
     assert null.calibration(model, half[0][0].faithfulness) is None
     assert half[0][0].faithfulness.forwards == 2

@@ -74,7 +74,7 @@ def test_ready_made_architectures_get_as_many_classes_as_labels(architecture, de
         ({"weigths": "x"}, r"\[models.mine\], weigths: .*Near matches: weights"),
         ({"image_size": 128}, r"image_size: There is no such key\."),
         ({"mean": 0.5}, r"\[models.mine\], mean: It must be a list of three numbers, or of one"),
-        ({"default_layers": "body"}, r"default_layers: It must be a list\."),
+        ({"default_layers": "body"}, r"default_layers: It must be a list of layers, such as"),
         ({"input_size": "large"}, r"\], input_size: It must be a side in pixels, from 8 to 4096, or \[height, width\]"),
         ({"input_size": 1000000}, "input_size: It must be a side"),
         ({"input_size": [224]}, "input_size: It must be a side"),
@@ -166,8 +166,8 @@ def test_a_declared_layer_that_cannot_be_is_refused(declared):
         ("tests.nothing:Net", r"No module named 'tests.nothing': put its folder on Python's path \(PYTHONPATH="),
         ("tests.nets.py:Net", r"No module named 'tests\.nets\.py': leave out `\.py`"),
         ("builtins:dict", "'builtins:dict' returned a dict"),
-        ("tests.nets:relative_error", "must be a function that takes no arguments and returns the module"),
-        ("tests.nets:__doc__", "must be a function that takes no arguments"),
+        ("tests.nets:relative_error", "must be a function that can be called without arguments"),
+        ("tests.nets:__doc__", "must be a function that can be called without arguments"),
     ],
 )
 def test_a_factory_that_cannot_be_is_refused_without_a_traceback(architecture, message, declared, caplog):

@@ -15,7 +15,8 @@ const MOST = 500; // pictures
 
 let pictures = [];
 let dropped = 0; // pictures that were too many
-let automatic = null; // the picture of a folder that was opened because it is the first
+let untried = []; // pictures of a folder, of which the first that can be explained is opened
+let opened = null; // the one that was
 let preparing = Promise.resolve(); // one after another, because decoding takes memory
 const listeners = [];
 
@@ -63,11 +64,17 @@ export async function add(files) {
   dropped += files.length - added.length;
   trim();
   tell();
-  for (const picture of added) {
-    automatic = picture;
-    if (!pictures.includes(picture) || !(await opening(picture))) break;
-  }
+  untried = [...added];
+  await openFirst();
   next();
+}
+
+/** Opens the first picture of a folder that can be shown. */
+async function openFirst() {
+  while (untried.length) {
+    opened = untried.shift();
+    if (!pictures.includes(opened) || !(await opening(opened))) return;
+  }
 }
 
 /** Opens a picture of the list; returns why it cannot be opened, or null. */
@@ -204,10 +211,7 @@ async function ask(picture) {
 function pass(picture, error) {
   fail(picture, error);
   const isDamaged = error.errors?.some(({ field }) => field === "image");
-  const other = isDamaged && picture === automatic && pictures.find(({ failure }) => !failure);
-  if (!other) return;
-  automatic = other;
-  openPicture(other);
+  if (isDamaged && picture === opened) openFirst();
 }
 
 function fail(picture, error) {

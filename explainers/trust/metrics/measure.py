@@ -116,12 +116,12 @@ def _explained(
     Of a method without a rule for the model, return the error instead, unless no other one explains it.
     """
     try:
-        return _explained_by_all(question, explainers, metrics)
+        return _explained_by_all(question, explainers, metrics, question.progress)
     except UnsupportedOperationError:
         results: dict[str, tuple[Tensor, Reach] | UnsupportedOperationError] = {}
         for name, explainer in explainers.items():
             try:
-                results |= _explained_by_all(question, {name: explainer}, metrics)
+                results |= _explained_by_all(question, {name: explainer}, metrics, question.progress.unseen)
             except UnsupportedOperationError as error:
                 results[name] = error
         names = {name for name, explainer in explainers.items() if not is_control(explainer)}
@@ -131,7 +131,7 @@ def _explained(
 
 
 def _explained_by_all(
-    question: Question, explainers: Mapping[str, Explainer], metrics: Mapping[str, Metric]
+    question: Question, explainers: Mapping[str, Explainer], metrics: Mapping[str, Metric], progress: Progress
 ) -> dict[str, tuple[Tensor, Reach]]:
     model, images = question.model, question.images
     if all(metric.over_pictures for metric in metrics.values()):
@@ -140,7 +140,7 @@ def _explained_by_all(
         explain_jointly(list(explainers.values()), model, images[:1], first, question.progress.unseen)
         blank = torch.zeros(len(images), 1, 1, device=images.device)
         return dict.fromkeys(explainers, (blank, WHOLE))
-    attributions = explain_jointly(list(explainers.values()), model, images, question.ask, question.progress)
+    attributions = explain_jointly(list(explainers.values()), model, images, question.ask, progress)
     return {
         name: (attribution.maps, reach_of(model, attribution.layers, attribution.maps))
         for name, attribution in zip(explainers, attributions, strict=True)
