@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 import torch
@@ -72,7 +73,8 @@ def prepare(model: Model, picture: ViewSource) -> View:
     content = read_file(picture)
     upright = read_picture(content)
     geometry = model.preprocess.geometry(upright.width, upright.height)
-    file = file_identity(content) if isinstance(content, bytes) else None
+    name = Path(picture).name if isinstance(picture, str | os.PathLike) else ""
+    file = file_identity(content, name) if isinstance(content, bytes) else None
     return View(upright, model.preprocess(upright), geometry, file)
 
 

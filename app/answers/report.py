@@ -1,6 +1,5 @@
 """The reports of the service and of the command line."""
 
-from dataclasses import asdict
 from typing import Any
 
 from seewhy.app.answers.documents import json_documents
@@ -30,12 +29,11 @@ def report_body(
     geometry, model = result.explanations[0].geometry, result.model
     files: dict[str, Any] = {
         "picture": {
-            **({"name": name} if name else {}),
-            **asdict(file_identity(upload)),
+            **file_identity(upload, name).document(),
             "width": geometry.width,
             "height": geometry.height,
         },
-        **({} if mask is None else {"mask": asdict(file_identity(mask))}),
+        **({} if mask is None else {"mask": file_identity(mask).document()}),
     }
     precision = model.precision if settings.precision == "bfloat16" else settings.precision
     repeating = command(result, options, mask is not None, settings)

@@ -168,8 +168,7 @@ def _read_form(request: Request, other: str | None) -> Upload:
     other_picture = file_bytes(request.files[other]) if other is not None and other in request.files else None
     image = request.files["image"]
     fields = merge(flatten(request.args), flatten(request.form))
-    name = (image.filename or "")[:_LONGEST_NAME].encode("utf-8", "replace").decode()
-    return Upload(file_bytes(image), other_picture, fields, name)
+    return Upload(file_bytes(image), other_picture, fields, (image.filename or "")[:_LONGEST_NAME])
 
 
 def _read_json(request: Request, other: str | None) -> Upload:

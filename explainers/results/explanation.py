@@ -258,7 +258,7 @@ def report_of(explanations: Sequence[Explanation]) -> bytes:
     repeats = origin.repeats and not isinstance(first.target, RegionPrediction)
     record = record_of(
         document,
-        {"picture": {**(asdict(origin.file) if origin.file else {}), "width": width, "height": height}},
+        {"picture": {**(origin.file.document() if origin.file else {}), "width": width, "height": height}},
         (origin.device, origin.model.precision, origin.accelerator),
         _command(explanations, origin) if repeats else None,
     )

@@ -23,15 +23,21 @@ class FileIdentity:
     Attributes:
         sha256: hexadecimal.
         bytes: its size.
+        name: without its folder; empty if unknown.
     """
 
     sha256: str
     bytes: int
+    name: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """Return what is known of it, for JSON."""
+        return {name: value for name, value in asdict(self).items() if value != ""}
 
 
-def file_identity(content: bytes) -> FileIdentity:
-    """Return the identity of a file."""
-    return FileIdentity(hashlib.sha256(content).hexdigest(), len(content))
+def file_identity(content: bytes, name: str = "") -> FileIdentity:
+    """Return the identity of a file; bytes of its name that are no text are replaced."""
+    return FileIdentity(hashlib.sha256(content).hexdigest(), len(content), name.encode("utf-8", "replace").decode())
 
 
 @dataclass(frozen=True, eq=False)

@@ -89,7 +89,7 @@ def explain() -> Response:
             response.headers["Content-Security-Policy"] = CONTENT_POLICY
         return response
 
-    named = [upload.name.encode()] if form == "report" else []
+    named = [upload.name.encode("utf-8", "replace")] if form == "report" else []
     return _tagged([*upload.pictures, *named], options, form, answer)
 
 
