@@ -174,6 +174,9 @@ def near_matches(name: str, names: Iterable[str]) -> str:
 LAYER_LIST = "the list of the model's layers (`seewhy layers NAME`; in Python, `survey(...).layers`)"
 """Where errors send readers to choose a layer."""
 
+LAYERS_LISTED = "`seewhy layers NAME` or GET /models/NAME/layers lists the model's layers."
+"""What errors of requests say where no layer is given."""
+
 
 def never_runs(path: str) -> str:
     """Return the message about a layer that a picture does not pass."""

@@ -25,7 +25,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -300,11 +300,10 @@ def _from_factory(name: str, architecture: str) -> nn.Module:
 def _takes_nothing(factory: Any) -> bool:
     """Whether an object can be called without arguments, as far as is known before the call."""
     try:
-        inspect.signature(factory).bind()
+        with suppress(ValueError):  # a builtin without a signature
+            inspect.signature(factory).bind()
     except TypeError:
         return False
-    except ValueError:  # a builtin without a signature
-        return True
     return True
 
 

@@ -20,7 +20,7 @@ from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.process_wide import exclusive
 from seewhy.explainers.tasks.pose import survey
 from seewhy.explainers.trust.calibration import check_model
-from seewhy.explainers.trust.choices import AREA, FILLS
+from seewhy.explainers.trust.trial import Trial
 from seewhy.models.detectors import box_head_of, detector_parts, preprocess_of_detector, pyramid
 from seewhy.models.errors import ModelError, ModelsFileError, UnknownModelError
 from seewhy.models.models_file import DEFAULT_PREPROCESS, SIZE_ADVICE, own_specs
@@ -241,7 +241,8 @@ def _calibration_of(spec: ModelSpec, sha256: str | None) -> Calibration | None:
         fault = f"{spec.calibration.name!r} cannot be read." if isinstance(error, OSError) else str(error)
         _log.warning("[models.%s], calibration: %s Its proofs are not graded by it.", spec.name, fault)
         return None
-    if (calibration.area, calibration.fill) != (AREA, FILLS[0]):
+    usual = Trial()
+    if (calibration.area, calibration.fill) != (usual.area, usual.fill):
         _log.warning(
             "[models.%s], calibration: It grades only proofs with proof_area=%g and proof_fill=%s.",
             spec.name,
@@ -319,10 +320,10 @@ def _as_detector(spec: ModelSpec, module: nn.Module) -> tuple[ModelSpec, nn.Modu
             raise ModelsFileError(f'[models.{spec.name}], head: the module is a detector; declare head = "detection".')
         return spec, module
     if detector is None:
-        with _blaming(spec, module):
-            box_head = box_head_of(module, spec.preprocess.size)
         if not spec.is_sized:
             raise ModelsFileError(f"[models.{spec.name}], input_size: {SIZE_ADVICE}")
+        with _blaming(spec, module):
+            box_head = box_head_of(module, spec.preprocess.size)
         if box_head is None:
             raise ModelsFileError(
                 f"[models.{spec.name}], head: the module of a detector has a `box_head`, see BoxHead."

@@ -22,7 +22,7 @@ def report_body(
     upload: bytes,
     mask: bytes | None,
     settings: Settings,
-    name: str = "",
+    name: str,
 ) -> bytes:
     """Return the report of explanations as UTF-8; `name` is that of the picture's file, empty if unknown."""
     (document,) = json_documents([result], values=False, max_values=settings.max_json_values)

@@ -12,7 +12,7 @@ from seewhy.app.errors import FieldError, InvalidOptionsError
 from seewhy.app.pipeline.choices import Format
 from seewhy.app.pipeline.options import ExplainOptions, MethodOptions
 from seewhy.app.settings import Settings
-from seewhy.explainers.errors import near_matches, plain_fault
+from seewhy.explainers.errors import LAYERS_LISTED, near_matches, plain_fault
 from seewhy.explainers.unknown_names import OptionNames, unknown_option
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -128,7 +128,7 @@ def _faults(
         elif isinstance(fields.get(field), list) and len(fault["loc"]) == 1:
             message = "It is repeated; give it once."
         elif fault["type"] == "missing" and field == "layer":
-            message += " `seewhy layers NAME` or GET /models/NAME/layers lists the model's layers."
+            message += f" {LAYERS_LISTED}"
         faults.setdefault(field, message)
     # A list without its refused items may also be too short; that is not a fault of its own.
     return [

@@ -24,7 +24,7 @@ from pydantic import (
 )
 from torch import Tensor
 
-from seewhy.explainers.errors import EditError, near_matches, plain_fault
+from seewhy.explainers.errors import LAYERS_LISTED, EditError, near_matches, plain_fault
 from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.inspection.edit_parts import MisfitError, Part, part_of
 
@@ -357,7 +357,7 @@ def _fault_message(fault: Any) -> str:
     if kind == "too_short":
         return "It is empty; omit it to select all."
     if kind == "missing" and place[-1] == "layer":
-        return f"{plain_fault(fault)} `seewhy layers NAME` or GET /models/NAME/layers lists the model's layers."
+        return f"{plain_fault(fault)} {LAYERS_LISTED}"
     return plain_fault(fault)
 
 
