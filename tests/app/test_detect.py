@@ -20,6 +20,7 @@ from seewhy.app.pipeline.options import ExplainOptions
 from seewhy.app.pipeline.parse import parse
 from seewhy.app.settings import Settings
 from seewhy.models import Registry
+from seewhy.models.errors import ModelsFileError
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import application, declaration, declare, live
 from tests.explainers.detectors import KINDS, LABELS, SIDE, WINDOWS, Windows, detector
@@ -313,3 +314,9 @@ def test_a_client_detects_as_the_library_does(models):
     for one, other in zip(there, here, strict=True):
         assert one.box == pytest.approx(other.box, abs=1)
         assert one.score == pytest.approx(other.score, abs=1e-3)
+
+
+def test_a_custom_detector_needs_the_size_of_its_input(tmp_path):
+    models = declare(tmp_path, f"{__name__}:windows", ["mine"], labels=list(OWN), input_size=None, head="detection")
+    with pytest.raises(ModelsFileError, match=r"\[models.mine\], input_size: A value is required; give the side or"):
+        Registry(models_file=models).load("mine", None)
