@@ -273,7 +273,7 @@ class _Watch:
     """Tells whether a module has changed.
 
     It reads plain attributes only: properties and methods of modules may run the user's code. This happens before each
-    pass, and a model has hundreds of modules and tensors; therefore no loop here runs in Python.
+    pass, and a model has hundreds of modules and tensors; therefore loops run outside of Python where they can.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -301,7 +301,7 @@ class _Watch:
         return not (any(map(any, map(_HOOKS, attributes))) or any(map(contains, attributes, repeat("forward"))))
 
     def _members(self) -> list[int]:
-        return list(map(id, chain.from_iterable(map(dict.values, self._named))))
+        return list(map(id, chain.from_iterable(named.values() for named in self._named)))
 
     def _present(self) -> list[object]:
         """Return each tensor's address, version and first element."""

@@ -39,7 +39,8 @@ class PooledHead:
         The positions share their memory; copy it to change it.
         """
         height, width = features.shape[2:]
-        return (self._average_gradients(output_gradients) / (height * width))[:, :, None, None].expand(-1, -1, height, width)
+        shares = self._average_gradients(output_gradients) / (height * width)
+        return shares[:, :, None, None].expand(-1, -1, height, width)
 
     def _average_gradients(self, output_gradients: Tensor) -> Tensor:
         """Return the gradients (N, C) of the averages of feature maps, given those of outputs (N, K)."""

@@ -113,7 +113,7 @@ def runs_again() -> bool:
 
 
 def _may_be_on(parts: Sequence[nn.Module]) -> bool:
-    """Whether any flag of some modules may be on; it takes no loop in Python, as most models have nothing to switch off."""
+    """Whether any flag of some modules may be on; no loop runs in Python, as most models have nothing to switch off."""
     attributes = list(map(vars, parts))
     return any(map(is_not, map(dict.get, attributes, repeat("training")), repeat(False))) or any(
         any(map(is_, map(dict.get, attributes, repeat(flag)), repeat(True))) for flag in _FLAGS
