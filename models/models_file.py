@@ -32,6 +32,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
+import torch
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -313,6 +314,8 @@ def _blaming(name: str, architecture: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
+        if torch.empty(0).is_meta:  # tensors without values may be the cause; the caller goes on with real ones
+            raise
         if isinstance(error, ModuleNotFoundError) and error.name:
             raise ModelsFileError(_missing(name, error.name)) from error
         _log.exception("[models.%s]: %r failed", name, architecture)

@@ -48,6 +48,13 @@ def test_a_factory_with_weights_labels_and_preprocessing(declared, untouched):
     assert nets.relative_error(model.module(images), net(images).detach()) < 1e-5
 
 
+def test_the_layers_of_a_factory_that_sets_weights_are_known_before_it_is_loaded(declared, caplog):
+    registry = Registry(models_file=declared("tests.nets:SetsItsWeights"))
+    layers = registry.survey(registry.spec("mine")).layers
+    assert [(layer.path, layer.output_shape) for layer in layers if layer.path] == [("conv", (1, 3, 224, 224))]
+    assert not caplog.records
+
+
 def test_labels_from_a_file_and_declared_default_layers(declared):
     file = declared(default_layers=["stem"], labels="labels.txt")
     (file.parent / "labels.txt").write_text("healthy\n\n pneumonia \nother\n", encoding="utf-8")

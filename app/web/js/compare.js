@@ -183,6 +183,6 @@ function readAll(pixel) {
   const reader = byId("compare-pixel");
   const place = pixel && `x ${pixel[0]}, y ${pixel[1]}`;
   reader.textContent = place ?? `${pointAt()} a map to read all of them.`;
-  reader.setAttribute("aria-valuetext", place ? `${place}: ${values.map((pair) => pair.join(" ")).join(", ")}` : "no pixel");
+  reader.setAttribute("aria-valuetext", place ? `${place}: ${values.map((pair) => pair.join(" ")).join("; ")}` : "no pixel");
   reader.setAttribute("aria-valuenow", place ? Math.round((100 * pixel[0]) / shape()[1]) : 0);
 }
