@@ -52,7 +52,7 @@ from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResu
 from seewhy.explainers import calibrate, evaluate
 from seewhy.explainers.core.calibration import Calibration
 from seewhy.explainers.core.task import Prediction
-from seewhy.explainers.errors import PictureError
+from seewhy.explainers.errors import PictureError, counted
 from seewhy.explainers.imaging.decode import read_picture
 from seewhy.explainers.results.evaluation import Evaluation
 from seewhy.explainers.results.report import warnings
@@ -388,7 +388,8 @@ def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainO
         result.save(output)
     alarms = result.false_alarms_at_95
     found = "" if alarms is None else f"; false alarms at 95%: {alarms:.1%}"
-    note(f"{printable(output)}: {len(result.scores)} scores of {result.pictures} pictures for {model.name}{found}")
+    scores = f"{counted(len(result.scores), 'score')} of {counted(result.pictures, 'picture')}"
+    note(f"{printable(output)}: {scores} for {model.name}{found}")
     for picture, fault in failures.items():
         print_failure(printable(picture), fault)
     if failures:

@@ -15,7 +15,7 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.model import AnyModel, Model, must_know_pictures
 from seewhy.explainers.core.question import checked_finite, ready
 from seewhy.explainers.core.task import probability_change
-from seewhy.explainers.errors import EditError, NonFiniteError
+from seewhy.explainers.errors import EditError, NonFiniteError, counted
 from seewhy.explainers.execution.accelerated import TOLERANCE
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.explain import explained, explainers_of
@@ -97,7 +97,8 @@ class Intervention(Figure):
 
     def __repr__(self) -> str:
         before, after = self.before.target, self.after.target
-        return f"Intervention({len(self.edits)} edits; {before.label}: {before.text} before, {after.text} after)"
+        edits = counted(len(self.edits), "edit")
+        return f"Intervention({edits}; {before.label}: {before.text} before, {after.text} after)"
 
 
 def intervene(

@@ -295,7 +295,7 @@ def _chosen_options(explanation: Explanation) -> dict[str, Any]:
 def region_sheet(explanation: Explanation, style: render.Style) -> Image.Image:
     """Draw the regions of an explanation, each with its best class and its gain."""
     captions = [
-        f"{rank}. {region.predictions[0].label} {region.predictions[0].text}: {region.gain:+.2f}"
+        f"{rank}. {region.predictions[0].label} {region.predictions[0].text}: {region.gain:+z.2f}"
         for rank, region in enumerate(explanation.regions, start=1)
     ]
     maps = [region.map for region in explanation.regions]

@@ -330,7 +330,7 @@ def test_intervene(run, tmp_path):
     assert answer["method"] == {"name": "gradcam", "options": {"sign": "signed", "smooth": "none"}}
     assert answer["target"]["logit"] == answer["before"]["target"]["logit"] > answer["after"]["target"]["logit"]
     result = run("intervene", EXAMPLES / "cat.png", *edit, "--each-channel", "-o", out)
-    assert "1 channels" in result.output, result.output
+    assert "1 channel, from" in result.output, result.output
     assert [channel["channel"] for channel in json.loads(out.read_text())["channels"]] == [112]
     table = run("intervene", EXAMPLES / "cat.png", *edit, "--each-channel", "-o", tmp_path / "i.csv")
     assert table.exit_code == 0, table.output

@@ -759,7 +759,7 @@ def test_wrong_arguments_are_named(arguments, field, message, lite0):
 
 def test_an_intervention_is_saved_as_its_panel(lite0, tmp_path):
     effect = intervene(lite0, CAT, [{"layer": "bn2", "op": "zero", "channels": [112]}], target="tabby")
-    assert repr(effect).startswith("Intervention(1 edits; tabby: 17.0% before")
+    assert repr(effect).startswith("Intervention(1 edit; tabby: 17.0% before")
     with Image.open(effect.save(tmp_path / "a.png", view="heatmap", max_side=300)) as panel:
         assert panel.size == effect.panel(view="heatmap", max_side=300).size
     assert max(panel.size) <= 300
