@@ -60,7 +60,7 @@ from seewhy.explainers.trust.calibration import check_calibration
 from seewhy.explainers.trust.proof import Proof
 from seewhy.explainers.trust.trial import Trial
 
-T = TypeVar("T")
+Answered = TypeVar("Answered", bound=PredictResult | DetectResult)
 
 
 @dataclass(frozen=True)
@@ -243,15 +243,19 @@ def detect_in_pictures(items: list[Item], options: Options, as_json: bool, devic
 
 
 def _print_each(
-    service: Service, items: list[Item], ask: Callable[[bytes], T], form: Callable[[T], list[str] | BaseModel]
+    service: Service,
+    items: list[Item],
+    ask: Callable[[bytes], Answered],
+    form: Callable[[Answered], list[str] | BaseModel],
 ) -> None:
-    """Print what the model says of each picture: in lines below its name, or as a line of JSON."""
+    """Print what the model says of each picture: in lines below both names, or as a line of JSON."""
 
     def text(item: Item) -> str:
-        answer = form(ask(read(item.picture)))
+        result = ask(read(item.picture))
+        answer = form(result)
         if isinstance(answer, BaseModel):
             return json.dumps({"picture": str(item.picture), **answer.model_dump(mode="json", exclude_unset=True)})
-        return "\n".join([f"{printable(item.picture)}:", *answer])
+        return "\n".join([f"{printable(item.picture)} ({result.model.name}):", *answer])
 
     for_each(items, text, lambda _, lines: click.echo(lines), threads=concurrency(service.settings.max_batch))
 
@@ -388,7 +392,7 @@ def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainO
         result.save(output)
     alarms = result.false_alarms_at_95
     found = "" if alarms is None else f"; false alarms at 95%: {alarms:.1%}"
-    scores = f"{counted(len(result.scores), 'score')} of {counted(result.pictures, 'picture')}"
+    scores = f"{counted(len(result.scores), 'score')} of {counted(result.pictures or 0, 'picture')}"
     note(f"{printable(output)}: {scores} for {model.name}{found}")
     for picture, fault in failures.items():
         print_failure(printable(picture), fault)

@@ -109,8 +109,11 @@ def test_predict(run):
     result = run("predict", EXAMPLES / "coffee.png", "--top", 2)
     assert result.exit_code == 0
     assert "espresso" in result.output
-    assert len(result.output.strip().splitlines()) == 3
+    name, *rows = result.output.strip().splitlines()
+    assert (name, len(rows)) == (f"{EXAMPLES / 'coffee.png'} (efficientnet_lite0):", 2)
     assert "espresso" in run("predict", "-", input=(EXAMPLES / "coffee.png").read_bytes()).stdout
+    other = run("predict", EXAMPLES / "coffee.png", env={"SEEWHY_DEFAULT_MODEL": "mobilenet_v2"})
+    assert other.output.startswith(f"{EXAMPLES / 'coffee.png'} (mobilenet_v2):\n")
 
 
 def test_predictions_as_json_are_a_line_for_each_picture(run, client):
