@@ -269,15 +269,17 @@ def compare_pictures(
 
     def answer(item: Item) -> tuple[str, Body]:
         try:
-            result = similar(service, read(item.picture), other, options, drawn=form != "npz")
+            result = similar(service, read(item.picture), other, options, drawn=form != "npz", collects=False)
         except PictureError as error:
             if error.field == "reference":
                 raise click.ClickException(f"{printable(reference)}: {error}") from error
             raise
-        line = f"{result.likeness.score:.3f} like {printable(reference)}"
-        proofs = zip((item.picture, reference), result.likeness.proof or (), strict=False)
-        line = "\n".join([line, *(_proof_line(f"{printable(picture)}, ", proof) for picture, proof in proofs)])
-        return line, similar_body(result, form, service.settings)
+        lines = [f"cosine similarity {result.likeness.score:z.3f} with {printable(reference)}"]
+        if proofs := result.likeness.proof:
+            names = [f"{printable(picture)}, " for picture in (item.picture, reference)]
+            lines += [_proof_line(name, proof) for name, proof in zip(names, proofs, strict=True)]
+            lines += ["  Only the service grades such proofs: by the pictures that it has compared before."]
+        return "\n".join(lines), similar_body(result, form, service.settings)
 
     write_each(items, form, answer)
 
