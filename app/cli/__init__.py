@@ -17,7 +17,7 @@ from seewhy.app.cli.interrupt import INTERRUPTED, graceful
 from seewhy.app.cli.options import device_option, examples
 from seewhy.app.cli.output import table, verbosity_options
 from seewhy.app.cli.pictures import calibrate, detect, evaluate, explain, predict, segment, similar
-from seewhy.app.errors import EXPECTED, kind_of
+from seewhy.app.errors import BAD_INPUT, EXPECTED, exit_status
 from seewhy.app.http.keys import new_key
 from seewhy.app.system.processors import share_processors
 
@@ -36,8 +36,8 @@ class _Group(click.Group):
             click.echo("Interrupted.", err=True)
             ctx.exit(INTERRUPTED)
         except EXPECTED as error:
-            usage = kind_of(error).status == 422
-            raise (click.UsageError(str(error)) if usage else click.ClickException(str(error))) from error
+            kind = click.UsageError if exit_status(error) == BAD_INPUT else click.ClickException
+            raise kind(str(error)) from error
 
 
 @click.group(

@@ -271,9 +271,29 @@ def test_a_models_file_is_checked_before_anything_is_served(run, monkeypatch, tm
     file.write_text(table)
     result = run("serve", "--port", 0, env={"SEEWHY_MODELS": str(file)})
     assert result.output == "Error: models.toml, [models.mine], weights: A value is required.\n"
+    assert result.exit_code == 2
     file.write_text(f'{table}weights = "w.pth"\n')
     result = run("serve", "--port", 0, env={"SEEWHY_MODELS": str(file)})
     assert result.stderr.startswith("Warning: [models.mine]: No module named 'not_here': put its folder on Python's")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "status"),
+    [
+        (["models", "nope"], {}, 2),
+        (["serve", "--port", 0], {"SEEWHY_DEFAULT_MODEL": "nope"}, 2),
+        (["serve", "--nope"], {}, 2),
+        (["models"], {"SEEWHY_MODELS": "nowhere.toml"}, 2),
+        (["predict", EXAMPLES / "cat.png"], {"SEEWHY_MODELS": "mine.toml"}, 2),
+        (["predict", EXAMPLES / "cat.png", "--model", "resnet50"], {}, 1),
+        (["predict", "nowhere.png"], {}, 1),
+    ],
+)
+def test_bad_input_ends_with_two_and_failures_with_one(run, tmp_path, monkeypatch, arguments, variables, status):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text("[models.mine]\nunknown = 3\n")
+    result = run(*arguments, env=variables)
+    assert (result.exit_code, "Error" in result.output) == (status, True), result.output
 
 
 def test_misspelt_settings_are_warned_of(run):
@@ -292,7 +312,7 @@ def test_broken_models_file_is_one_line(run, tmp_path):
     file = Path(tmp_path / "models.toml")
     file.write_text("[models.mine]\narchitecture = 'resnet18'\n")
     result = run("models", env={"SEEWHY_MODELS": str(file)})
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.output == "Error: models.toml, [models.mine], weights: A value is required.\n"
 
 
