@@ -116,6 +116,11 @@ class ModelStore:
             return True
         return self.engine.dropped(name) and self.engine.failure(name) is None and name not in self._missing
 
+    @property
+    def default_failure(self) -> Exception | None:
+        """Why the default model could not be loaded, also during a retry; None once it is loaded."""
+        return self.engine.failure(self._settings.default_model)
+
     def require_ready(self) -> None:
         """Start to load the default model, if that has not begun, and refuse until it is loaded.
 

@@ -274,7 +274,10 @@ def test_a_models_file_is_checked_before_anything_is_served(run, monkeypatch, tm
     assert result.exit_code == 2
     file.write_text(f'{table}weights = "w.pth"\n')
     result = run("serve", "--port", 0, env={"SEEWHY_MODELS": str(file)})
-    assert result.stderr.startswith("Warning: [models.mine]: No module named 'not_here': put its folder on Python's")
+    missing = "[models.mine]: No module named 'not_here': put its folder on Python's"
+    assert result.stderr.startswith(f"Warning: {missing}")
+    result = run("serve", "--port", 0, env={"SEEWHY_MODELS": str(file), "SEEWHY_DEFAULT_MODEL": "mine"})
+    assert (result.exit_code, result.output.startswith(f"Error: {missing}")) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,8 @@ def test_a_network_that_sees_grey_says_what_to_declare(declared, caplog):
 
 def test_models_whose_code_cannot_be_found_are_known_without_importing_anything(declared):
     assert list(missing_modules(declared())) == list(missing_modules(declared(architecture="squeezenet1_1"))) == []
-    (warning,) = missing_modules(declared(architecture="nothing_of_the_kind.nets:Net"))
+    ((name, warning),) = missing_modules(declared(architecture="nothing_of_the_kind.nets:Net"))
+    assert name == "mine"
     assert warning.startswith("[models.mine]: No module named 'nothing_of_the_kind': put its folder on Python's path")
 
 
