@@ -156,6 +156,11 @@ class LoadedModel:
         return ModelIdentity(self.name, self.weights, self.sha256, self.spec.head, self.precision)
 
     @property
+    def is_declared(self) -> bool:
+        """Whether a models file declares it."""
+        return self.spec.source == "own" and self.spec.weights is not None  # what `wrap_model` returns has no file
+
+    @property
     def preprocess(self) -> Preprocess:
         """Picture to input: ``model.preprocess(image)`` is (C, H, W) float32, normalised."""
         return self.spec.preprocess

@@ -282,7 +282,8 @@ def _command(explanations: Sequence[Explanation], origin: Origin) -> str:
         **({"proof_area": measured.area, "proof_fill": measured.fill} if measured else {}),
     }
     options = {name: value for row in explanations for name, value in _chosen_options(row).items()}
-    return repeating_command(fields, options, origin.device.partition(":")[0], origin.model.precision)
+    device = origin.device.partition(":")[0]
+    return repeating_command(fields, options, device, origin.model.precision, declared=origin.is_declared)
 
 
 def _chosen_options(explanation: Explanation) -> dict[str, Any]:

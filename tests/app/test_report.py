@@ -175,7 +175,7 @@ def test_the_command_of_a_report_repeats_its_maps(client, run, tmp_path, monkeyp
 
 
 def test_a_command_names_the_mask_the_device_the_precision_and_the_models_file():
-    model = SimpleNamespace(name="net", device=torch.device("cuda"), spec=SimpleNamespace(source="own"))
+    model = SimpleNamespace(name="net", device=torch.device("cuda"), is_declared=True)
     result = SimpleNamespace(model=model, methods=[(SimpleNamespace(name="gradcam"), None)])
     words = command(result, ExplainOptions(), True, Settings(precision="bfloat16")).split()
     assert words[:4] == ["SEEWHY_PRECISION=bfloat16", "SEEWHY_MODELS=MODELS", "seewhy", "explain"]
