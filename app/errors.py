@@ -210,6 +210,11 @@ def exit_status(error: Exception) -> int:
     return BAD_INPUT if is_input else FAILED
 
 
+def with_notes(error: BaseException) -> str:
+    """Return the message of an error with its notes, such as paths, for who runs this process."""
+    return " ".join([str(error), *vars(error).get("__notes__", [])])
+
+
 def lacks_memory(error: BaseException) -> bool:
     """Whether an error means that memory ran out: in Python, PyTorch, Pillow or a runtime."""
     message = str(error).lower()

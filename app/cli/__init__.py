@@ -17,7 +17,7 @@ from seewhy.app.cli.interrupt import INTERRUPTED, graceful
 from seewhy.app.cli.options import device_option, examples, usual_option
 from seewhy.app.cli.output import table, verbosity_options
 from seewhy.app.cli.pictures import calibrate, detect, evaluate, explain, predict, segment, similar
-from seewhy.app.errors import BAD_INPUT, EXPECTED, exit_status
+from seewhy.app.errors import BAD_INPUT, EXPECTED, exit_status, with_notes
 from seewhy.app.http.keys import new_key
 from seewhy.app.system.processors import share_processors
 
@@ -41,7 +41,7 @@ class _Group(click.Group):
             ctx.exit(INTERRUPTED)
         except EXPECTED as error:
             kind = click.UsageError if exit_status(error) == BAD_INPUT else click.ClickException
-            raise kind(str(error)) from error
+            raise kind(with_notes(error)) from error
 
 
 @click.group(

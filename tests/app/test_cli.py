@@ -21,6 +21,7 @@ from seewhy.app.server import start
 from seewhy.app.settings import Settings
 from seewhy.explainers.methods.catalogue import METHODS
 from tests.app.conftest import EXAMPLES
+from tests.app.serving import declare
 from tests.waiting import GUARD
 
 
@@ -297,6 +298,16 @@ def test_bad_input_ends_with_two_and_failures_with_one(run, tmp_path, monkeypatc
     (tmp_path / "mine.toml").write_text("[models.mine]\nunknown = 3\n")
     result = run(*arguments, env=variables)
     assert (result.exit_code, "Error" in result.output) == (status, True), result.output
+
+
+def test_the_path_of_missing_weights_is_printed_and_not_sent_to_clients(run, tmp_path, app_of):
+    models = declare(tmp_path)
+    result = run("predict", EXAMPLES / "cat.png", "--model", "mine", env={"SEEWHY_MODELS": str(models)})
+    assert result.exit_code == 1
+    assert result.output.endswith(f"let this process read it. Looked for: {tmp_path / 'w.pth'}\n")
+    picture = (EXAMPLES / "cat.png").read_bytes()
+    answer = app_of(models=models).test_client().post("/predict?model=mine", data=picture, content_type="image/png")
+    assert (answer.status_code, str(tmp_path) in answer.text) == (503, False)
 
 
 def test_misspelt_settings_are_warned_of(run):

@@ -139,6 +139,7 @@ def test_missing_weights_of_an_own_model_say_the_way_out(declared, tmp_path):
     with pytest.raises(WeightsUnavailableError, match=r"'weights.safetensors'") as caught:
         registry.load("mine")
     assert str(tmp_path) not in str(caught.value)
+    assert caught.value.__notes__ == [f"Looked for: {tmp_path / 'weights.safetensors'}"]
     assert registry.missing_weights(registry.spec("mine")) is not None
 
 
