@@ -181,6 +181,7 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
             lambda: weights if is_file(weights) else None,
             download=None,
             digests={weights.name: declaration.sha256.lower()} if declaration.sha256 else {},
+            declared=weights,
         ),
         default_layers=declaration.default_layers,
         declared_head=declaration.head,
@@ -241,8 +242,8 @@ def _builder(name: str, architecture: str, classes: int) -> Callable[[], nn.Modu
     )
 
 
-def missing_modules(file: Path) -> Iterator[str]:
-    """Yield a warning for each declared model whose code this Python does not find; nothing is imported.
+def missing_modules(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name of each declared model whose code this Python does not find, and the error; nothing is imported.
 
     Args:
         file: the models file, which `own_specs` accepts.
@@ -251,7 +252,7 @@ def missing_modules(file: Path) -> Iterator[str]:
         package, colon, _ = table["architecture"].partition(":")
         package = package.partition(".")[0]
         if colon and package not in sys.modules and package and find_spec(package) is None:
-            yield _missing(name, package)
+            yield name, _missing(name, package)
 
 
 def _missing(name: str, module: str) -> str:

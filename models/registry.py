@@ -14,7 +14,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from seewhy.explainers.core.calibration import Calibration
-from seewhy.explainers.errors import LayerError, OptionError, near_matches
+from seewhy.explainers.errors import LayerError, OptionError, counted, given, near_matches
 from seewhy.explainers.execution.accelerators import choose
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.process_wide import exclusive
@@ -145,7 +145,8 @@ class Registry:
         count = spec.box_head.layout.classes if spec.box_head else count
         if count not in (None, len(spec.labels)):
             raise ModelsFileError(
-                f"[models.{spec.name}]: the model has {count} classes, but {len(spec.labels)} labels are given."
+                f"[models.{spec.name}]: the model has {counted(count, 'class', 'classes')}, but "
+                f"{given(len(spec.labels), 'label')}."
             )
         _warn_of_probabilities(spec, module)
         return LoadedModel(
