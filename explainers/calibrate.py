@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from seewhy.explainers.core.calibration import ENOUGH, Calibration
+from seewhy.explainers.core.choices import AREA, Fill
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.errors import OptionError

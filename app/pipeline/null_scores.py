@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from seewhy.explainers.core.calibration import Calibration
+from seewhy.explainers.core.choices import AREA, Fill
 from seewhy.explainers.core.faithfulness import Faithfulness
-from seewhy.explainers.trust.choices import AREA, Fill
 from seewhy.explainers.trust.embedded import calibration_of
 from seewhy.explainers.trust.strangers import Strangers
 from seewhy.explainers.trust.trial import Trial

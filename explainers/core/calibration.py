@@ -6,10 +6,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from pydantic import ConfigDict, FiniteFloat, TypeAdapter, ValidationError
 
+from seewhy.explainers.core.choices import Fill
 from seewhy.explainers.errors import OptionError
 
 ENOUGH = 100
@@ -56,7 +56,7 @@ class Calibration:
     null: str
     model: str
     area: float
-    fill: Literal["blur", "mean"]
+    fill: Fill
     are_probabilities: bool = True
     pictures: int | None = None
     false_alarms_at_95: float | None = None

@@ -18,10 +18,10 @@ from PIL import Image
 from seewhy import LoadedModel, load_model
 from seewhy.explainers.calibrate import NULL, null_rows
 from seewhy.explainers.core.calibration import Calibration
+from seewhy.explainers.core.choices import AREA, FILLS, Fill
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.sanity import networks_of, sanity_of
 from seewhy.explainers.trust.calibration import false_alarms
-from seewhy.explainers.trust.choices import AREA, FILLS, Fill
 from seewhy.explainers.trust.trial import Trial
 from seewhy.explainers.view import prepare
 from seewhy.models.zoo import EMBEDDED

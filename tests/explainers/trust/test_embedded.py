@@ -9,8 +9,8 @@ from PIL import Image
 
 from seewhy import explain, wrap_model
 from seewhy.explainers.core.calibration import ENOUGH
+from seewhy.explainers.core.choices import AREA, FILLS
 from seewhy.explainers.methods.catalogue import METHODS
-from seewhy.explainers.trust.choices import AREA, FILLS
 from seewhy.explainers.trust.embedded import calibration_of, sanity_of
 from seewhy.models import Registry
 from seewhy.models.spec import LoadedModel
