@@ -84,7 +84,6 @@ class _Run:
     """A run of `seewhy explain`.
 
     Attributes:
-        calibration: of the proofs; None for the model's own.
         mask: bytes of the picture that marks the region to explain, in all pictures.
         is_watched: whether a terminal shows the progress of each picture.
     """
@@ -92,7 +91,6 @@ class _Run:
     service: Service
     items: list[Item]
     options: ExplainOptions
-    calibration: Calibration | None
     mask: bytes | None
     form: ExplainFormat
     skip_existing: bool
@@ -129,10 +127,8 @@ class _Run:
                 note(f"{skipped} of {len(self.items)} outputs already exist.", err=True)
             if skipped < len(self.items):
                 model = load_model(self.service, self.options.model)
-                if self.calibration:
-                    trial = Trial(self.options.proof_area, self.options.proof_fill)
-                    check_calibration(self.calibration, model, trial)
-                    self.service.null.give(model, self.calibration)
+                trial = Trial(self.options.proof_area, self.options.proof_fill)
+                check_calibration(self.service.models.calibration, model, trial)
             for_each(self.items, self._answer, report, report_failure, concurrency(self.service.settings.max_batch))
 
     def _skips(self, item: Item) -> bool:
@@ -197,12 +193,11 @@ def explain_pictures(
     summary: Path | None,
 ) -> None:
     """Explain pictures, several at once, so that they share passes of the model; exit with 1 if some failed."""
-    calibration = None if proof_calibration is None else Calibration.load(proof_calibration)
     marked = None if mask is None else mask.read_bytes()
     is_watched = len(items) == 1 and not (is_quiet() or is_verbose())
-    _Run(
-        open_service(device), items, options, calibration, marked, form, skip_existing, sheet, summary, is_watched
-    ).start()
+    service = open_service(device)
+    service.models.calibration = None if proof_calibration is None else Calibration.load(proof_calibration)
+    _Run(service, items, options, marked, form, skip_existing, sheet, summary, is_watched).start()
 
 
 def predict_pictures(items: list[Item], options: PredictOptions, as_json: bool, device: str | None) -> None:

@@ -53,6 +53,7 @@ def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores,
     assert "ungraded" not in result.output
     assert "collects such scores" not in result.output
     proof = json.loads((tmp_path / "why.json").read_text())["explanations"][0]["proof"]
+    assert proof["cost"]["forwards"] == 2  # nothing is collected
 
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
