@@ -16,7 +16,6 @@ from seewhy.explainers.explain import Layers, explainers_of
 from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.trust.calibration import false_alarms
-from seewhy.explainers.trust.choices import AREA, Fill
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.strangers import Strangers, digest_of
 from seewhy.explainers.trust.trial import Trial
@@ -93,7 +92,7 @@ def null_rows(
         trial: how they are tried, with copies.
         batch_size: pictures in a pass.
     """
-    strangers = Strangers()
+    strangers = Strangers(are_distinct=True)
     rows: list[Faithfulness] = []
     source = _distinct(prepare(model, picture).image for picture in pictures)
     while batch := list(islice(source, batch_size)):

@@ -1,6 +1,7 @@
 """Grades, sentences and warnings, and networks whose evidence is planted."""
 
 import json
+import sys
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from seewhy import Calibration, GradCAM, calibrate, compare, explain, explain_many, wrap_model
+from seewhy.explainers.calibrate import null_rows
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.calibration import Comparison
@@ -25,7 +27,7 @@ from seewhy.explainers.trust.marking import turned
 from seewhy.explainers.trust.proof import Measurement, grade_of, shape_of
 from seewhy.explainers.trust.sanity import Sanity
 from seewhy.explainers.trust.sentences import sentence_of, subject_of
-from seewhy.explainers.trust.strangers import Strangers
+from seewhy.explainers.trust.strangers import Strangers, digest_of
 from seewhy.explainers.trust.trial import Trial
 from tests import nets
 from tests.explainers.trust.test_faithfulness import bright_corner, brightness, light_meter
@@ -304,6 +306,14 @@ def test_a_calibration_needs_enough_pictures(markers):
         calibrate(markers, list(draw(10, "outside", torch.Generator()).images) * 5)  # repeated pictures do not count
     with pytest.raises(OptionError, match="Give several pictures"):
         calibrate(markers, "shapes")
+
+
+def test_a_calibration_digests_each_picture_once(monkeypatch, markers):
+    digested = []
+    for module in ("seewhy.explainers.calibrate", "seewhy.explainers.trust.strangers"):
+        monkeypatch.setattr(sys.modules[module], "digest_of", lambda image: digested.append(1) or digest_of(image))
+    null_rows(markers, GradCAM(), list(draw(5, "outside", torch.Generator()).images), Trial(AREA, "mean", full=True))
+    assert len(digested) == 5
 
 
 def test_a_method_that_is_the_same_for_every_class_is_never_fully_supported(monkeypatch, markers, calibration):
