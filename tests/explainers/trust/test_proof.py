@@ -308,6 +308,26 @@ def test_a_calibration_needs_enough_pictures(markers):
         calibrate(markers, "shapes")
 
 
+def test_contrasts_of_the_most_probable_class_are_graded_by_their_like(markers, calibration):
+    images = draw(200, "outside", torch.Generator().manual_seed(8)).images
+    best, second = predict(markers, images).topk(2).indices.T
+    attribution = GradCAM().explain(markers, images, Ask(best, second))
+    for maps, least, most in ((attribution.maps, 0.95, 1), (attribution.maps.roll(1, 0), 0, 0.15)):
+        (proved,) = prove(markers, images, [replace(attribution, maps=maps)], Trial(AREA, "mean"))
+        beaten = [calibration.contrast.compared(float(row.faithfulness.score)).beats for row in proved.rows()]
+        assert least <= sum(part >= 0.95 for part in beaten) / len(beaten) <= most
+    options: dict[str, Any] = {"proof": True, "proof_area": AREA, "proof_fill": "mean"}
+    options["proof_calibration"] = calibration
+    pair = {"target": int(best[0]), "against": int(second[0])}
+    proof = explain(markers, images[0], "gradcam", **pair, **options).proof
+    assert (proof.grade, proof.calibration.of) == ("supported", len(calibration.contrast.scores))
+    pair = {"target": int(second[0]), "against": int(best[0])}
+    proof = explain(markers, images[0], "gradcam", **pair, **options).proof
+    assert proof.sentence.endswith("That is not graded: the known scores of other maps are of probabilities.")
+    options["proof_calibration"] = replace(calibration, contrast=None)  # a file of an earlier release
+    assert explain(markers, images[0], "gradcam", against=int(second[0]), **options).proof.grade is None
+
+
 def test_a_calibration_digests_each_picture_once(monkeypatch, markers):
     digested = []
     for module in ("seewhy.explainers.calibrate", "seewhy.explainers.trust.strangers"):
