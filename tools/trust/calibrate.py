@@ -83,10 +83,11 @@ def measure(name: str, pictures: list[Image.Image], parts: Collection[str]) -> N
     if "calibrations" in parts:
         rows = [calibration(model, pictures, fill) for fill in FILLS]
         _write(model, calibrations=[asdict(row) for row in rows])
-        for row in rows:
+        for row in [part for whole in rows for part in (whole, whole.contrast) if part]:
             marks = [round(row.scores[round(share * (len(row.scores) - 1))], 2) for share in (0.5, 0.8, 0.95)]
+            kind = "scores" if row.are_probabilities else "scores of contrasts"
             print(
-                f"{name}, {row.fill}: {len(row.scores)} scores of {row.pictures} photographs; median, 80 and 95 "
+                f"{name}, {row.fill}: {len(row.scores)} {kind} of {row.pictures} photographs; median, 80 and 95 "
                 f"percent {marks}; false alarms {row.false_alarms_at_95}; {time.perf_counter() - start:.0f} s",
                 flush=True,
             )
