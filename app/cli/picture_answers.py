@@ -55,7 +55,9 @@ from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import PictureError
 from seewhy.explainers.imaging.decode import read_picture
 from seewhy.explainers.results.evaluation import Evaluation
+from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.results.report import warnings
+from seewhy.explainers.tasks.classification import ClassPrediction
 from seewhy.explainers.trust.calibration import check_calibration
 from seewhy.explainers.trust.proof import Proof
 from seewhy.explainers.trust.trial import Trial
@@ -292,10 +294,17 @@ def _proofs(result: ExplainResult) -> list[str]:
     lines = [_proof_line(name, proof) for name, proof in proofs]
     for name, part in zip(names, maps, strict=True):
         lines += [f"  {name}{code}: {text}" for code, text in warnings(part).items() if part.proof]
-    measured = [proof.faithfulness for _, proof in proofs if proof.faithfulness and not proof.grade]
-    is_lacking = any(part.probability is not None for part in measured)  # `calibrate` collects no other scores
+    is_lacking = any(part.proof and not part.proof.grade and _is_collected(part) for part in maps)
     how = f"  `seewhy calibrate FOLDER --model {result.model.name} -o scores.json` collects such scores."
     return [*lines, how] if is_lacking else lines
+
+
+def _is_collected(part: Explanation) -> bool:
+    """Whether `calibrate` collects scores of maps like this one."""
+    if part.against:
+        return isinstance(part.target, ClassPrediction) and part.target.index == part.predictions[0].index
+    measured = part.proof.faithfulness if part.proof else None
+    return measured is not None and measured.probability is not None
 
 
 def _proof_line(name: str, proof: Proof) -> str:

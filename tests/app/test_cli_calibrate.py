@@ -67,6 +67,11 @@ def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores,
 
     contrast = run("explain", *question, "--against", "a", "--proof-calibration", scores, env=environment)
     assert "graded" not in contrast.output
+    assert "collects such scores" in run("explain", *question, "--against", "a", env=environment).output
+    best = str(explain(model, pictures / "07.png").target.index)
+    contrast = run("explain", *question, "--target", "a", "--against", best, env=environment)
+    assert "  ungraded: " in contrast.output
+    assert "collects such scores" not in contrast.output
 
     graded = ["--model", "mine", "--proof=true", "--proof-calibration", scores]
     result = run("batch", pictures, "-o", tmp_path / "plain", *graded[:3], env=environment)
