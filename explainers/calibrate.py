@@ -1,21 +1,24 @@
 """Scores of maps that cannot depend on the picture, for proofs."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.calibration import ENOUGH, Calibration
+from seewhy.explainers.core.choices import AREA, Fill
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.explain import Layers, explainers_of
 from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.tasks.classification import Classification
 from seewhy.explainers.trust.calibration import false_alarms
-from seewhy.explainers.trust.choices import AREA, Fill
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.strangers import Strangers, digest_of
 from seewhy.explainers.trust.trial import Trial
@@ -41,7 +44,8 @@ def calibrate(
 
     Three such maps are tried on each picture: its own map rotated by 180 degrees and mirrored, and the map of the
     previous picture. A proof grades a map by the share of these that it beats. Repeated pictures are left out. Pictures
-    must resemble those to be explained. With a few dozen pictures, the comparison is rough.
+    must resemble those to be explained. With a few dozen pictures, the comparison is rough. Of a classifier, three maps
+    of the contrast of the two most probable classes are tried too.
 
     Args:
         model: a `LoadedModel`.
@@ -56,22 +60,31 @@ def calibrate(
     check_series(model, pictures, batch_size)
     (explainer,) = explainers_of([get_method(method or model.task.default_method)], layer, options, model.module)
     trial = Trial(proof_area, proof_fill, full=True)
-    rows = null_rows(model, explainer, pictures, trial, batch_size)
+    rows, contrasts = null_rows(model, explainer, pictures, trial, batch_size)
     groups = [row.null_scores for row in rows]
-    scores = sorted(score for group in groups for score in group)
-    if len(scores) < ENOUGH:
+    count = sum(map(len, groups))
+    if count < ENOUGH:
         raise OptionError(
-            f"{len(groups)} pictures give {len(scores)} scores to compare with, but {ENOUGH} are needed; pass more "
+            f"{len(groups)} pictures give {count} scores to compare with, but {ENOUGH} are needed; pass more "
             "pictures, which give about three scores each.",
             "pictures",
         )
+    result = calibration_of(model, trial, groups, bool(rows[0].are_probabilities))
+    leads = calibration_of(model, trial, [row.null_scores for row in contrasts], False)
+    return replace(result, contrast=leads if len(leads.scores) >= ENOUGH else None)
+
+
+def calibration_of(
+    model: Model, trial: Trial, groups: Sequence[Sequence[float]], are_probabilities: bool
+) -> Calibration:
+    """Return the calibration of scores, given those of each picture."""
     return Calibration(
-        scores=tuple(scores),
+        scores=tuple(sorted(score for group in groups for score in group)),
         null=NULL,
         model=model.identity.name,
         area=trial.area,
         fill=trial.fill,
-        are_probabilities=bool(rows[0].are_probabilities),
+        are_probabilities=are_probabilities,
         pictures=len(groups),
         false_alarms_at_95=false_alarms(groups),
         sha256=model.sha256,
@@ -81,8 +94,10 @@ def calibrate(
 
 def null_rows(
     model: Model, explainer: Explainer, pictures: Iterable[ViewSource], trial: Trial, batch_size: int = 8
-) -> list[Faithfulness]:
-    """Return the faithfulness (N = 1) of each picture's map, with its `null_scores`.
+) -> tuple[list[Faithfulness], list[Faithfulness]]:
+    """Return the faithfulness (N = 1) of each picture's map, with its `null_scores`, and the same of its contrast.
+
+    A classifier's contrast is that of the most probable class with the second; for others there is none.
 
     Args:
         model: a `LoadedModel`.
@@ -92,14 +107,20 @@ def null_rows(
         trial: how they are tried, with copies.
         batch_size: pictures in a pass.
     """
-    strangers = Strangers()
-    rows: list[Faithfulness] = []
+    parts: list[tuple[Strangers, list[Faithfulness]]] = [(Strangers(are_distinct=True), []) for _ in range(2)]
     source = _distinct(prepare(model, picture).image for picture in pictures)
     while batch := list(islice(source, batch_size)):
         images = torch.stack(batch).to(model.device)
-        (attribution,) = prove(model, images, [explainer.explain(model, images)], trial, strangers=strangers)
-        rows += [] if attribution.faithfulness is None else attribution.faithfulness.rows()
-    return rows
+        attributions = [explainer.explain(model, images)]
+        targets, outputs = attributions[0].targets, attributions[0].outputs
+        if isinstance(model.task, Classification) and isinstance(targets, Tensor) and outputs.shape[1] > 1:
+            second = outputs.scatter(1, targets[:, None], -torch.inf).argmax(dim=1)
+            attributions.append(explainer.explain(model, images, Ask(targets, second)))
+        for (strangers, rows), attribution in zip(parts, attributions, strict=False):
+            (attribution,) = prove(model, images, [attribution], trial, strangers=strangers)
+            rows += [] if attribution.faithfulness is None else attribution.faithfulness.rows()
+    (_, rows), (_, contrasts) = parts
+    return rows, contrasts
 
 
 def _distinct(images: Iterable[Tensor]) -> Iterator[Tensor]:

@@ -180,6 +180,7 @@ class _Series:
         failures: of those that were left out.
         values: by method and column, a tensor for each batch.
         reasons: by method and metric, why there are no values.
+        unsuitable: by method, why it has no rule for the model.
         pool: the pictures and questions that metrics of several pictures wait for.
     """
 
@@ -193,6 +194,7 @@ class _Series:
     failures: dict[str, str] = field(default_factory=dict)
     values: dict[tuple[str, str], list[Tensor]] = field(default_factory=dict)
     reasons: dict[tuple[str, str], str] = field(default_factory=dict)
+    unsuitable: dict[str, str] = field(default_factory=dict)
     pool: list[tuple[Tensor, Ask]] = field(default_factory=list)
 
     def run(self, sources: Sequence[tuple[Any, Any]], batch_size: int, bar: Callable[[int], Progress]) -> None:
@@ -235,7 +237,7 @@ class _Series:
     ) -> None:
         images = images.to(self.model.device)
         truth = None if truth is None else truth.to(images.device)
-        measurement = measure(self.model, images, self.explainers, metrics, ask, truth, progress)
+        measurement = measure(self.model, images, self.explainers, metrics, ask, truth, progress, self.unsuitable)
         for method, columns in measurement.values.items():
             for column, values in columns.items():
                 self.values.setdefault((method, column), []).append(values)

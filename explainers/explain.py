@@ -11,6 +11,7 @@ from torch import nn
 from seewhy.explainers.core.ask import Ask, SpatialTarget
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.calibration import Calibration
+from seewhy.explainers.core.choices import AREA, Extent, Fill
 from seewhy.explainers.core.model import Model, must_know_pictures
 from seewhy.explainers.errors import LayerError, OptionError, TargetError
 from seewhy.explainers.hooks.selection import match_modules
@@ -24,7 +25,6 @@ from seewhy.explainers.results.origin import origin_of
 from seewhy.explainers.tasks.function import TargetFunction
 from seewhy.explainers.tasks.pose import each_ask, named_ask, predict, task_of
 from seewhy.explainers.trust.calibration import check_calibration
-from seewhy.explainers.trust.choices import AREA, Extent, Fill
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.trial import Trial, trial_of
 from seewhy.explainers.view import View, ViewSource, prepare

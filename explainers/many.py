@@ -13,6 +13,7 @@ from torch import Tensor
 
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.calibration import Calibration
+from seewhy.explainers.core.choices import AREA, Extent, Fill
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.errors import ExplainerError, OptionError, TargetError
 from seewhy.explainers.explain import Layers, Target, ask_of, explained, explainers_of, layer_paths
@@ -22,7 +23,6 @@ from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.tasks.pose import named_ask
 from seewhy.explainers.trust.calibration import check_calibration
-from seewhy.explainers.trust.choices import AREA, Extent, Fill
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.trial import Trial, trial_of
 from seewhy.explainers.view import View, ViewSource, check_series, prepare

@@ -18,7 +18,6 @@ from seewhy.app.pipeline.choices import Drawing, Format
 from seewhy.app.pipeline.record import Timings
 from seewhy.app.pipeline.results import DetectResult, EvaluateResult, ExplainResult, PredictResult, Result
 from seewhy.app.settings import Settings
-from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.imaging.png import encode_png
 from seewhy.explainers.imaging.render import (
     Style,
@@ -33,20 +32,9 @@ from seewhy.explainers.results.array_files import ArrayFile
 from seewhy.explainers.results.display import QUALITY
 from seewhy.explainers.results.explanation import Explanation, arrays_of, members_of
 from seewhy.explainers.results.origin import VERSIONS, options_of
-from seewhy.explainers.tasks.classification import ClassPrediction
-from seewhy.explainers.tasks.detected import BoxPrediction
-from seewhy.explainers.tasks.segmentation import RegionPrediction
-from seewhy.explainers.tasks.values import ValuePrediction
+from seewhy.explainers.results.predictions import ranked, target_of
 from seewhy.explainers.trust.metrics.measure import is_control
 from seewhy.models import LoadedModel
-
-_ANSWERS: dict[type[Prediction], tuple[type[schemas.AnyPrediction], type[schemas.AnyTarget]]] = {
-    ClassPrediction: (schemas.PredictionAnswer, schemas.TargetAnswer),
-    ValuePrediction: (schemas.ValueAnswer, schemas.ValueTargetAnswer),
-    RegionPrediction: (schemas.SegmentAnswer, schemas.SegmentTargetAnswer),
-    BoxPrediction: (schemas.BoxAnswer, schemas.BoxTargetAnswer),
-}
-"""Schemas of a prediction, and of the same prediction as a target; both have fields with its names."""
 
 _COPIES = 3
 """Bytes per value of a heatmap while it is resized to the picture and scaled."""
@@ -73,7 +61,7 @@ def evaluation_document(result: EvaluateResult) -> schemas.EvaluateAnswer:
         for name, explainer in result.explainers.items()
     ]
     return schemas.EvaluateAnswer(
-        **head_of(result), target=target_answer(result.target), metrics=list(result.columns), methods=methods
+        **head_of(result), target=target_of(result.target), metrics=list(result.columns), methods=methods
     )
 
 
@@ -244,16 +232,6 @@ def head_of(result: Result) -> dict[str, Any]:
 def model_identity(model: LoadedModel) -> schemas.ModelIdentity:
     """Return the identity of a model."""
     return schemas.ModelIdentity(**asdict(model.identity))
-
-
-def ranked(predictions: Sequence[Prediction]) -> list[schemas.AnyPrediction]:
-    """Return predictions for an answer."""
-    return [_ANSWERS[type(row)][0].model_validate(row, from_attributes=True) for row in predictions]
-
-
-def target_answer(target: Prediction) -> schemas.AnyTarget:
-    """Return the target of a response."""
-    return _ANSWERS[type(target)][1].model_validate(target, from_attributes=True)
 
 
 def take_heatmaps(

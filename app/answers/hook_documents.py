@@ -14,9 +14,7 @@ from seewhy.app.answers.documents import (
     encoded,
     head_of,
     identity_of,
-    ranked,
     take_heatmaps,
-    target_answer,
 )
 from seewhy.app.answers.stream import Body, file_parts, json_parts
 from seewhy.app.pipeline.choices import CaptureFormat, Drawing, InterveneFormat, TraceFormat
@@ -30,6 +28,7 @@ from seewhy.explainers.inspection.capture import contact_sheet, strongest
 from seewhy.explainers.inspection.intervene import Intervention, intervention_panel
 from seewhy.explainers.inspection.sweep import sweep_sheet
 from seewhy.explainers.results.explanation import Explanation
+from seewhy.explainers.results.predictions import ranked, target_of
 
 _TILES = 3
 """Number of pictures side by side in a drawing about hooks."""
@@ -124,7 +123,7 @@ def _json(answer: BaseModel) -> bytes:
 
 def _head(result: TargetResult) -> dict[str, Any]:
     """Return the members of all documents about the hooks of one target."""
-    return {**head_of(result), "target": target_answer(result.target)}
+    return {**head_of(result), "target": target_of(result.target)}
 
 
 def _heatmaps(intervention: Intervention, is_exact: bool) -> tuple[list[NDArray[np.float32]], float]:
@@ -152,7 +151,7 @@ def _intervention_answer(result: InterveneResult, panel: bytes) -> schemas.Inter
         **head_of(result),
         method=identity_of(result.method.name, result.explainer),
         layers=list(before.layers),
-        target=target_answer(before.target),
+        target=target_of(before.target),
         edits=list(intervention.edits),
         before=_side(before, heatmaps[0]),
         after=_side(after, heatmaps[1]),
@@ -166,7 +165,7 @@ def _intervention_answer(result: InterveneResult, panel: bytes) -> schemas.Inter
 
 def _side(explanation: Explanation, heatmap: schemas.HeatmapAnswer) -> schemas.SideAnswer:
     return schemas.SideAnswer(
-        target=target_answer(explanation.target),
+        target=target_of(explanation.target),
         predictions=ranked(explanation.predictions),
         heatmap=heatmap,
         diagnostics=list(explanation.diagnostics),

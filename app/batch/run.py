@@ -22,11 +22,11 @@ from seewhy.app.batch.reader import Batch, open_batch
 from seewhy.app.batch.sources import DataSource, Source, description_of, places_of, sources
 from seewhy.app.batch.work import Outcome, RunsBatch, TooManyErrorsError, Work
 from seewhy.explainers.core.calibration import Calibration
+from seewhy.explainers.core.choices import AREA, Extent, Fill
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.explain import Layers, explainers_of
 from seewhy.explainers.many import explain_many
 from seewhy.explainers.methods.catalogue import get_method
-from seewhy.explainers.trust.choices import AREA, Extent, Fill
 from seewhy.models import LoadedModel, load_model
 
 _OF_QUESTIONS = ("target", "layer", "against", "proof", "proof_area", "proof_fill", "proof_calibration")

@@ -10,8 +10,8 @@ from click.core import ParameterSource
 from seewhy.app.cli.names import complete_colormap, complete_layer, complete_method, complete_model
 from seewhy.app.cli.output import verbosity_options
 from seewhy.app.pipeline.option_table import DRAWING, HEATMAP, PROOF, SIMILAR, Option
+from seewhy.explainers.core.choices import FILLS
 from seewhy.explainers.imaging.choices import VIEWS
-from seewhy.explainers.trust.choices import FILLS
 
 Command = Callable[..., Any]
 Form = TypeVar("Form", bound=str)

@@ -55,7 +55,9 @@ from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import PictureError, counted
 from seewhy.explainers.imaging.decode import read_picture
 from seewhy.explainers.results.evaluation import Evaluation
+from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.results.report import warnings
+from seewhy.explainers.tasks.classification import ClassPrediction
 from seewhy.explainers.trust.calibration import check_calibration
 from seewhy.explainers.trust.proof import Proof
 from seewhy.explainers.trust.trial import Trial
@@ -84,7 +86,6 @@ class _Run:
     """A run of `seewhy explain`.
 
     Attributes:
-        calibration: of the proofs; None for the model's own.
         mask: bytes of the picture that marks the region to explain, in all pictures.
         is_watched: whether a terminal shows the progress of each picture.
     """
@@ -92,7 +93,6 @@ class _Run:
     service: Service
     items: list[Item]
     options: ExplainOptions
-    calibration: Calibration | None
     mask: bytes | None
     form: ExplainFormat
     skip_existing: bool
@@ -129,10 +129,8 @@ class _Run:
                 note(f"{skipped} of {len(self.items)} outputs already exist.", err=True)
             if skipped < len(self.items):
                 model = load_model(self.service, self.options.model)
-                if self.calibration:
-                    trial = Trial(self.options.proof_area, self.options.proof_fill)
-                    check_calibration(self.calibration, model, trial)
-                    self.service.null.give(model, self.calibration)
+                trial = Trial(self.options.proof_area, self.options.proof_fill)
+                check_calibration(self.service.models.calibration, model, trial)
             for_each(self.items, self._answer, report, report_failure, concurrency(self.service.settings.max_batch))
 
     def _skips(self, item: Item) -> bool:
@@ -197,12 +195,11 @@ def explain_pictures(
     summary: Path | None,
 ) -> None:
     """Explain pictures, several at once, so that they share passes of the model; exit with 1 if some failed."""
-    calibration = None if proof_calibration is None else Calibration.load(proof_calibration)
     marked = None if mask is None else mask.read_bytes()
     is_watched = len(items) == 1 and not (is_quiet() or is_verbose())
-    _Run(
-        open_service(device), items, options, calibration, marked, form, skip_existing, sheet, summary, is_watched
-    ).start()
+    service = open_service(device)
+    service.models.calibration = None if proof_calibration is None else Calibration.load(proof_calibration)
+    _Run(service, items, options, marked, form, skip_existing, sheet, summary, is_watched).start()
 
 
 def predict_pictures(items: list[Item], options: PredictOptions, as_json: bool, device: str | None) -> None:
@@ -303,10 +300,17 @@ def _proofs(result: ExplainResult) -> list[str]:
     lines = [_proof_line(name, proof) for name, proof in proofs]
     for name, part in zip(names, maps, strict=True):
         lines += [f"  {name}{code}: {text}" for code, text in warnings(part).items() if part.proof]
-    measured = [proof.faithfulness for _, proof in proofs if proof.faithfulness and not proof.grade]
-    is_lacking = any(part.probability is not None for part in measured)  # `calibrate` collects no other scores
+    is_lacking = any(part.proof and not part.proof.grade and _is_collected(part) for part in maps)
     how = f"  `seewhy calibrate FOLDER --model {result.model.name} -o scores.json` collects such scores."
     return [*lines, how] if is_lacking else lines
+
+
+def _is_collected(part: Explanation) -> bool:
+    """Whether `calibrate` collects scores of maps like this one."""
+    if part.against:
+        return isinstance(part.target, ClassPrediction) and part.target.index == part.predictions[0].index
+    measured = part.proof.faithfulness if part.proof else None
+    return measured is not None and measured.probability is not None
 
 
 def _proof_line(name: str, proof: Proof) -> str:

@@ -42,9 +42,9 @@ from seewhy.app.pipeline.option_table import (
     SEGMENT,
     TRUTH,
 )
+from seewhy.explainers.core.choices import FILLS
 from seewhy.explainers.imaging.choices import SEGMENT_VIEWS
 from seewhy.explainers.tasks.choices import PARTS
-from seewhy.explainers.trust.choices import FILLS
 
 TABLES = (".csv", ".json", ".png", ".pdf", ".svg")
 """Suffixes of the files of a table."""

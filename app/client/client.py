@@ -27,13 +27,13 @@ from seewhy.app.client.results import (
     png_of,
     segments_of,
 )
+from seewhy.explainers.core.choices import AREA, Extent, Fill
 from seewhy.explainers.errors import LayerError, OptionError, TargetError
 from seewhy.explainers.imaging.decode import PictureSource, read_picture
 from seewhy.explainers.results.boxes import DetectedBox
 from seewhy.explainers.results.evaluation import Evaluation
 from seewhy.explainers.results.segments import Segments
 from seewhy.explainers.tasks.choices import Part
-from seewhy.explainers.trust.choices import AREA, Extent, Fill
 
 _OF_REQUESTS = frozenset({"image", "format", "values", "view", "colormap", "alpha", "scale"})
 """Options of requests that are none of methods: they would change what a result is made from."""

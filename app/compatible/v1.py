@@ -4,7 +4,7 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
-from seewhy.app.answers.documents import json_documents, ranked
+from seewhy.app.answers.documents import json_documents
 from seewhy.app.answers.stream import json_parts, respond
 from seewhy.app.compatible.instances import Range
 from seewhy.app.compatible.outputs import numbers
@@ -30,6 +30,7 @@ from seewhy.app.http.bodies import parse_object, read_body
 from seewhy.app.http.routes import json_response, model_spec, service
 from seewhy.app.pipeline.decode import Source
 from seewhy.app.pipeline.parse import parse
+from seewhy.explainers.results.predictions import ranked
 from seewhy.models.spec import ModelSpec
 
 blueprint = Blueprint("v1", __name__, url_prefix="/v1")

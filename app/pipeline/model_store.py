@@ -1,6 +1,7 @@
 """The models of the service: loading by name within memory, and readiness of the default model."""
 
 import time
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -18,6 +19,7 @@ from seewhy.app.pipeline.record import current
 from seewhy.app.settings import Settings
 from seewhy.app.system.allocator import trim
 from seewhy.app.system.stopping import stopping
+from seewhy.explainers.core.calibration import Calibration
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.execution.chunks import limit_chunks
 from seewhy.explainers.methods.catalogue import get_method, import_methods
@@ -47,7 +49,10 @@ class ModelStore:
     Attributes:
         registry: all models, loaded or not.
         memory: budget of requests, which models share.
+        calibration: of models that are loaded from now on; None for their own.
     """
+
+    calibration: Calibration | None = None
 
     def __init__(self, settings: Settings, warm: bool = True, observer: Observer = UNOBSERVED) -> None:
         self._settings = settings
@@ -160,6 +165,8 @@ class ModelStore:
             is_counted = self._device.type == "cpu"
             size = self.registry.file_size(self.registry.spec(name)) if is_counted else 0
             model = self._model_memory.load(name, size, load)
+        if self.calibration is not None:
+            model = replace(model, calibration=self.calibration)
         if self._warm:
             model.accelerated.warm()
         model.accelerated.seal()

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from seewhy.explainers.core.calibration import Calibration
+from seewhy.explainers.core.choices import AREA, Fill
 from seewhy.explainers.core.faithfulness import Faithfulness
-from seewhy.explainers.trust.choices import AREA, Fill
 from seewhy.explainers.trust.embedded import calibration_of
 from seewhy.explainers.trust.strangers import Strangers
 from seewhy.explainers.trust.trial import Trial
@@ -48,18 +48,12 @@ class NullScores:
     """
 
     def __init__(self) -> None:
-        self._given: dict[str, Calibration] = {}
         self._gatherings: OrderedDict[tuple[str, str, str], _Gathering] = OrderedDict()
         self._lock = threading.Lock()
 
-    def give(self, model: LoadedModel, calibration: Calibration) -> None:
-        """Compare the proofs of a model's maps with these scores, and collect none for it."""
-        self._given[model.fingerprint] = calibration
-
     def gathers(self, model: LoadedModel, area: float, fill: Fill, of: Explained = "target") -> bool:
-        """Whether such proofs are compared with collected scores, not with given or included ones."""
-        known = of == "target" and (model.fingerprint in self._given or calibration_of(model, area, fill) is not None)
-        return area == AREA and not known
+        """Whether such proofs are compared with collected scores, not with the model's own or included ones."""
+        return area == AREA and (of != "target" or calibration_of(model, area, fill) is None)
 
     def strangers(self, model: LoadedModel, trial: Trial, of: Explained = "target") -> Strangers | None:
         """Return the maps to try on the pictures of a batch; None if there are enough scores."""
@@ -77,10 +71,7 @@ class NullScores:
     def calibration(
         self, model: LoadedModel, part: Faithfulness | None, of: Explained = "target"
     ) -> Calibration | None:
-        """Return the scores that the proof of a map (N = 1) is compared with; None if none are given or collected."""
-        given = self._given.get(model.fingerprint)
-        if given is not None and of == "target":
-            return given
+        """Return the collected scores that the proof of a map (N = 1) is compared with; None if none are collected."""
         gathering = None if part is None else self._gathering(model, part.area, part.fill, of)
         if part is None or gathering is None:
             return None

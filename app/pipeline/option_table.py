@@ -6,9 +6,10 @@ schemas; help that names a command is beside the command.
 
 from typing import Any, NamedTuple
 
+from seewhy.explainers.core.choices import AREA, FILLS
 from seewhy.explainers.imaging.choices import DIVERGING, SEQUENTIAL
 from seewhy.explainers.tasks.choices import BOX_METHOD, DEFAULT_METHOD, REGION_METHOD
-from seewhy.explainers.trust.choices import AREA, CONTROLS, DEFAULT_METRICS, FILLS
+from seewhy.explainers.trust.choices import CONTROLS, DEFAULT_METRICS
 
 
 class Option(NamedTuple):

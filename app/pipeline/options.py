@@ -45,10 +45,10 @@ from seewhy.app.pipeline.option_table import (
     TRACE,
     Option,
 )
+from seewhy.explainers.core.choices import AREAS, Extent, Fill
 from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.imaging.choices import Rank, Scale, SegmentView, View
 from seewhy.explainers.tasks.choices import Part
-from seewhy.explainers.trust.choices import AREAS, Extent, Fill
 from seewhy.models.sources import Source
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from pydantic import ConfigDict, FiniteFloat, TypeAdapter, ValidationError
 
+from seewhy.explainers.core.choices import Fill
 from seewhy.explainers.errors import OptionError
 
 ENOUGH = 100
@@ -48,6 +48,8 @@ class Calibration:
         are_probabilities: whether the scores are of probabilities; other scores are compared with scores of their kind.
         sha256: of the model's weights file, hexadecimal; None if unknown.
         size: height and width of the model's input; None if unknown.
+        contrast: scores of the lead of each picture's most probable class over the second, for contrasts of the most
+            probable class; None if there are none.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -56,12 +58,13 @@ class Calibration:
     null: str
     model: str
     area: float
-    fill: Literal["blur", "mean"]
+    fill: Fill
     are_probabilities: bool = True
     pictures: int | None = None
     false_alarms_at_95: float | None = None
     sha256: str | None = None
     size: tuple[int, int] | None = None
+    contrast: "Calibration | None" = None
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a JSON file, which `load` reads, and return its path.
@@ -82,13 +85,12 @@ class Calibration:
             OSError: it cannot be read.
         """
         try:
-            read = _FILE.validate_json(Path(path).read_bytes())
+            return _sorted(_FILE.validate_json(Path(path).read_bytes()))
         except ValidationError as error:
             raise OptionError(
                 f"{path} is not a calibration; `seewhy calibrate` and `Calibration.save` write one.",
                 "proof_calibration",
             ) from error
-        return replace(read, scores=tuple(sorted(read.scores)))
 
     def compared(self, score: float) -> Comparison | None:
         """Return the comparison of a map with this score; None if there are fewer than `ENOUGH` scores."""
@@ -101,6 +103,11 @@ class Calibration:
 
 
 _FILE = TypeAdapter(Calibration)
+
+
+def _sorted(calibration: Calibration) -> Calibration:
+    contrast = calibration.contrast and _sorted(calibration.contrast)
+    return replace(calibration, scores=tuple(sorted(calibration.scores)), contrast=contrast)
 
 
 def beats(scores: Sequence[float], score: float) -> float:

@@ -1,10 +1,12 @@
 """Faithfulness: scores of the marked part alone, and without it."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from seewhy.explainers.core.choices import Fill
 
 Batch = TypeVar("Batch", bound=Any)
 
@@ -36,7 +38,7 @@ class Faithfulness:
     """
 
     area: float
-    fill: Literal["blur", "mean"]
+    fill: Fill
     whole: Tensor
     kept: Tensor
     dropped: Tensor

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from seewhy.explainers.core.calibration import Calibration
+from seewhy.explainers.core.choices import AREA, Extent, Fill
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.errors import at_fault
@@ -13,7 +14,6 @@ from seewhy.explainers.likeness.decomposition import Decomposition, decompose
 from seewhy.explainers.likeness.proof import prove
 from seewhy.explainers.results.display import must_show
 from seewhy.explainers.results.likeness import Likeness, Pair
-from seewhy.explainers.trust.choices import AREA, Extent, Fill
 from seewhy.explainers.trust.proof import proof_of
 from seewhy.explainers.trust.sentences import Subject
 from seewhy.explainers.trust.trial import trial_of

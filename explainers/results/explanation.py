@@ -376,13 +376,17 @@ def _proof(
     """Return the proof of an explanation, given the faithfulness (N = 1) of its map."""
     entry = METHODS.get(explanation.method)
     is_usual = explainer is not None and entry is not None and explainer == entry.build({})
+    calibration = calibration or calibration_of(model, part.area, part.fill)
+    leads = calibration.contrast if calibration and explanation.against else None
+    if leads and explanation.target.index == explanation.predictions[0].index:
+        calibration = leads
     return proof_of(
         part,
         explanation.map,
         explanation.geometry,
         subject_of(explanation.target, explanation.against),
         [diagnostic.code for diagnostic in explanation.diagnostics],
-        calibration or calibration_of(model, part.area, part.fill),
+        calibration,
         sanity or (sanity_of(model.sha256, model.preprocess.size, explanation.method) if is_usual else None),
     )
 

@@ -6,6 +6,8 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from seewhy.explainers.core.calibration import Calibration
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.trust.sanity import Sanity
@@ -29,10 +31,13 @@ def ships_sanity(digest: str | None, size: Sequence[int]) -> bool:
     return bool(_entry(digest, tuple(size)).get("sanity"))
 
 
+_ROWS = TypeAdapter(tuple[Calibration, ...])
+
+
 @lru_cache(maxsize=16)
 def _calibrations(digest: str | None, size: tuple[int, ...]) -> tuple[Calibration, ...]:
     rows = _entry(digest, size).get("calibrations", ())
-    return tuple(Calibration(**{**row, "scores": tuple(row["scores"])}) for row in rows)
+    return _ROWS.validate_python(rows)
 
 
 def _entry(digest: str | None, size: tuple[int, ...]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.choices import Fill
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.faithfulness import LEAST, Faithfulness
 from seewhy.explainers.core.model import AnyModel
@@ -18,7 +19,6 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.tasks.pose import pose
-from seewhy.explainers.trust.choices import Fill
 from seewhy.explainers.trust.marking import blurred, mirrored, reach_of, resized, top_share, turned
 from seewhy.explainers.trust.strangers import Strangers
 from seewhy.explainers.trust.trial import Trial

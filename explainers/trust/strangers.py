@@ -10,11 +10,14 @@ class Strangers:
     """Assigns to each picture the map of the previous one, across batches, but once to each picture and kind of score.
 
     It stores the previous picture, and a digest of each one that had a map. Calls must not overlap.
+
+    Args:
+        are_distinct: whether no picture comes twice, so that none is digested.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, are_distinct: bool = False) -> None:
         self._last: tuple[Tensor, Tensor, Tensor] | None = None
-        self._tried: set[tuple[bytes, bool]] = set()
+        self._tried: set[tuple[bytes, bool]] | None = None if are_distinct else set()
 
     def of(
         self, images: Tensor, marks: Tensor, are_blank: Tensor, are_probabilities: Tensor
@@ -45,6 +48,8 @@ class Strangers:
 
     def _is_new(self, image: Tensor, kind: bool) -> bool:
         """Whether a picture (C, H, W) has had no map yet for a score of this kind; from now on it has."""
+        if self._tried is None:
+            return True
         key = digest_of(image), kind
         is_new = key not in self._tried
         self._tried.add(key)

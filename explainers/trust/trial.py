@@ -5,9 +5,9 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
+from seewhy.explainers.core.choices import AREA, AREAS, Extent, Fill
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.errors import OptionError, plain_fault
-from seewhy.explainers.trust.choices import AREA, AREAS, Extent, Fill
 
 _PLAIN, _COPIES = 2, 6
 """Number of masked copies of a picture, without and with those for copies of the map."""

@@ -53,18 +53,24 @@ def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores,
     assert "ungraded" not in result.output
     assert "collects such scores" not in result.output
     proof = json.loads((tmp_path / "why.json").read_text())["explanations"][0]["proof"]
+    assert proof["cost"]["forwards"] == 2  # nothing is collected
 
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     model, calibration = load_model("mine"), Calibration.load(scores)
     again = calibrate(model, sorted(pictures.iterdir()), "gradcam")
     assert calibration.scores == pytest.approx(again.scores, abs=1e-4)
-    assert replace(calibration, scores=()) == replace(again, scores=())
+    assert calibration.contrast.scores == pytest.approx(again.contrast.scores, abs=1e-3)
+    assert replace(calibration, scores=(), contrast=None) == replace(again, scores=(), contrast=None)
     alone = explain(model, pictures / "07.png", "gradcam", proof=True, proof_calibration=calibration).proof
     assert (proof["grade"], proof["calibration"]["beats"]) == (alone.grade, pytest.approx(alone.calibration.beats))
 
     contrast = run("explain", *question, "--against", "a", "--proof-calibration", scores, env=environment)
-    assert "not graded: the known scores of other maps are of probabilities." in contrast.output
+    assert "graded" not in contrast.output
+    assert "collects such scores" in run("explain", *question, "--against", "a", env=environment).output
+    best = str(explain(model, pictures / "07.png").target.index)
+    contrast = run("explain", *question, "--target", "a", "--against", best, env=environment)
+    assert "  ungraded: " in contrast.output
     assert "collects such scores" not in contrast.output
 
     graded = ["--model", "mine", "--proof=true", "--proof-calibration", scores]

@@ -8,7 +8,7 @@ import argparse
 import json
 import time
 from collections.abc import Collection
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,11 @@ import torch
 from PIL import Image
 
 from seewhy import LoadedModel, load_model
-from seewhy.explainers.calibrate import NULL, null_rows
+from seewhy.explainers.calibrate import calibration_of, null_rows
 from seewhy.explainers.core.calibration import Calibration
+from seewhy.explainers.core.choices import AREA, FILLS, Fill
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.sanity import networks_of, sanity_of
-from seewhy.explainers.trust.calibration import false_alarms
-from seewhy.explainers.trust.choices import AREA, FILLS, Fill
 from seewhy.explainers.trust.trial import Trial
 from seewhy.explainers.view import prepare
 from seewhy.models.zoo import EMBEDDED
@@ -45,19 +44,17 @@ PARTS = ("calibrations", "sanity")
 
 def calibration(model: LoadedModel, pictures: list[Image.Image], fill: Fill) -> Calibration:
     """Return the scores of maps that do not depend on the picture; the crops of one photograph form a group."""
-    count = len(pictures)
-    groups: list[list[float]] = [[] for _ in pictures]
+    trial = Trial(AREA, fill, full=True)
+    groups: dict[str, list[list[float]]] = {kind: [[] for _ in pictures] for kind in ("target", "contrast")}
     for name in (name for name in NULL_METHODS if name in METHODS):
-        rows = null_rows(model, METHODS[name].build({}), crops(pictures), Trial(AREA, fill, full=True))
-        for number, row in enumerate(rows):
+        rows, contrasts = null_rows(model, METHODS[name].build({}), crops(pictures), trial)
+        for number, (row, contrast) in enumerate(zip(rows, contrasts, strict=True)):
             if float(row.whole) >= LIKELY:
-                groups[number % count] += [round(score, 4) for score in row.null_scores]
-    groups = [group for group in groups if group]
-    scores = tuple(sorted(score for group in groups for score in group))
-    alarms = false_alarms(groups)
-    return Calibration(
-        scores, NULL, model.name, AREA, fill, True, len(groups), None if alarms is None else round(alarms, 4)
-    )
+                for kind, part in (("target", row), ("contrast", contrast)):
+                    groups[kind][number % len(pictures)] += [round(score, 4) for score in part.null_scores]
+    known = {kind: [group for group in parts if group] for kind, parts in groups.items()}
+    contrast = calibration_of(model, trial, known["contrast"], False)
+    return replace(calibration_of(model, trial, known["target"], True), contrast=contrast)
 
 
 def sanity(model: LoadedModel, pictures: list[Image.Image]) -> dict[str, Any]:
@@ -86,10 +83,11 @@ def measure(name: str, pictures: list[Image.Image], parts: Collection[str]) -> N
     if "calibrations" in parts:
         rows = [calibration(model, pictures, fill) for fill in FILLS]
         _write(model, calibrations=[asdict(row) for row in rows])
-        for row in rows:
+        for row in [part for whole in rows for part in (whole, whole.contrast) if part]:
             marks = [round(row.scores[round(share * (len(row.scores) - 1))], 2) for share in (0.5, 0.8, 0.95)]
+            kind = "scores" if row.are_probabilities else "scores of contrasts"
             print(
-                f"{name}, {row.fill}: {len(row.scores)} scores of {row.pictures} photographs; median, 80 and 95 "
+                f"{name}, {row.fill}: {len(row.scores)} {kind} of {row.pictures} photographs; median, 80 and 95 "
                 f"percent {marks}; false alarms {row.false_alarms_at_95}; {time.perf_counter() - start:.0f} s",
                 flush=True,
             )

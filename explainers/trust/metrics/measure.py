@@ -53,6 +53,7 @@ def measure(
     ask: Ask = DEFAULT_ASK,
     truth: Tensor | None = None,
     progress: Progress = SILENT,
+    unsuitable: dict[str, str] | None = None,
 ) -> Measurement:
     """Explain the same targets of pictures by several methods, and measure the maps.
 
@@ -63,6 +64,8 @@ def measure(
         ask: the targets; by default the most probable target of each picture.
         truth: (N, H, W) bool, the targets' places in the images; all false if unknown; None if all are unknown.
         progress: see `Progress`.
+        unsuitable: by method, why it has no rule for the model, as far as other batches have shown; those of this
+            batch are added.
 
     Raises:
         OptionError: a metric needs the targets' places, which are not given.
@@ -72,6 +75,7 @@ def measure(
     check_truth(metrics, truth is not None)
     values: dict[str, dict[str, Tensor]] = {name: {} for name in explainers}
     reasons: dict[str, dict[str, str]] = {name: {} for name in explainers}
+    unsuitable = {} if unsuitable is None else unsuitable
     number = 0
     channels, height, width = images.shape[1:]
     rounds = [1] if progress is SILENT else _rounds(model, (channels, height, width), explainers, metrics)
@@ -84,17 +88,16 @@ def measure(
         plain = question.plain()
         if ask.function is None:
             question = replace(question, ask=replace(ask, targets=plain[0].ask_targets))
-        raw = _explained(question, explainers, metrics)
+        explained = _explained(question, explainers, metrics, unsuitable)
         shared: dict[Hashable, Tensor] = {}
         for name, explainer in explainers.items():
-            explained = raw[name]
-            if isinstance(explained, UnsupportedOperationError):
+            if name in unsuitable:
                 number += len(metrics)
                 columns_of_all = [column for metric in metrics.values() for column in entry_of(metric).columns]
                 values[name] = {column: torch.full((len(images),), torch.nan) for column in columns_of_all}
-                reasons[name] = dict.fromkeys(metrics, str(explained))
+                reasons[name] = dict.fromkeys(metrics, unsuitable[name])
                 continue
-            maps, reach = explained
+            maps, reach = explained[name]
             subject = Subject(question, explainer, maps, plain, truth, reach, shared)
             for label, metric in metrics.items():
                 number += 1
@@ -109,23 +112,26 @@ def measure(
 
 
 def _explained(
-    question: Question, explainers: Mapping[str, Explainer], metrics: Mapping[str, Metric]
-) -> Mapping[str, tuple[Tensor, Reach] | UnsupportedOperationError]:
-    """Return each method's maps (N, h, w), blank ones if no metric reads them, and the reach of their cells.
+    question: Question,
+    explainers: Mapping[str, Explainer],
+    metrics: Mapping[str, Metric],
+    unsuitable: dict[str, str],
+) -> Mapping[str, tuple[Tensor, Reach]]:
+    """Return each suitable method's maps (N, h, w), blank ones if no metric reads them, and the reach of their cells.
 
-    Of a method without a rule for the model, return the error instead, unless no other one explains it.
+    Methods without a rule for the model are added to the unsuitable ones, unless no other one explains it.
     """
+    suitable = {name: explainer for name, explainer in explainers.items() if name not in unsuitable}
     try:
-        return _explained_by_all(question, explainers, metrics, question.progress)
+        return _explained_by_all(question, suitable, metrics, question.progress)
     except UnsupportedOperationError:
-        results: dict[str, tuple[Tensor, Reach] | UnsupportedOperationError] = {}
-        for name, explainer in explainers.items():
+        results: dict[str, tuple[Tensor, Reach]] = {}
+        for name, explainer in suitable.items():
             try:
                 results |= _explained_by_all(question, {name: explainer}, metrics, question.progress.unseen)
             except UnsupportedOperationError as error:
-                results[name] = error
-        names = {name for name, explainer in explainers.items() if not is_control(explainer)}
-        if all(isinstance(results[name], UnsupportedOperationError) for name in names):
+                unsuitable[name] = str(error)
+        if all(name in unsuitable or is_control(explainer) for name, explainer in explainers.items()):
             raise
         return results
 

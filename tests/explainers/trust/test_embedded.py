@@ -9,8 +9,8 @@ from PIL import Image
 
 from seewhy import explain, wrap_model
 from seewhy.explainers.core.calibration import ENOUGH
+from seewhy.explainers.core.choices import AREA, FILLS
 from seewhy.explainers.methods.catalogue import METHODS
-from seewhy.explainers.trust.choices import AREA, FILLS
 from seewhy.explainers.trust.embedded import calibration_of, sanity_of
 from seewhy.models import Registry
 from seewhy.models.spec import LoadedModel
@@ -34,10 +34,12 @@ def test_each_embedded_network_has_a_calibration_and_what_is_known_of_methods(na
 
     for fill in FILLS:
         calibration = included(fill=fill)
-        assert calibration.model == name
-        assert len(calibration.scores) > 2 * ENOUGH
-        assert list(calibration.scores) == sorted(calibration.scores)
-        assert 0.01 <= calibration.false_alarms_at_95 <= 0.1
+        assert not calibration.contrast.are_probabilities
+        for part in (calibration, calibration.contrast):
+            assert part.model == name
+            assert len(part.scores) > 2 * ENOUGH
+            assert list(part.scores) == sorted(part.scores)
+            assert 0.01 <= part.false_alarms_at_95 <= 0.1
     assert not sanity_of(digest, size, "gradcam").is_same_for_every_class
     assert sanity_of(digest, size, "eigencam").is_same_for_every_class
     assert sanity_of(digest, size, "edges").ignores_the_model

@@ -1,6 +1,7 @@
 """Grades, sentences and warnings, and networks whose evidence is planted."""
 
 import json
+import sys
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from seewhy import Calibration, GradCAM, calibrate, compare, explain, explain_many, wrap_model
+from seewhy.explainers.calibrate import null_rows
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.calibration import Comparison
@@ -25,7 +27,7 @@ from seewhy.explainers.trust.marking import turned
 from seewhy.explainers.trust.proof import Measurement, grade_of, shape_of
 from seewhy.explainers.trust.sanity import Sanity
 from seewhy.explainers.trust.sentences import sentence_of, subject_of
-from seewhy.explainers.trust.strangers import Strangers
+from seewhy.explainers.trust.strangers import Strangers, digest_of
 from seewhy.explainers.trust.trial import Trial
 from tests import nets
 from tests.explainers.trust.test_faithfulness import bright_corner, brightness, light_meter
@@ -309,6 +311,34 @@ def test_a_calibration_needs_enough_pictures(markers):
         calibrate(markers, list(draw(10, "outside", torch.Generator()).images) * 5)  # repeated pictures do not count
     with pytest.raises(OptionError, match="Give several pictures"):
         calibrate(markers, "shapes")
+
+
+def test_contrasts_of_the_most_probable_class_are_graded_by_their_like(markers, calibration):
+    images = draw(200, "outside", torch.Generator().manual_seed(8)).images
+    best, second = predict(markers, images).topk(2).indices.T
+    attribution = GradCAM().explain(markers, images, Ask(best, second))
+    for maps, least, most in ((attribution.maps, 0.95, 1), (attribution.maps.roll(1, 0), 0, 0.15)):
+        (proved,) = prove(markers, images, [replace(attribution, maps=maps)], Trial(AREA, "mean"))
+        beaten = [calibration.contrast.compared(float(row.faithfulness.score)).beats for row in proved.rows()]
+        assert least <= sum(part >= 0.95 for part in beaten) / len(beaten) <= most
+    options: dict[str, Any] = {"proof": True, "proof_area": AREA, "proof_fill": "mean"}
+    options["proof_calibration"] = calibration
+    pair = {"target": int(best[0]), "against": int(second[0])}
+    proof = explain(markers, images[0], "gradcam", **pair, **options).proof
+    assert (proof.grade, proof.calibration.of) == ("supported", len(calibration.contrast.scores))
+    pair = {"target": int(second[0]), "against": int(best[0])}
+    proof = explain(markers, images[0], "gradcam", **pair, **options).proof
+    assert proof.sentence.endswith("That is not graded: the known scores of other maps are of probabilities.")
+    options["proof_calibration"] = replace(calibration, contrast=None)  # a file of an earlier release
+    assert explain(markers, images[0], "gradcam", against=int(second[0]), **options).proof.grade is None
+
+
+def test_a_calibration_digests_each_picture_once(monkeypatch, markers):
+    digested = []
+    for module in ("seewhy.explainers.calibrate", "seewhy.explainers.trust.strangers"):
+        monkeypatch.setattr(sys.modules[module], "digest_of", lambda image: digested.append(1) or digest_of(image))
+    null_rows(markers, GradCAM(), list(draw(5, "outside", torch.Generator()).images), Trial(AREA, "mean", full=True))
+    assert len(digested) == 5
 
 
 def test_a_method_that_is_the_same_for_every_class_is_never_fully_supported(monkeypatch, markers, calibration):

@@ -1,0 +1,20 @@
+"""The choices of proofs, and their limits.
+
+This module imports no PyTorch, because the help and the completion of commands use it.
+"""
+
+from typing import Literal, get_args
+
+Extent = bool | Literal["full"]
+"""No proof, a proof, or one that also tests rotated and mirrored copies of the map."""
+
+Fill = Literal["blur", "mean"]
+"""Replacement of hidden pixels: the blurred picture, or the mean colour, which is zero in normalised units."""
+
+FILLS: tuple[Fill, ...] = get_args(Fill)
+
+AREA = 0.25
+"""Share of the model's input that a map marks."""
+
+AREAS = (0.01, 0.9)
+"""The minimum and the maximum of that share."""
