@@ -11,7 +11,7 @@ from torch import Tensor
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.calibration import ENOUGH, Calibration
 from seewhy.explainers.core.choices import AREA, Fill
-from seewhy.explainers.core.faithfulness import Faithfulness
+from seewhy.explainers.core.faithfulness import LIKELY, Faithfulness
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.explain import Layers, explainers_of
@@ -44,7 +44,8 @@ def calibrate(
 
     Three such maps are tried on each picture: its own map rotated by 180 degrees and mirrored, and the map of the
     previous picture. A proof grades a map by the share of these that it beats. Repeated pictures are left out. Pictures
-    must resemble those to be explained. With a few dozen pictures, the comparison is rough. Of a classifier, three maps
+    must resemble those to be explained; those whose explained class has less than 30 % of the probability are left out
+    too, as scores are shares of it. With a few dozen pictures, the comparison is rough. Of a classifier, three maps
     of the contrast of the two most probable classes are tried too.
 
     Args:
@@ -61,16 +62,19 @@ def calibrate(
     (explainer,) = explainers_of([get_method(method or model.task.default_method)], layer, options, model.module)
     trial = Trial(proof_area, proof_fill, full=True)
     rows, contrasts = null_rows(model, explainer, pictures, trial, batch_size)
-    groups = [row.null_scores for row in rows]
+    groups = [row.null_scores for row in rows if row.is_likely]
     count = sum(map(len, groups))
     if count < ENOUGH:
+        others = len(rows) - len(groups)
+        unlikely = f", {others} of them none, with less than {LIKELY:.0%} for the explained class" if others else ""
         raise OptionError(
-            f"{len(groups)} pictures give {count} scores to compare with, but {ENOUGH} are needed; pass more "
+            f"{len(rows)} pictures give {count} scores to compare with{unlikely}, but {ENOUGH} are needed; pass more "
             "pictures, which give about three scores each.",
             "pictures",
         )
     result = calibration_of(model, trial, groups, bool(rows[0].are_probabilities))
-    leads = calibration_of(model, trial, [row.null_scores for row in contrasts], False)
+    known = [lead.null_scores for row, lead in zip(rows, contrasts, strict=False) if row.is_likely]
+    leads = calibration_of(model, trial, known, False)
     return replace(result, contrast=leads if len(leads.scores) >= ENOUGH else None)
 
 

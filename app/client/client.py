@@ -216,8 +216,10 @@ class Client:
             model: as `explain`; also the errors.
 
         Raises:
-            OptionError: no picture, or another number of masks.
+            OptionError: no list of pictures, none in it, or another number of masks.
         """
+        if isinstance(pictures, str | bytes | os.PathLike | Image.Image | np.ndarray):
+            raise OptionError("Give a list of pictures, also of one.", field="pictures")
         sources = list(pictures)
         if not sources:
             raise OptionError("The list of pictures is empty; give one or more.", field="pictures")

@@ -63,7 +63,7 @@ class NullScores:
     def add(self, model: LoadedModel, faithfulness: Faithfulness | None, of: Explained = "target") -> None:
         """Add the scores of maps of other pictures on the pictures of a batch."""
         for part in [] if faithfulness is None else faithfulness.rows():
-            gathering = self._gathering(model, part.area, part.fill, of)
+            gathering = self._gathering(model, part.area, part.fill, of) if part.is_likely else None
             if gathering is not None:
                 scores = gathering.scores[bool(part.are_probabilities)]
                 scores += part.stranger_scores[: MOST - len(scores)]

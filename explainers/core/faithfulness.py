@@ -13,6 +13,10 @@ Batch = TypeVar("Batch", bound=Any)
 LEAST = 1e-6
 """Minimum probability that differences are divided by, and minimum relative change of other scores."""
 
+LIKELY = 0.3
+"""Minimum probability of a target whose scores others are compared with. Scores are shares of the probability: those of
+an improbable target may be of any size."""
+
 
 @dataclass(frozen=True, eq=False)
 class Faithfulness:
@@ -66,6 +70,11 @@ class Faithfulness:
     def score(self) -> Tensor:
         """(N,): kept minus dropped, divided by `scale`."""
         return (self.kept - self.dropped) / self.scale
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether other scores may be compared with those of this picture (N = 1), whose target is probable enough."""
+        return not bool(self.are_probabilities) or float(self.whole) >= LIKELY
 
     @property
     def copy_scores(self) -> Tensor | None:

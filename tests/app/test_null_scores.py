@@ -7,6 +7,7 @@ from seewhy import wrap_model
 from seewhy.app.pipeline import null_scores
 from seewhy.app.pipeline.computation import ExplainComputation
 from seewhy.app.pipeline.null_scores import NullScores
+from seewhy.explainers.core import faithfulness
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.execution.progress import SILENT
@@ -47,6 +48,15 @@ def test_each_picture_is_tried_once_with_the_map_of_the_one_before_it(model):
     assert count(model, null, rows) == 4
     assert rows[0][0].faithfulness.forwards == 2  # nothing is tried that would not count
     assert count(model, null, run(model, null, torch.cat([four, pictures(2)]))) == 6
+
+
+def test_improbable_targets_give_no_scores(model, monkeypatch):
+    """Scores are shares of the probability: of a small one, they may be of any size."""
+    images = pictures(5)
+    probabilities = [float(row.faithfulness.whole) for (row,) in run(model, NullScores(), images)]
+    null = NullScores()
+    monkeypatch.setattr(faithfulness, "LIKELY", sorted(probabilities[1:])[2])
+    assert count(model, null, run(model, null, images)) == 2  # of the four that another picture comes before
 
 
 def test_a_map_is_graded_once_there_are_a_hundred(model):

@@ -28,9 +28,6 @@ from tools.trust.photographs import CROPS, crops, photographs
 
 FILE = Path(__file__).parents[2] / "explainers" / "trust" / "embedded.json"
 
-LIKELY = 0.3
-"""Minimum probability of the most probable class of a crop."""
-
 NULL_METHODS = ("gradcam", "votes-detail")
 """Methods whose maps, tried on other pictures, give the scores."""
 
@@ -49,7 +46,7 @@ def calibration(model: LoadedModel, pictures: list[Image.Image], fill: Fill) -> 
     for name in (name for name in NULL_METHODS if name in METHODS):
         rows, contrasts = null_rows(model, METHODS[name].build({}), crops(pictures), trial)
         for number, (row, contrast) in enumerate(zip(rows, contrasts, strict=True)):
-            if float(row.whole) >= LIKELY:
+            if row.is_likely:
                 for kind, part in (("target", row), ("contrast", contrast)):
                     groups[kind][number % len(pictures)] += [round(score, 4) for score in part.null_scores]
     known = {kind: [group for group in parts if group] for kind, parts in groups.items()}

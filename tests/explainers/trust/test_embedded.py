@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from seewhy import explain, wrap_model
+from seewhy.explainers.core import faithfulness
 from seewhy.explainers.core.calibration import ENOUGH
 from seewhy.explainers.core.choices import AREA, FILLS
 from seewhy.explainers.methods.catalogue import METHODS
@@ -64,7 +65,7 @@ def test_a_method_that_ignores_the_model_is_never_fully_supported(lite0):
 
 
 def test_crops_of_one_photograph_are_one_group_and_neighbours_differ(monkeypatch):
-    monkeypatch.setattr(calibrate, "LIKELY", 0.0)
+    monkeypatch.setattr(faithfulness, "LIKELY", 0.0)
     monkeypatch.setattr(calibrate, "NULL_METHODS", ("gradcam",))
     with torch.random.fork_rng():
         torch.manual_seed(0)
