@@ -200,6 +200,21 @@ def field_of(error: Exception) -> str | None:
     return named or kind_of(error).field
 
 
+BAD_INPUT, FAILED = 2, 1
+"""Exit statuses of commands: what the user wrote is wrong, as argparse and click have it; what is right failed."""
+
+
+def exit_status(error: Exception) -> int:
+    """Return the exit status of a command that ends with an error."""
+    is_input = kind_of(error).status == 422 or isinstance(error, model_errors.ModelsFileError)
+    return BAD_INPUT if is_input else FAILED
+
+
+def with_notes(error: BaseException) -> str:
+    """Return the message of an error with its notes, such as paths, for who runs this process."""
+    return " ".join([str(error), *vars(error).get("__notes__", [])])
+
+
 def lacks_memory(error: BaseException) -> bool:
     """Whether an error means that memory ran out: in Python, PyTorch, Pillow or a runtime."""
     message = str(error).lower()

@@ -156,13 +156,29 @@ def plain_fault(fault: Mapping[str, Any]) -> str:
         return _PLAIN[kind]
     if kind == "too_short":
         least = context["min_length"]
-        return f"It has {context['actual_length']} items; it must have at least {least}."
+        return f"It has {counted(context['actual_length'], 'item')}; it must have at least {least}."
     if kind == "too_long":
         return f"It has too many items; at most {context['max_length']} are allowed."
     if kind == "string_too_long":
         return f"It is too long; at most {context['max_length']} characters are allowed."
     text = str(fault["msg"]).removeprefix("Value error, ").replace("Input should be", "It must be").rstrip(".")
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, such as ``1 label`` or ``2 classes``.
+
+    Args:
+        count: the number.
+        noun: in the singular.
+        plural: of the noun; empty to add an s.
+    """
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def given(count: int, noun: str) -> str:
+    """Return how many are given, such as ``1 label is given``."""
+    return f"{counted(count, noun)} {'is' if count == 1 else 'are'} given"
 
 
 def near_matches(name: str, names: Iterable[str]) -> str:

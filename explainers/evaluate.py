@@ -93,7 +93,8 @@ def evaluate(
     series = _Series(model, explainers, built, ask_of(model, target), places, on_error == "skip")
     sources = list(one_by_one(pictures))
     if places is not None and len(places) != len(sources):
-        raise OptionError(f"{len(sources)} pictures have {len(places)} boxes or masks; give one for each.", "boxes")
+        counts = f"The number of pictures is {len(sources)}, that of boxes or masks {len(places)}"
+        raise OptionError(f"{counts}; give one for each picture.", "boxes")
     with _bar(len(sources), progress) as bar:
         series.run(sources, batch_size, bar)
     return series.evaluation(seed)

@@ -8,7 +8,7 @@
         ├── WeightsUnavailableError   the weights are not installed
         └── BadWeightsError           the file is damaged, or belongs to another architecture
 
-Every message says what to do next, and none holds a path of the machine.
+Every message says what to do next, and none holds a path of the machine; a note of an exception may.
 """
 
 

@@ -32,6 +32,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
+import torch
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -180,6 +181,7 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
             lambda: weights if is_file(weights) else None,
             download=None,
             digests={weights.name: declaration.sha256.lower()} if declaration.sha256 else {},
+            declared=weights,
         ),
         default_layers=declaration.default_layers,
         declared_head=declaration.head,
@@ -240,8 +242,8 @@ def _builder(name: str, architecture: str, classes: int) -> Callable[[], nn.Modu
     )
 
 
-def missing_modules(file: Path) -> Iterator[str]:
-    """Yield a warning for each declared model whose code this Python does not find; nothing is imported.
+def missing_modules(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name of each declared model whose code this Python does not find, and the error; nothing is imported.
 
     Args:
         file: the models file, which `own_specs` accepts.
@@ -250,7 +252,7 @@ def missing_modules(file: Path) -> Iterator[str]:
         package, colon, _ = table["architecture"].partition(":")
         package = package.partition(".")[0]
         if colon and package not in sys.modules and package and find_spec(package) is None:
-            yield _missing(name, package)
+            yield name, _missing(name, package)
 
 
 def _missing(name: str, module: str) -> str:
@@ -313,6 +315,8 @@ def _blaming(name: str, architecture: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
+        if torch.empty(0).is_meta:  # tensors without values may be the cause; the caller goes on with real ones
+            raise
         if isinstance(error, ModuleNotFoundError) and error.name:
             raise ModelsFileError(_missing(name, error.name)) from error
         _log.exception("[models.%s]: %r failed", name, architecture)

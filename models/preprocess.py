@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from seewhy.explainers.errors import UnreadablePictureError
+from seewhy.explainers.errors import UnreadablePictureError, counted
 from seewhy.explainers.imaging.geometry import Geometry
 
 Resize = Literal["shorter", "longer", "exact"]
@@ -135,14 +135,14 @@ def channels_hint(module: nn.Module, channels: int) -> str:
     taken = next((part.in_channels for part in module.modules() if isinstance(part, nn.Conv2d)), channels)
     if taken == channels:
         return ""
-    numbers = f"{taken} channel{'s' if taken > 1 else ''}, not {channels}: give `mean` and `std` with {taken}"
-    return f"Its first convolution takes {numbers} number{'s' if taken > 1 else ''} each."
+    channel, number = counted(taken, "channel"), counted(taken, "number")
+    return f"Its first convolution takes {channel}, not {channels}: give `mean` and `std` with {number} each."
 
 
 def normalisation_fault(mean: Sequence[float], std: Sequence[float]) -> str | None:
     """Return what is wrong with the mean and standard deviation of each channel; None if nothing is."""
     if len(mean) != len(std):
-        return f"mean has {len(mean)} numbers and std {len(std)}; give one of each for every channel."
+        return f"mean has {counted(len(mean), 'number')} and std {len(std)}; give one of each for every channel."
     if any(number > 1 for number in (*mean, *std)):
         return "mean and std are of levels from 0 to 1; divide those of levels up to 255 by 255."
     return None

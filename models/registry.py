@@ -14,7 +14,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from seewhy.explainers.core.calibration import Calibration
-from seewhy.explainers.errors import LayerError, OptionError, near_matches
+from seewhy.explainers.errors import LayerError, OptionError, counted, given, near_matches
 from seewhy.explainers.execution.accelerators import choose
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.process_wide import exclusive
@@ -145,7 +145,8 @@ class Registry:
         count = spec.box_head.layout.classes if spec.box_head else count
         if count not in (None, len(spec.labels)):
             raise ModelsFileError(
-                f"[models.{spec.name}]: the model has {count} classes, but {len(spec.labels)} labels are given."
+                f"[models.{spec.name}]: the model has {counted(count, 'class', 'classes')}, but "
+                f"{given(len(spec.labels), 'label')}."
             )
         _warn_of_probabilities(spec, module)
         return LoadedModel(
@@ -307,9 +308,9 @@ def _without_weights(spec: ModelSpec) -> tuple[ModelSpec, nn.Module]:
         return _as_detector(spec, _build(spec))
     meta_device: AbstractContextManager[Any] = torch.device("meta")  # for builders that run the network
     for place in (_EmptyOnMeta(), meta_device):
-        with exclusive(), suppress(RuntimeError, NotImplementedError), place:
+        with exclusive(), suppress(Exception), place:  # whatever a builder raises that needs values
             return _as_detector(spec, spec.build().to("meta"))
-    return _as_detector(spec, _build(spec).to("meta"))  # for builders that read values of parameters
+    return _as_detector(spec, _build(spec).to("meta"))
 
 
 def _as_detector(spec: ModelSpec, module: nn.Module) -> tuple[ModelSpec, nn.Module]:

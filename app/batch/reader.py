@@ -19,7 +19,7 @@ from PIL import Image
 from seewhy.app.batch import shards
 from seewhy.app.batch.manifest import Manifest
 from seewhy.app.batch.report import Results, report
-from seewhy.explainers.errors import ExplainerError, OptionError, PictureError
+from seewhy.explainers.errors import ExplainerError, OptionError, PictureError, counted
 from seewhy.explainers.imaging.decode import Probe
 from seewhy.explainers.imaging.render import fitted
 from seewhy.explainers.results.explanation import Explanation
@@ -206,7 +206,8 @@ class Batch:
         return maps
 
     def __repr__(self) -> str:
-        return f"Batch({len(self)} pictures by {self.manifest.method} of {self.manifest.model}, in {self._folder})"
+        pictures = counted(len(self), "picture")
+        return f"Batch({pictures} by {self.manifest.method} of {self.manifest.model}, in {self._folder})"
 
 
 def _picture(file: str | None, side: int | None) -> Image.Image | None:

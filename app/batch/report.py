@@ -77,6 +77,7 @@ def report(results: Results) -> str:
     wrong = surest[_equal(table["correct"], False)[surest]][:_SHOWN]
     weakest = _ascending(table, "proof_score")[:_SHOWN]
     of_classes = groups(results)
+    chosen = "Pictures chosen at random." if len(gallery) < len(explained) else "All explained pictures."
     tiles = _Tiles(results)
     page: str = template("seewhy.app.answers", "batch.html").render(
         manifest=results.manifest,
@@ -94,7 +95,7 @@ def report(results: Results) -> str:
                 wrong,
             ),
             ("The least trustworthy heatmaps", "Those with the lowest scores of the proof.", weakest),
-            ("Gallery", "Pictures chosen at random.", gallery),
+            ("Gallery", chosen, gallery),
         ],
         groups=[
             (group, _data_url(colour(group.mean / (group.mean.max() or 1), False).resize((96, 96))))
@@ -208,6 +209,6 @@ def _histograms(table: pyarrow.Table) -> Iterator[dict[str, Any]]:
             "title": title,
             "low": f"{low:.3g}",
             "high": f"{high:.3g}",
-            "median": f"{np.median(values):.2f}",
+            "median": f"{np.median(values):z.2f}",
             "bars": [(count, count / counts.max()) for count in counts.tolist()],
         }

@@ -99,11 +99,11 @@ def row_of(source: Source, answer: Explanation | Exception, truth: str | None, m
         return {**row, "error": str(answer) or type(answer).__name__}
     details = _Details(**{name: getattr(answer, name) for name in _Details.__annotations__})
     largest = float(np.abs(answer.map).max(initial=0.0)) or 1.0
-    best = answer.predictions[0].label if answer.predictions else answer.target.label
+    best = _best(answer)
     proof = answer.proof
     return {
         **row,
-        "correct": None if truth is None else best == truth,
+        "correct": None if truth is None else _predicts(answer, truth),
         "target": str(answer.target.name),
         "label": answer.target.label,
         "probability": answer.target.probability,
@@ -117,6 +117,20 @@ def row_of(source: Source, answer: Explanation | Exception, truth: str | None, m
         "map": (answer.map / largest).astype(map_type).ravel(),
         "details": json.dumps(_DETAILS.dump_python(details, mode="json")),  # which keeps NaN
     }
+
+
+def _best(answer: Explanation) -> str:
+    """Return the label of the best class."""
+    return answer.predictions[0].label if answer.predictions else answer.target.label
+
+
+def _predicts(answer: Explanation, label: str) -> bool:
+    """Whether a label is the best class, or has half of the probability where classes do not exclude each other."""
+    if answer.origin is None or answer.origin.model.head != "sigmoid":
+        return _best(answer) == label
+    # A class that is not listed is at most as probable as the last.
+    own = next((row for row in answer.predictions if row.label == label), answer.predictions[-1])
+    return (own.probability or 0.0) >= 0.5
 
 
 def size_of(row: dict[str, Any]) -> int:

@@ -14,10 +14,10 @@ from seewhy.app.cli.batch import batch
 from seewhy.app.cli.catalogue import layers, methods, models
 from seewhy.app.cli.hooks import capture, intervene, trace
 from seewhy.app.cli.interrupt import INTERRUPTED, graceful
-from seewhy.app.cli.options import device_option, examples
+from seewhy.app.cli.options import device_option, examples, usual_option
 from seewhy.app.cli.output import table, verbosity_options
 from seewhy.app.cli.pictures import calibrate, detect, evaluate, explain, predict, segment, similar
-from seewhy.app.errors import EXPECTED, kind_of
+from seewhy.app.errors import BAD_INPUT, EXPECTED, exit_status, with_notes
 from seewhy.app.http.keys import new_key
 from seewhy.app.system.processors import share_processors
 
@@ -32,12 +32,16 @@ class _Group(click.Group):
         try:
             with graceful():  # `serve` puts its own handlers in place
                 return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            if error.ctx and (usual := usual_option(error.option_name, error.ctx)):
+                raise click.UsageError(f"{error.message} (Did you mean {usual!r}?)", error.ctx) from error
+            raise
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(INTERRUPTED)
         except EXPECTED as error:
-            usage = kind_of(error).status == 422
-            raise (click.UsageError(str(error)) if usage else click.ClickException(str(error))) from error
+            kind = click.UsageError if exit_status(error) == BAD_INPUT else click.ClickException
+            raise kind(with_notes(error)) from error
 
 
 @click.group(

@@ -12,6 +12,7 @@ from seewhy.app.pipeline.choices import DRAWINGS, CaptureFormat, InterveneFormat
 from seewhy.app.pipeline.edit_options import InterveneOptions
 from seewhy.app.pipeline.options import CaptureOptions, TraceOptions
 from seewhy.app.pipeline.parse import parse
+from seewhy.explainers.errors import counted
 
 _FINDINGS = ("vanishing", "exploding", "without_gradient", "non_finite", "not_run")
 """Lists of layers in a trace's summary; the printed line has their lengths."""
@@ -26,7 +27,7 @@ def write_traces(items: list[Item], form: TraceFormat, fields: dict[str, Any], d
         result = inspection.trace(service, read(item.picture), options)
         summary = result.trace.summary
         dead = sum(len(layer.channels) for layer in summary.dead_maps)
-        facts = [f"{len(result.trace.events)} events", f"{dead} dead feature maps"]
+        facts = [counted(len(result.trace.events), "event"), counted(dead, "dead feature map")]
         for name in _FINDINGS:
             facts += [f"{name.replace('_', ' ')}: {len(paths)}"] if (paths := getattr(summary, name)) else []
         target = f"{result.target.label} {result.target.text}"
@@ -42,8 +43,7 @@ def write_captures(items: list[Item], form: CaptureFormat, fields: dict[str, Any
 
     def answer(item: Item) -> tuple[str, Body]:
         result = inspection.capture(service, read(item.picture), options, sheet=form in DRAWINGS)
-        count = len(result.capture.tensors)
-        return f"{count} tensor{'s' if count > 1 else ''}", capture_body(result, form, options)
+        return counted(len(result.capture.tensors), "tensor"), capture_body(result, form, options)
 
     write_each(items, form, answer)
 
@@ -64,8 +64,8 @@ def write_interventions(
         if form == "csv" or options.each_channel:
             sweep = inspection.sweep(service, read(item.picture), other_picture, options)
             channels = sweep.sweep.channels
-            ends = [f"{end.channel} ({end.score_change:+.3f})" for end in (channels[0], channels[-1])]
-            line = f"{sweep.target.label} {len(channels)} channels, from {' to '.join(ends)}"
+            ends = [f"{end.channel} ({end.score_change:+z.3f})" for end in (channels[0], channels[-1])]
+            line = f"{sweep.target.label} {counted(len(channels), 'channel')}, from {' to '.join(ends)}"
             return line, sweep.sweep.table() if form == "csv" else sweep_body(sweep, form, options)
         result = inspection.intervene(service, read(item.picture), other_picture, options)
         before, after = result.intervention.before.target, result.intervention.after.target

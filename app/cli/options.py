@@ -67,6 +67,25 @@ class FileOf(click.Path):
         return path
 
 
+_USUAL = {
+    **dict.fromkeys(("--class", "--category", "--label", "--index"), "--target"),
+    **dict.fromkeys(("--network", "--net", "--architecture"), "--model"),
+    **dict.fromkeys(("--explainer", "--algorithm", "--cam"), "--method"),
+    **dict.fromkeys(("--gpu", "--cuda"), "--device"),
+    **dict.fromkeys(("--cmap", "--palette"), "--colormap"),
+    **dict.fromkeys(("--opacity", "--transparency"), "--alpha"),
+    **dict.fromkeys(("--out", "--destination", "--save"), "--output"),
+}
+"""Other words for options, whose spelling is too different for a hint."""
+
+
+def usual_option(name: str, context: click.Context) -> str | None:
+    """Return the option of a command that another word means; None without one."""
+    usual = _USUAL.get(name)
+    options = {name for parameter in context.command.get_params(context) for name in parameter.opts}
+    return usual if usual in options else None
+
+
 def format_option(forms: tuple[str, ...]) -> Callable[[Command], Command]:
     """Return a decorator that adds the option --format."""
     text = f"The default is the format of the output's suffix, or {forms[0]}."

@@ -7,13 +7,12 @@ from typing import Any, NoReturn
 
 import click
 
+from seewhy.app.errors import FAILED
+
 log = logging.getLogger("seewhy.command")
 """What `--verbose` prints."""
 
 _QUIET = "seewhy.quiet"
-
-FAILED = 1
-"""Exit status if a picture failed."""
 
 
 def verbosity_options(command: Callable[..., Any]) -> Callable[..., Any]:

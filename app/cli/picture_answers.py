@@ -52,7 +52,7 @@ from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResu
 from seewhy.explainers import calibrate, evaluate
 from seewhy.explainers.core.calibration import Calibration
 from seewhy.explainers.core.task import Prediction
-from seewhy.explainers.errors import PictureError
+from seewhy.explainers.errors import PictureError, counted
 from seewhy.explainers.imaging.decode import read_picture
 from seewhy.explainers.results.evaluation import Evaluation
 from seewhy.explainers.results.explanation import Explanation
@@ -62,7 +62,7 @@ from seewhy.explainers.trust.calibration import check_calibration
 from seewhy.explainers.trust.proof import Proof
 from seewhy.explainers.trust.trial import Trial
 
-T = TypeVar("T")
+Answered = TypeVar("Answered", bound=PredictResult | DetectResult)
 
 
 @dataclass(frozen=True)
@@ -240,15 +240,19 @@ def detect_in_pictures(items: list[Item], options: Options, as_json: bool, devic
 
 
 def _print_each(
-    service: Service, items: list[Item], ask: Callable[[bytes], T], form: Callable[[T], list[str] | BaseModel]
+    service: Service,
+    items: list[Item],
+    ask: Callable[[bytes], Answered],
+    form: Callable[[Answered], list[str] | BaseModel],
 ) -> None:
-    """Print what the model says of each picture: in lines below its name, or as a line of JSON."""
+    """Print what the model says of each picture: in lines below both names, or as a line of JSON."""
 
     def text(item: Item) -> str:
-        answer = form(ask(read(item.picture)))
+        result = ask(read(item.picture))
+        answer = form(result)
         if isinstance(answer, BaseModel):
             return json.dumps({"picture": str(item.picture), **answer.model_dump(mode="json", exclude_unset=True)})
-        return "\n".join([f"{printable(item.picture)}:", *answer])
+        return "\n".join([f"{printable(item.picture)} ({result.model.name}):", *answer])
 
     for_each(items, text, lambda _, lines: click.echo(lines), threads=concurrency(service.settings.max_batch))
 
@@ -262,15 +266,17 @@ def compare_pictures(
 
     def answer(item: Item) -> tuple[str, Body]:
         try:
-            result = similar(service, read(item.picture), other, options, drawn=form != "npz")
+            result = similar(service, read(item.picture), other, options, drawn=form != "npz", collects=False)
         except PictureError as error:
             if error.field == "reference":
                 raise click.ClickException(f"{printable(reference)}: {error}") from error
             raise
-        line = f"{result.likeness.score:.3f} like {printable(reference)}"
-        proofs = zip((item.picture, reference), result.likeness.proof or (), strict=False)
-        line = "\n".join([line, *(_proof_line(f"{printable(picture)}, ", proof) for picture, proof in proofs)])
-        return line, similar_body(result, form, service.settings)
+        lines = [f"cosine similarity {result.likeness.score:z.3f} with {printable(reference)}"]
+        if proofs := result.likeness.proof:
+            names = [f"{printable(picture)}, " for picture in (item.picture, reference)]
+            lines += [_proof_line(name, proof) for name, proof in zip(names, proofs, strict=True)]
+            lines += ["  Only the service grades such proofs: by the pictures that it has compared before."]
+        return "\n".join(lines), similar_body(result, form, service.settings)
 
     write_each(items, form, answer)
 
@@ -392,7 +398,8 @@ def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainO
         result.save(output)
     alarms = result.false_alarms_at_95
     found = "" if alarms is None else f"; false alarms at 95%: {alarms:.1%}"
-    note(f"{printable(output)}: {len(result.scores)} scores of {result.pictures} pictures for {model.name}{found}")
+    scores = f"{counted(len(result.scores), 'score')} of {counted(result.pictures or 0, 'picture')}"
+    note(f"{printable(output)}: {scores} for {model.name}{found}")
     for picture, fault in failures.items():
         print_failure(printable(picture), fault)
     if failures:

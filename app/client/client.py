@@ -222,7 +222,8 @@ class Client:
         if not sources:
             raise OptionError("The list of pictures is empty; give one or more.", field="pictures")
         if masks is not None and len(masks) != len(sources):
-            raise OptionError(f"{len(sources)} pictures have {len(masks)} masks; give one for each.", field="masks")
+            counts = f"The number of pictures is {len(sources)}, that of masks {len(masks)}"
+            raise OptionError(f"{counts}; give one for each picture.", field="masks")
         fields = {"method": methods, "metrics": metrics, "layer": layer, "controls": controls, "model": model}
         answers = {}
         for number, source in enumerate(sources):

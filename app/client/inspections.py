@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from seewhy.app.client.results import RemotePrediction, arrays_in, objects
-from seewhy.explainers.errors import OptionError
+from seewhy.explainers.errors import OptionError, counted
 
 _DRAWINGS = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp"}
 
@@ -79,7 +79,7 @@ class RemoteTrace(Inspection):
         return objects(self.answer["summary"])
 
     def __repr__(self) -> str:
-        return f"RemoteTrace({len(self.answer['events'])} events; target {self.target.name})"
+        return f"RemoteTrace({counted(len(self.answer['events']), 'event')}; target {self.target.name})"
 
 
 class RemoteCapture(Inspection):
@@ -135,8 +135,8 @@ class RemoteIntervention(Inspection):
 
     def __repr__(self) -> str:
         before, after = (RemotePrediction(self.answer[side]["target"]) for side in ("before", "after"))
-        edits = len(self.answer["edits"])
-        return f"RemoteIntervention({edits} edits; {before.label}: {before.text} before, {after.text} after)"
+        edits = counted(len(self.answer["edits"]), "edit")
+        return f"RemoteIntervention({edits}; {before.label}: {before.text} before, {after.text} after)"
 
 
 class RemoteSweep(Inspection):
@@ -155,6 +155,6 @@ class RemoteSweep(Inspection):
         return channels
 
     def __repr__(self) -> str:
-        ends = [f"{row['score_change']:+.4f} (channel {row['channel']})" for row in self.answer["channels"]]
-        count = len(ends)
-        return f"RemoteSweep({count} channels of {self.layer!r}; target {self.target.name}: {ends[0]} to {ends[-1]})"
+        ends = [f"{row['score_change']:+z.4f} (channel {row['channel']})" for row in self.answer["channels"]]
+        count = counted(len(ends), "channel")
+        return f"RemoteSweep({count} of {self.layer!r}; target {self.target.name}: {ends[0]} to {ends[-1]})"

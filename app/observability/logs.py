@@ -5,6 +5,7 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from seewhy.app.errors import with_notes
 from seewhy.app.pipeline.observer import Observer
 from seewhy.app.pipeline.record import Record, current
 from seewhy.app.settings import Settings
@@ -61,11 +62,11 @@ class Logs(Observer):
 
     def model_failed(self, name: str, error: BaseException) -> None:
         """Log a model that could not be loaded."""
-        _log.error("The model %s could not be loaded: %s", name, error)
+        _log.error("The model %s could not be loaded: %s", name, with_notes(error))
 
     def weights_missing(self, name: str, error: Exception) -> None:
         """Log a model without weights. It is not a failure: clients may request any model."""
-        _log.warning("The model %s cannot be loaded: %s", name, error)
+        _log.warning("The model %s cannot be loaded: %s", name, with_notes(error))
 
     def model_dropped(self, model: "LoadedModel") -> None:
         """Log a model that was dropped."""

@@ -167,4 +167,5 @@ def _copy(error: Exception) -> Exception:
     """Return an equal error to raise in place of the stored one."""
     copy = type(error).__new__(type(error), *error.args)
     vars(copy).update(vars(error))
+    copy.__cause__ = error.__cause__
     return copy

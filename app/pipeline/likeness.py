@@ -29,9 +29,21 @@ PASSES = Passes(2, 2)
 
 
 def similar(
-    service: Service, upload: bytes, reference: bytes, options: SimilarOptions, drawn: bool = True
+    service: Service,
+    upload: bytes,
+    reference: bytes,
+    options: SimilarOptions,
+    drawn: bool = True,
+    collects: bool = True,
 ) -> SimilarResult:
     """Compare two pictures.
+
+    Args:
+        service: has the model.
+        upload, reference: files of the pictures.
+        options: of the request.
+        drawn: whether the answer is a drawing, or has one.
+        collects: whether proofs are graded by the scores of earlier requests, and collect some for later ones.
 
     Raises:
         LayerError: the model has no layer with cells of the picture; `field` is ``model``.
@@ -48,7 +60,7 @@ def similar(
         with at_fault("reference"):
             second = service.decode(reference, model, timings, deadline, drawn)
         trial, null = trial_of(options.proof, options.proof_area, options.proof_fill), service.null
-        strangers = None if trial is None else null.strangers(model, trial, LIKENESS)
+        strangers = null.strangers(model, trial, LIKENESS) if trial and collects else None
 
         def do(
             model: LoadedModel, images: Tensor, _: Ask, progress: Progress
@@ -58,7 +70,7 @@ def similar(
             if trial is None:
                 return parts, ()
             faithfulness = prove(model, pictures, parts, trial, progress.unseen, strangers)
-            for part in faithfulness:
+            for part in faithfulness if collects else ():
                 null.add(model, part, LIKENESS)
             return parts, faithfulness
 
@@ -69,5 +81,5 @@ def similar(
         service.spend(model, computation, 1, deadline)
         plan = Plan(model, computation, (DEFAULT_ASK,), deadline, "compare")
         parts, faithfulness = service.run(plan, first, timings)
-    calibration = null.calibration(model, faithfulness[0], LIKENESS) if faithfulness else None
+    calibration = null.calibration(model, faithfulness[0], LIKENESS) if faithfulness and collects else None
     return SimilarResult(model, timings, likeness(model, parts, (first, second), faithfulness, calibration), style)

@@ -25,7 +25,7 @@ from seewhy.explainers.execution.chunks import limit_chunks
 from seewhy.explainers.methods.catalogue import get_method, import_methods
 from seewhy.explainers.process_wide import accepted_changes
 from seewhy.models import LoadedModel, Registry
-from seewhy.models.errors import WeightsUnavailableError
+from seewhy.models.weights import unavailable
 
 RETRY_SECONDS = 9.0
 """Seconds between two attempts of probes to load a default model that failed; a request for it retries at once.
@@ -100,14 +100,12 @@ class ModelStore:
         """
         spec = self.registry.spec(name or self._settings.default_model)
         loaded = self.engine.loaded(spec.name)
-        if loaded is None and not self._settings.download:
-            reason = self.registry.missing_weights(spec)
-            if reason is not None:
-                missing = WeightsUnavailableError(reason)
-                if spec.name not in self._missing:  # reported once, not with each probe
-                    self._missing.add(spec.name)
-                    self._observer.weights_missing(spec.name, missing)
-                raise missing
+        if loaded is None and not self._settings.download and self.registry.missing_weights(spec) is not None:
+            missing = unavailable(spec)
+            if spec.name not in self._missing:  # reported once, not with each probe
+                self._missing.add(spec.name)
+                self._observer.weights_missing(spec.name, missing)
+            raise missing
         self._missing.discard(spec.name)
         model = loaded or self.engine.model(spec.name, deadline)
         current().model = spec.name
@@ -120,6 +118,11 @@ class ModelStore:
         if self.engine.loaded(name) is not None:
             return True
         return self.engine.dropped(name) and self.engine.failure(name) is None and name not in self._missing
+
+    @property
+    def default_failure(self) -> Exception | None:
+        """Why the default model could not be loaded, also during a retry; None once it is loaded."""
+        return self.engine.failure(self._settings.default_model)
 
     def require_ready(self) -> None:
         """Start to load the default model, if that has not begun, and refuse until it is loaded.

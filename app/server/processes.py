@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 from gunicorn.arbiter import Arbiter
+from gunicorn.errors import HaltServer
 
 from seewhy.app.server.readiness import shared_state
 from seewhy.app.server.worker import Worker
@@ -17,7 +18,8 @@ WAITS = (0.0, 1.0, 2.0, 4.0, 8.0, 10.0)
 class Processes(Arbiter):  # type: ignore[misc]
     """Replaces workers without a gap: a worker that answers stays until its replacements answer.
 
-    A worker that cannot start ends none of the others.
+    A worker that cannot start ends none of the others. Only a service that has never answered ends by itself, where its
+    configuration lets no worker load the default model.
     """
 
     WORKER_BOOT_ERROR = APP_LOAD_ERROR = -1  # exit statuses are never negative; on these gunicorn would end all workers
@@ -30,6 +32,8 @@ class Processes(Arbiter):  # type: ignore[misc]
         """Number of workers in a row that ended before they ever answered."""
         self.next_start = 0.0
         """When the next worker may begin, by `time.monotonic`."""
+        self.has_answered = False
+        """Whether any worker has ever answered."""
 
     def introduce(self, worker: Worker) -> None:
         """gunicorn's hook `pre_fork`: create the state that the worker shares with this process."""
@@ -47,7 +51,7 @@ class Processes(Arbiter):  # type: ignore[misc]
         Otherwise a worker that fails at start would be restarted in a loop and take processors from the others.
         """
         if worker.state.answered:  # not `answers`: a worker that ends by itself has reset that
-            self.losses = 0
+            self.losses, self.has_answered = 0, True
         elif not worker.state.leaves:
             self.next_start = time.monotonic() + WAITS[min(self.losses, len(WAITS) - 1)]
             self.losses += 1
@@ -56,7 +60,16 @@ class Processes(Arbiter):  # type: ignore[misc]
         """Start missing workers, and end surplus ones once the workers that stay answer.
 
         gunicorn would end the oldest at once, whether or not the younger ones answer.
+
+        Raises:
+            HaltServer: no worker can load the default model, and none ever could.
         """
+        self.has_answered |= any(worker.state.answered for worker in self.WORKERS.values())
+        fault = max((worker.state.fault for worker in self.WORKERS.values()), default=0)
+        if fault and not self.has_answered:
+            raise HaltServer(
+                "The default model cannot be loaded, see the error above: correct it and start again.", fault
+            )
         present = [worker for worker in self.WORKERS.values() if not worker.state.leaves]
         current = [worker for worker in present if worker.age > self.outdated_age]
         # Of too many workers, those that do not answer go first, then the oldest.

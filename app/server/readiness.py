@@ -7,8 +7,10 @@ import threading
 import time
 from typing import Any
 
+from seewhy.app.errors import exit_status, lacks_memory
 from seewhy.app.server.application import Application
 from seewhy.app.system.allocator import Rest
+from seewhy.models.errors import BadWeightsError, ModelsFileError
 
 LOOK_SECONDS = 0.1
 """Seconds between two checks of a process."""
@@ -22,6 +24,8 @@ class State(ctypes.Structure):
         answered: whether the worker has ever had it; set by the worker.
         others_answer: whether other workers have it; set by the first process.
         leaves: whether the worker should end or is ending; set by both.
+        fault: exit status of the service if this worker's failure to load the default model lasts; 0 if it has not
+            failed, or may succeed later; set by the worker.
         delay: seconds before the worker begins, not shared; they grow while earlier workers are lost.
     """
 
@@ -29,9 +33,13 @@ class State(ctypes.Structure):
     answered: bool
     others_answer: bool
     leaves: bool
+    fault: int
     delay = 0.0
 
-    _fields_ = tuple((name, ctypes.c_bool) for name in ("answers", "answered", "others_answer", "leaves"))
+    _fields_ = (
+        *((name, ctypes.c_bool) for name in ("answers", "answered", "others_answer", "leaves")),
+        ("fault", ctypes.c_ubyte),
+    )
 
 
 def shared_state(delay: float = 0.0) -> State:
@@ -63,7 +71,24 @@ class Readiness(threading.Thread):
         self._state.answers = models is not None and models.has_default
         self._state.answered |= self._state.answers
         if models is not None:
+            self._state.fault = lasting_fault(models.default_failure)
             self._rest.look(models.engine.worked)
+
+
+def lasting_fault(failure: Exception | None) -> int:
+    """Return the exit status for a failure to load a model that no wait mends; 0 for another, and for none.
+
+    A models file, its code and weights stay as they are. What the system refused may mend itself: memory that another
+    process has, or a file of a network.
+    """
+    if not isinstance(failure, ModelsFileError | BadWeightsError):
+        return 0
+    cause: BaseException | None = failure
+    while cause is not None:
+        if isinstance(cause, OSError) or lacks_memory(cause):
+            return 0
+        cause = cause.__cause__
+    return exit_status(failure)
 
 
 def begin(worker: Any) -> None:

@@ -19,6 +19,7 @@ from seewhy.app.server.configuration import Server, bare_host, checked_app, end_
 from seewhy.app.server.processes import Processes
 from seewhy.app.settings import MOST_SECONDS, Settings, misspelt
 from seewhy.app.system.processors import share_processors
+from seewhy.models.errors import ModelsFileError
 
 
 def serve(settings: Settings) -> None:
@@ -26,7 +27,8 @@ def serve(settings: Settings) -> None:
 
     Raises:
         FieldError: the port is in use, the address is not one of this machine, or the deadline is too long.
-        SystemExit: there is no folder for temporary files.
+        ModelsFileError: the code of the default model cannot be found.
+        SystemExit: there is no folder for temporary files, or the service has ended.
     """
     share_processors(settings.workers)
     for warning in misspelt(os.environ):
@@ -42,7 +44,7 @@ def serve(settings: Settings) -> None:
     raise_file_limit()
     remove_figures = share_figures(settings.workers)
     checked_app(settings)
-    _warn_of_missing_modules(settings.models)
+    _check_modules(settings.models, settings.default_model)
     _share_memory()
     try:
         Processes(Server(settings)).run()
@@ -52,12 +54,18 @@ def serve(settings: Settings) -> None:
         end_process(error)
 
 
-def _warn_of_missing_modules(file: Path | None) -> None:
-    """Name the models whose code cannot be found: a request for one of them would be the first to say so."""
+def _check_modules(file: Path | None, default_model: str) -> None:
+    """Name the models whose code cannot be found: a request for one of them would be the first to say so.
+
+    Raises:
+        ModelsFileError: the default model is among them.
+    """
     from seewhy.models.models_file import missing_modules  # imports PyTorch, see `checked_app`
 
-    for warning in missing_modules(file) if file else ():
-        print(f"Warning: {warning}", file=sys.stderr)
+    for name, fault in missing_modules(file) if file else ():
+        if name == default_model:
+            raise ModelsFileError(fault)
+        print(f"Warning: {fault}", file=sys.stderr)
 
 
 def _share_memory() -> None:

@@ -77,6 +77,10 @@ class Model(Protocol):
         """What documents say of the model."""
 
     @property
+    def is_declared(self) -> bool:
+        """Whether a models file declares it, which its name needs on the command line."""
+
+    @property
     def sha256(self) -> str | None:
         """Of the weights file, hexadecimal; None for random or unknown weights."""
 

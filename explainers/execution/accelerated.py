@@ -6,9 +6,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, repeat
 from math import isfinite
+from operator import attrgetter, contains, itemgetter
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
@@ -263,10 +266,14 @@ class AcceleratedModel:
         return True
 
 
+_HOOKS = itemgetter("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
 class _Watch:
     """Tells whether a module has changed.
 
-    It reads plain attributes only, before each use: properties and methods of modules may run the user's code.
+    It reads plain attributes only: properties and methods of modules may run the user's code. This happens before each
+    pass, and a model has hundreds of modules and tensors; therefore loops run outside of Python where they can.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -290,24 +297,18 @@ class _Watch:
 
     def untouched(self) -> bool:
         """Whether no module has a hook or another `forward`."""
-        return not any(
-            part._forward_hooks
-            or part._forward_pre_hooks
-            or part._backward_hooks
-            or part._backward_pre_hooks
-            or "forward" in part.__dict__
-            for part in self._modules
-        )
+        attributes = list(map(vars, self._modules))
+        return not (any(map(any, map(_HOOKS, attributes))) or any(map(contains, attributes, repeat("forward"))))
 
     def _members(self) -> list[int]:
-        return [id(value) for named in self._named for value in named.values()]
+        return list(map(id, chain.from_iterable(named.values() for named in self._named)))
 
     def _present(self) -> list[object]:
         """Return each tensor's address, version and first element."""
         return [
-            *(tensor.data_ptr() for tensor in self._tensors),
-            *(tensor._version for tensor in self._counted),
-            *(values.item() for values in self._first),
+            *map(Tensor.data_ptr, self._tensors),
+            *map(attrgetter("_version"), self._counted),
+            *map(np.ndarray.item, self._first),
         ]
 
 

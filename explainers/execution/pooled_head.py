@@ -39,8 +39,16 @@ class PooledHead:
         The positions share their memory; copy it to change it.
         """
         height, width = features.shape[2:]
-        average_gradients = output_gradients @ self.linear.weight
-        return (average_gradients / (height * width))[:, :, None, None].expand(-1, -1, height, width)
+        shares = self._average_gradients(output_gradients) / (height * width)
+        return shares[:, :, None, None].expand(-1, -1, height, width)
+
+    def _average_gradients(self, output_gradients: Tensor) -> Tensor:
+        """Return the gradients (N, C) of the averages of feature maps, given those of outputs (N, K)."""
+        if output_gradients.is_cuda:  # where the next line would wait for the device
+            return output_gradients @ self.linear.weight
+        # Most are of single classes, whose weights are a thousandth of all, and reading those takes as long as a layer.
+        used = output_gradients.any(dim=0).nonzero()[:, 0]
+        return output_gradients[:, used] @ self.linear.weight[used]
 
 
 def pooled_head(suffix: fx.GraphModule, features: tuple[Tensor, ...]) -> PooledHead | None:

@@ -2,8 +2,10 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from itertools import repeat
+from operator import is_, is_not
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -62,13 +64,9 @@ def _switched_off(module: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
     """
     flags = []
     with _lock:
-        overlaps = bool(_holders)
-        for part in _submodules(module):
-            attributes = vars(part)
-            # This runs before each pass, and a model has hundreds of modules, most with nothing to switch off.
-            if not overlaps and attributes.get("training") is False and attributes.keys().isdisjoint(_FLAGS):
-                continue
-            counts = _holders.get(part) if overlaps else None
+        parts = _submodules(module)
+        for part in parts if _holders or _may_be_on(parts) else ():
+            attributes, counts = vars(part), _holders.get(part)
             for name in (*names, "memory_efficient") if type(part).__module__ in _DENSENETS else names:
                 # `training` must stay a bool, so it cannot hold OFF: only the count shows that another block holds it.
                 if name == "training":
@@ -112,6 +110,14 @@ def runs_again() -> bool:
     """Whether this thread is inside a backward pass, where gradient checkpointing calls modules a second time."""
     # PyTorch's own checkpointing asks the same; it has no public function for it.
     return torch._C._current_graph_task_id() != -1
+
+
+def _may_be_on(parts: Sequence[nn.Module]) -> bool:
+    """Whether any flag of some modules may be on; no loop runs in Python, as most models have nothing to switch off."""
+    attributes = list(map(vars, parts))
+    return any(map(is_not, map(dict.get, attributes, repeat("training")), repeat(False))) or any(
+        any(map(is_, map(dict.get, attributes, repeat(flag)), repeat(True))) for flag in _FLAGS
+    )
 
 
 def _submodules(module: nn.Module) -> list[nn.Module]:

@@ -27,6 +27,8 @@ _DIMMED = (0.3 * 0.299, 0.3 * 0.587, 0.3 * 0.114, 0.0)
 
 _CAPTION_HEIGHT = 1 / 14  # of a tile's width
 
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
 
 @dataclass(frozen=True)
 class Style:
@@ -198,6 +200,20 @@ def fit(picture: Image.Image, max_side: int | None, size: tuple[int, int] | None
     return picture if result == picture.size else picture.resize(result, Image.Resampling.LANCZOS, reducing_gap=2.0)
 
 
+def enlarged(picture: Image.Image, least: int, most: int) -> Image.Image:
+    """Return a small picture enlarged by a whole factor.
+
+    Args:
+        picture: of any mode.
+        least: the width to reach, in pixels.
+        most: longest side that an enlarged picture may have, in pixels.
+    """
+    factor = min(ceil(least / picture.width), most // max(picture.size))
+    if factor < 2:
+        return picture
+    return picture.resize((factor * picture.width, factor * picture.height), Image.Resampling.LANCZOS)
+
+
 def panel_columns(tiles: int) -> int:
     """Return the number of columns of a panel of this many tiles."""
     return ceil(sqrt(tiles))
@@ -211,16 +227,18 @@ def panel(
     width: int = 0,
     bar: int | None = None,
     title: Sequence[str] = (),
+    wraps: bool = False,
 ) -> Image.Image:
     """Lay out tiles of one size in a near-square grid, each under its caption.
 
     Args:
         tiles: the pictures.
-        captions: one for each tile, shortened to fit.
+        captions: one for each tile.
         columns: number of columns; None for a near-square grid.
         width: least width of a column, in pixels.
-        bar: height of a caption, in pixels; None for a share of the tile's width.
-        title: lines above all tiles, each as high as a caption.
+        bar: height of a line of text, in pixels; None for a share of the tile's width.
+        title: lines above all tiles.
+        wraps: whether long captions take several lines; otherwise they are shortened.
     """
     height = tiles[0].height
     bar = bar or max(14, round(tiles[0].width * _CAPTION_HEIGHT))
@@ -228,23 +246,51 @@ def panel(
     columns = columns or panel_columns(len(tiles))
     rows = ceil(len(tiles) / columns)
     head = len(title) * bar
-    sheet = Image.new("RGB", (columns * width, head + rows * (height + bar)), "white")
+    fonts = [font_for(caption, bar * 0.62) for caption in captions]
+    texts = [
+        _wrapped(caption, font, width - bar / 2) if wraps else [caption]
+        for caption, font in zip(captions, fonts, strict=True)
+    ]
+    above = bar * max(map(len, texts))
+    sheet = Image.new("RGB", (columns * width, head + rows * (height + above)), "white")
     pen = ImageDraw.Draw(sheet)
 
-    def write(text: str, left: int, top: int, width: int) -> None:
-        font = font_for(text, bar * 0.62)
+    def write(text: str, font: Font, left: int, top: int, width: int) -> None:
         pen.text((left + bar * 0.25, top + bar / 2), _shorten(text, font, width - bar / 2), "black", font, "lm")
 
     for number, line in enumerate(title):
-        write(line, 0, number * bar, sheet.width)
-    for place, (tile, caption) in enumerate(zip(tiles, captions, strict=True)):
-        left, top = (place % columns) * width, head + (place // columns) * (height + bar)
-        write(caption, left, top, width)
-        sheet.paste(tile, (left, top + bar))
+        write(line, font_for(line, bar * 0.62), 0, number * bar, sheet.width)
+    for place, (tile, font, lines) in enumerate(zip(tiles, fonts, texts, strict=True)):
+        left, top = (place % columns) * width, head + (place // columns) * (height + above)
+        for number, line in enumerate(lines):
+            write(line, font, left, top + number * bar, width)
+        sheet.paste(tile, (left, top + above))
     return sheet
 
 
-def font_for(text: str, size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+def _wrapped(text: str, font: Font, width: float) -> list[str]:
+    """Return a text in lines of a width; a word that is wider is broken."""
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".lstrip()
+        if font.getlength(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines += _broken(word, font, width)
+    return [line for line in lines if line] or [""]
+
+
+def _broken(word: str, font: Font, width: float) -> list[str]:
+    """Return a word in parts of a width, each of at least one letter."""
+    parts = []
+    while word:
+        end = next((end for end in range(len(word), 1, -1) if font.getlength(word[:end]) <= width), 1)
+        parts.append(word[:end])
+        word = word[end:]
+    return parts
+
+
+def font_for(text: str, size: float) -> Font:
     """Return Pillow's font for ASCII, the only text that it covers, and a font of the system for other text."""
     for name in () if text.isascii() else _SYSTEM_FONTS:
         try:
@@ -254,7 +300,7 @@ def font_for(text: str, size: float) -> ImageFont.FreeTypeFont | ImageFont.Image
     return ImageFont.load_default(size=size)
 
 
-def _shorten(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: float) -> str:
+def _shorten(text: str, font: Font, width: float) -> str:
     if font.getlength(text) <= width:
         return text
     while text and font.getlength(text + "…") > width:

@@ -15,7 +15,7 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.model import AnyModel, Model, must_know_pictures
 from seewhy.explainers.core.question import checked_finite, ready
 from seewhy.explainers.core.task import probability_change
-from seewhy.explainers.errors import EditError, NonFiniteError
+from seewhy.explainers.errors import EditError, NonFiniteError, counted
 from seewhy.explainers.execution.accelerated import TOLERANCE
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.explain import explained, explainers_of
@@ -23,7 +23,7 @@ from seewhy.explainers.hooks.kinds import CALL_KINDS, GRADIENTS, KINDS
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.choices import Scale, View
 from seewhy.explainers.imaging.decode import PictureSource
-from seewhy.explainers.imaging.render import Style, magnitude, panel
+from seewhy.explainers.imaging.render import Style, enlarged, fit, magnitude, panel
 from seewhy.explainers.inspection.editor import EditEffect, Editor, check_layers, must_swap, swapped_tensors
 from seewhy.explainers.inspection.edits import Edit, not_finite, parse_edits
 from seewhy.explainers.methods.cam.base import LayerExplainer
@@ -33,6 +33,9 @@ from seewhy.explainers.results.display import Figure
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.tasks.pose import named_ask, pose, task_of
 from seewhy.explainers.view import prepare
+
+_LEAST, _MOST = 200, 640
+"""Width that small pictures are enlarged to in a drawing, and the longest side that they may get, in pixels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +100,8 @@ class Intervention(Figure):
 
     def __repr__(self) -> str:
         before, after = self.before.target, self.after.target
-        return f"Intervention({len(self.edits)} edits; {before.label}: {before.text} before, {after.text} after)"
+        edits = counted(len(self.edits), "edit")
+        return f"Intervention({edits}; {before.label}: {before.text} before, {after.text} after)"
 
 
 def intervene(
@@ -210,23 +214,26 @@ def intervention_panel(before: Explanation, after: Explanation, style: Style) ->
 
     Unless `style` has a scale of its own, the largest magnitude of both maps is that of the first two, and the
     difference, blue where the map fell and red where it rose, over the picture in grey, is drawn stronger by the factor
-    in its caption. One that is smaller than what the ways to run a model differ by is none.
+    in its caption. One that is smaller than what the ways to run a model differ by is none. Small pictures are
+    enlarged, so that there is room for the captions.
     """
-    grey = after.picture.convert("L").convert("RGB")
+    across = 6 if style.view == "side-by-side" else 3
+    limit = None if style.max_side is None else max(16, style.max_side // across)
+    picture = enlarged(before.picture, _LEAST, min(_MOST, limit or _MOST))
+    before, after = (replace(side, picture=picture) for side in (before, after))
+    grey = picture.convert("L").convert("RGB")
     change = replace(after, map=after.map - before.map, signed=True, picture=grey)
     largest = max(_magnitude(explanation, style) for explanation in (before, after)) or 1.0
     if (rise := _magnitude(change, style)) <= TOLERANCE * largest:
         change, rise = replace(change, map=np.zeros_like(change.map)), 1.0
     fixed = style.scale if isinstance(style.scale, tuple) else None
-    across = 6 if style.view == "side-by-side" else 3
-    widest = None if style.max_side is None else max(16, min(style.max_side // across, max(before.picture.size)))
-    maps = replace(style, scale=fixed or (0.0, largest), max_side=widest)
-    difference = replace(style, scale=fixed or (-rise, rise), max_side=widest, colormap=None)
+    maps = replace(style, scale=fixed or (0.0, largest), max_side=limit)
+    difference = replace(style, scale=fixed or (-rise, rise), max_side=limit, colormap=None)
     name = "no difference"
     if np.any(change.map):
         name = "difference" if fixed else f"difference x{largest / rise:.3g}"
     label = before.target.label
-    return panel(
+    drawing = panel(
         [before.draw_map(maps), after.draw_map(maps), change.draw_map(difference)],
         [
             f"before: {label} {before.target.text}",
@@ -234,7 +241,9 @@ def intervention_panel(before: Explanation, after: Explanation, style: Style) ->
             f"{name}: {after.target.change(before.target)}",
         ],
         columns=3,
+        wraps=True,
     )
+    return fit(drawing, style.max_side)  # captions of many lines make it higher
 
 
 def _magnitude(explanation: Explanation, style: Style) -> float:

@@ -22,7 +22,7 @@ from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import checked_finite, ready
 from seewhy.explainers.core.task import probability_change
-from seewhy.explainers.errors import EditError, LayerError
+from seewhy.explainers.errors import EditError, LayerError, counted
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.execution.replay import Replay, UnreplayableError
 from seewhy.explainers.hooks.gradient_tap import is_differentiable
@@ -128,12 +128,9 @@ class Sweep(Result, Answered):
         return {".csv": lambda: [self.table()]}
 
     def __repr__(self) -> str:
-        first, last = self.channels[0], self.channels[-1]
-        change = (
-            f"{first.score_change:+.4f} (channel {first.channel}) to {last.score_change:+.4f} (channel {last.channel})"
-        )
-        action = f"{type(self.edit).__name__} of {len(self.channels)} channels of {self.layer!r}"
-        return f"Sweep({action}; target {self.target}: {change})"
+        ends = [f"{end.score_change:+z.4f} (channel {end.channel})" for end in (self.channels[0], self.channels[-1])]
+        action = f"{type(self.edit).__name__} of {counted(len(self.channels), 'channel')} of {self.layer!r}"
+        return f"Sweep({action}; target {self.target}: {' to '.join(ends)})"
 
 
 def sweep_channels(
@@ -361,7 +358,7 @@ def sweep_sheet(sweep: Sweep, count: int, picture: Image.Image, geometry: Geomet
         return None
     ranked = sweep.channels[:count]
     captions = [
-        f"{rank}. ch {effect.channel}: {effect.score_change:+.3f}" for rank, effect in enumerate(ranked, start=1)
+        f"{rank}. ch {effect.channel}: {effect.score_change:+z.3f}" for rank, effect in enumerate(ranked, start=1)
     ]
-    title = f"{sweep.layer or '.'}: {len(ranked)} channels by the change of the score"
+    title = f"{sweep.layer or '.'}: {counted(len(ranked), 'channel')} by the change of the score"
     return sheet([sweep.maps[effect.channel].numpy() for effect in ranked], captions, title, picture, geometry, style)

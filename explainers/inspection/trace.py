@@ -17,7 +17,7 @@ from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Answered
 from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import ready
-from seewhy.explainers.errors import LayerError, OptionError, never_runs
+from seewhy.explainers.errors import LayerError, OptionError, counted, never_runs
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.hooks.selection import ModuleSelector, first_names, is_leaf
 from seewhy.explainers.hooks.session import HookSession
@@ -80,7 +80,7 @@ class Trace(Answered):
         return path
 
     def __repr__(self) -> str:
-        return f"Trace({len(self.events)} events; target {self.target})"
+        return f"Trace({counted(len(self.events), 'event')}; target {self.target})"
 
 
 def trace(

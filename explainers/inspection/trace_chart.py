@@ -22,6 +22,11 @@ _MARKERS = (5, 50, 200), (8, 5, 2.5)
 """Likewise numbers of modules, and the size of markers in points."""
 _NAMES = 3.3
 """Most names of modules on an inch of the axis."""
+_VISIBLE = 0.01
+"""Least share of zeros that can be seen in the chart."""
+_NO_ZEROS = (
+    "No module returns zeros. A ReLU that is called as a function is no module:\nwhat it returns is not seen here."
+)
 _LEAST_WIDTH = 5
 """Fewer modules take the width of this many."""
 
@@ -105,6 +110,8 @@ def _draw_shares(axes: Axes, series: list[Statistics | None], dead: list[float])
     axes.plot(dead, ".", color=_RED, markersize=_marker(series) + 2, label="dead feature maps", clip_on=False)
     axes.set_ylim(0, 1)
     axes.set_ylabel("share")
+    if np.nanmax(zeros, initial=0) < _VISIBLE and not np.isfinite(dead).any():
+        axes.text(0.5, 0.5, _NO_ZEROS, transform=axes.transAxes, ha="center", va="center", color="0.35")
 
 
 def _draw_gradients(axes: Axes, outputs: list[Statistics | None], inputs: list[Statistics | None]) -> None:

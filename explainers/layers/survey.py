@@ -10,6 +10,7 @@ the last such module whose tokens of the picture the outputs depend on.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
@@ -104,6 +105,11 @@ class Survey:
         top, bottom = layer.grid.reach(ROWS, size[0], shape[2])
         left, right = layer.grid.reach(COLUMNS, size[1], shape[3])
         return left, top, right, bottom
+
+    @cached_property
+    def without_maps(self) -> dict[str, tuple[int, ...] | None]:
+        """The output shapes of layers that run once and whose outputs hold no feature maps, by path."""
+        return {layer.path: layer.output_shape for layer in self.layers if layer.calls == 1 and not layer.cam}
 
     @property
     def last_weighted(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from seewhy.explainers.errors import OptionError, near_matches
+from seewhy.explainers.errors import OptionError, counted, near_matches
 from seewhy.explainers.results.display import Result
 from seewhy.explainers.trust.choices import Aspect, Better
 
@@ -273,11 +273,11 @@ class Evaluation(Result):
                 for column, cell in zip(self.columns, self._row(method), strict=True)
             )
             rows.append(f"<tr{style}><th>{escape(method)}</th>{cells}</tr>")
-        note = f"{escape(self.model)}, {len(self.pictures)} pictures; * beats all controls"
+        note = f"{escape(self.model)}, {counted(len(self.pictures), 'picture')}; * beats all controls"
         return f"<table><caption>{note}</caption><tr><th></th>{head}</tr>{''.join(rows)}</table>"
 
     def __repr__(self) -> str:
-        return f"Evaluation({self.model}, {len(self.pictures)} pictures)\n{self.table()}"
+        return f"Evaluation({self.model}, {counted(len(self.pictures), 'picture')})\n{self.table()}"
 
 
 def _text(cell: Cell) -> str:

@@ -282,7 +282,8 @@ def _command(explanations: Sequence[Explanation], origin: Origin) -> str:
         **({"proof_area": measured.area, "proof_fill": measured.fill} if measured else {}),
     }
     options = {name: value for row in explanations for name, value in _chosen_options(row).items()}
-    return repeating_command(fields, options, origin.device.partition(":")[0], origin.model.precision)
+    device = origin.device.partition(":")[0]
+    return repeating_command(fields, options, device, origin.model.precision, declared=origin.is_declared)
 
 
 def _chosen_options(explanation: Explanation) -> dict[str, Any]:
@@ -295,7 +296,7 @@ def _chosen_options(explanation: Explanation) -> dict[str, Any]:
 def region_sheet(explanation: Explanation, style: render.Style) -> Image.Image:
     """Draw the regions of an explanation, each with its best class and its gain."""
     captions = [
-        f"{rank}. {region.predictions[0].label} {region.predictions[0].text}: {region.gain:+.2f}"
+        f"{rank}. {region.predictions[0].label} {region.predictions[0].text}: {region.gain:+z.2f}"
         for rank, region in enumerate(explanation.regions, start=1)
     ]
     maps = [region.map for region in explanation.regions]

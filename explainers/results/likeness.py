@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from seewhy.explainers.core.diagnostic import Diagnostic
+from seewhy.explainers.errors import counted
 from seewhy.explainers.imaging import render
 from seewhy.explainers.imaging.boxes import COLOURS, draw_boxes, draw_tag, tag_width
 from seewhy.explainers.imaging.choices import Scale
@@ -119,7 +120,7 @@ class Likeness(Drawing):
     def caption(self) -> str:
         """One line: the score, what it is of, and the layer of the maps."""
         source = "the outputs" if self.embedding is None else f"the input of {self.embedding}"
-        return f"cosine {self.score:.3f} of {source}, {'' if self.exact else 'estimated '}by patches of {self.layer}"
+        return f"cosine {self.score:z.3f} of {source}, {'' if self.exact else 'estimated '}by patches of {self.layer}"
 
     def draw(self, style: render.Style) -> Image.Image:
         """Return both pictures side by side with their heatmaps, to one scale, and the pairs as numbered boxes, RGB.
@@ -223,8 +224,7 @@ class Likeness(Drawing):
         return self.overlay(max_side=1200)
 
     def __repr__(self) -> str:
-        pairs = "1 pair" if len(self.pairs) == 1 else f"{len(self.pairs)} pairs"
-        return f"{type(self).__name__}({self.caption}; {pairs})"
+        return f"{type(self).__name__}({self.caption}; {counted(len(self.pairs), 'pair')})"
 
 
 def _across(style: render.Style) -> int:

@@ -50,6 +50,7 @@ class Origin:
         options: of the method.
         outputs: (K,) float32, the model's, such as logits; None for detectors and segmenters, whose outputs are large.
         file: the picture's file; None where there was none.
+        is_declared: whether a models file declares the model.
         repeats: whether the command line can repeat the explanation.
     """
 
@@ -59,6 +60,7 @@ class Origin:
     options: Mapping[str, Any]
     outputs: NDArray[np.float32] | None
     file: FileIdentity | None
+    is_declared: bool
     repeats: bool
 
 
@@ -71,7 +73,9 @@ def origin_of(
 ) -> Origin:
     """Return the origin of an explanation; arguments as its attributes."""
     options = options_of(explainer)
-    return Origin(model.identity, str(model.device), model.accelerator, options, outputs, file, repeats)
+    return Origin(
+        model.identity, str(model.device), model.accelerator, options, outputs, file, model.is_declared, repeats
+    )
 
 
 def options_of(explainer: Explainer) -> dict[str, Any]:

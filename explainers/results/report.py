@@ -208,7 +208,7 @@ def figures(proof: Proof) -> list[Figure]:
 
     def add(name: str, value: float | None, form: str = ".0%") -> None:
         if value is not None:
-            rows.append(Figure(name, value, format(value, form)))
+            rows.append(Figure(name, value, format(value, form if form == "d" else f"z{form}")))  # never -0.00
 
     if proof.faithfulness:
         for name, value, form in _measured(proof.faithfulness):

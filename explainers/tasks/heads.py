@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor
 
 from seewhy.explainers.core.task import Task
-from seewhy.explainers.errors import ModelOutputError
+from seewhy.explainers.errors import ModelOutputError, counted, given
 from seewhy.explainers.tasks.candidates import Detector
 from seewhy.explainers.tasks.classification import Classification, head_of
 from seewhy.explainers.tasks.detection import Detection
@@ -53,5 +53,5 @@ def head_fault(head: str | None, count: int, units: Sequence[str] = ()) -> str |
     if units and head != "value":
         return "Only values have units; declare the head 'value'."
     if units and len(units) != count:
-        return f"There are {count} values but {len(units)} units; give one for each, '' for none."
+        return f"{given(len(units), 'unit')} for {counted(count, 'value')}; give one for each, '' for none."
     return None

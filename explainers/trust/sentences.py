@@ -92,6 +92,11 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, know
         elif not faithfulness.dropped < faithfulness.whole:
             role = f"speaks for {subject}, but is not needed"
         return f"The marked {part} {role}: {first}, {change}; alone, it gives {kept}."
+    if grade == "spread" and not _is_lost(faithfulness, faithfulness.kept):
+        return (
+            f"The marked {part} decides: {first}, {change}; alone, it {word} gives {kept}. But maps of other pictures "
+            "do as well here: all may mark the same place."
+        )
     if grade == "spread":
         return (
             f"No {part} decides by itself: the evidence for {subject} is spread over the picture ({whole} {verb} to "

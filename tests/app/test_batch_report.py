@@ -100,6 +100,7 @@ def test_a_run_ends_with_its_report(run):
     assert "% of 44 whose class is known" in page
     assert "such as leaf/broken.png" in page
     assert "not graded" in page  # the model has no calibration
+    assert "Pictures chosen at random." in page
     headings = re.findall(r"<h2>(.*)</h2>", page)
     lists = ["The most confident wrong answers", "The least trustworthy heatmaps", "Gallery"]
     assert headings == ["Errors", "Distributions", "Where the network looks", *lists]
@@ -117,6 +118,9 @@ def test_a_report_is_written_also_if_there_is_little_to_say(model, tmp_path):
     results = batch(tmp_path, tmp_path.parent / "few", model, progress=False)
     page = (tmp_path.parent / "few" / "report.html").read_text(encoding="utf-8")
     assert "<h2>Gallery" in page
+    assert "All explained pictures." in page
+    assert "at random" not in page
+    assert "<h1>1 picture, explained" in page
     assert "Where the network looks" not in page
     assert "&lt;b&gt;.png" in page
     assert "<b>.png" not in page

@@ -21,6 +21,7 @@ from seewhy.app.server import start
 from seewhy.app.settings import Settings
 from seewhy.explainers.methods.catalogue import METHODS
 from tests.app.conftest import EXAMPLES
+from tests.app.serving import declare
 from tests.waiting import GUARD
 
 
@@ -109,8 +110,11 @@ def test_predict(run):
     result = run("predict", EXAMPLES / "coffee.png", "--top", 2)
     assert result.exit_code == 0
     assert "espresso" in result.output
-    assert len(result.output.strip().splitlines()) == 3
+    name, *rows = result.output.strip().splitlines()
+    assert (name, len(rows)) == (f"{EXAMPLES / 'coffee.png'} (efficientnet_lite0):", 2)
     assert "espresso" in run("predict", "-", input=(EXAMPLES / "coffee.png").read_bytes()).stdout
+    other = run("predict", EXAMPLES / "coffee.png", env={"SEEWHY_DEFAULT_MODEL": "mobilenet_v2"})
+    assert other.output.startswith(f"{EXAMPLES / 'coffee.png'} (mobilenet_v2):\n")
 
 
 def test_predictions_as_json_are_a_line_for_each_picture(run, client):
@@ -268,9 +272,42 @@ def test_a_models_file_is_checked_before_anything_is_served(run, monkeypatch, tm
     file.write_text(table)
     result = run("serve", "--port", 0, env={"SEEWHY_MODELS": str(file)})
     assert result.output == "Error: models.toml, [models.mine], weights: A value is required.\n"
+    assert result.exit_code == 2
     file.write_text(f'{table}weights = "w.pth"\n')
     result = run("serve", "--port", 0, env={"SEEWHY_MODELS": str(file)})
-    assert result.stderr.startswith("Warning: [models.mine]: No module named 'not_here': put its folder on Python's")
+    missing = "[models.mine]: No module named 'not_here': put its folder on Python's"
+    assert result.stderr.startswith(f"Warning: {missing}")
+    result = run("serve", "--port", 0, env={"SEEWHY_MODELS": str(file), "SEEWHY_DEFAULT_MODEL": "mine"})
+    assert (result.exit_code, result.output.startswith(f"Error: {missing}")) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "status"),
+    [
+        (["models", "nope"], {}, 2),
+        (["serve", "--port", 0], {"SEEWHY_DEFAULT_MODEL": "nope"}, 2),
+        (["serve", "--nope"], {}, 2),
+        (["models"], {"SEEWHY_MODELS": "nowhere.toml"}, 2),
+        (["predict", EXAMPLES / "cat.png"], {"SEEWHY_MODELS": "mine.toml"}, 2),
+        (["predict", EXAMPLES / "cat.png", "--model", "resnet50"], {}, 1),
+        (["predict", "nowhere.png"], {}, 1),
+    ],
+)
+def test_bad_input_ends_with_two_and_failures_with_one(run, tmp_path, monkeypatch, arguments, variables, status):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text("[models.mine]\nunknown = 3\n")
+    result = run(*arguments, env=variables)
+    assert (result.exit_code, "Error" in result.output) == (status, True), result.output
+
+
+def test_the_path_of_missing_weights_is_printed_and_not_sent_to_clients(run, tmp_path, app_of):
+    models = declare(tmp_path)
+    result = run("predict", EXAMPLES / "cat.png", "--model", "mine", env={"SEEWHY_MODELS": str(models)})
+    assert result.exit_code == 1
+    assert result.output.endswith(f"let this process read it. Looked for: {tmp_path / 'w.pth'}\n")
+    picture = (EXAMPLES / "cat.png").read_bytes()
+    answer = app_of(models=models).test_client().post("/predict?model=mine", data=picture, content_type="image/png")
+    assert (answer.status_code, str(tmp_path) in answer.text) == (503, False)
 
 
 def test_misspelt_settings_are_warned_of(run):
@@ -289,7 +326,7 @@ def test_broken_models_file_is_one_line(run, tmp_path):
     file = Path(tmp_path / "models.toml")
     file.write_text("[models.mine]\narchitecture = 'resnet18'\n")
     result = run("models", env={"SEEWHY_MODELS": str(file)})
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.output == "Error: models.toml, [models.mine], weights: A value is required.\n"
 
 
@@ -330,7 +367,7 @@ def test_intervene(run, tmp_path):
     assert answer["method"] == {"name": "gradcam", "options": {"sign": "signed", "smooth": "none"}}
     assert answer["target"]["logit"] == answer["before"]["target"]["logit"] > answer["after"]["target"]["logit"]
     result = run("intervene", EXAMPLES / "cat.png", *edit, "--each-channel", "-o", out)
-    assert "1 channels" in result.output, result.output
+    assert "1 channel, from" in result.output, result.output
     assert [channel["channel"] for channel in json.loads(out.read_text())["channels"]] == [112]
     table = run("intervene", EXAMPLES / "cat.png", *edit, "--each-channel", "-o", tmp_path / "i.csv")
     assert table.exit_code == 0, table.output

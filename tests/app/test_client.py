@@ -193,7 +193,7 @@ def test_an_evaluation_is_that_of_the_library(client, model):
     for key, values in here.values.items():
         np.testing.assert_allclose(there.values[key], values, atol=0.02, err_msg=key)
     assert there["gradcam", "sparseness"].count == 2
-    with pytest.raises(OptionError, match="2 pictures have 1 masks"):
+    with pytest.raises(OptionError, match="pictures is 2, that of masks 1"):
         client.evaluate(pictures, masks=masks[:1])
     with pytest.raises(OptionError, match="list of pictures is empty"):
         client.evaluate([])

@@ -50,6 +50,12 @@ arbiter.Arbiter.kill_worker: relied on, 1f73ca156a69
     it sends a worker the signal to end
 workers.base.Worker.init_process: relied on, aaab22c2f226
     it takes signals, calls the hook `post_worker_init`, and then accepts connections
+arbiter.Arbiter.halt: relied on, 6e2e0fc60126
+    it ends all workers and the process, with the reason in the log and the status
+arbiter.Arbiter.run: relied on, fc33ca162f6f
+    it halts for `HaltServer`, which `manage_workers` raises, and calls that every second
+errors.HaltServer: relied on, 4d8394b75a1e
+    it has the reason and the exit status
 http.errors.ParseException: relied on, 483a8ecf204d
     a body whose chunks are wrong raises it as it is read; it is answered with 400
 """

@@ -269,6 +269,7 @@ def test_fine_maps_are_scaled_to_their_percentile_by_default(page, url):
     assert page.url == f"{url}/?method=saliency"  # which shows the same again
     page.click("#copy-curl")
     assert "-F scale=robust" in clipboard(page)
+    assert "-F model=efficientnet_lite0" in clipboard(page)  # another service may have another default
     expected = levels(ask(url, method="saliency", scale="robust").content)
     assert np.abs(overlay_pixels(page) - expected).max() <= 2
     page.click("#drawing > summary")
@@ -503,7 +504,7 @@ def test_a_link_shows_the_whole_view_again(tab, url, browser):
     page.locator("#alpha").fill("0.8")
     page.click("#copy-link")
     link = clipboard(page)
-    assert link == f"{url}/?example=cat&method=layercam&target=281&against=285&alpha=0.8"
+    assert link == f"{url}/?example=cat&model=efficientnet_lite0&method=layercam&target=281&against=285&alpha=0.8"
     visitor = browser.new_page()
     visitor.goto(link)
     answered(visitor)

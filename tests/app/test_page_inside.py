@@ -142,6 +142,8 @@ def test_a_channel_is_sought_in_the_other_pictures(page, url):
         answer = ask(url, "/hooks/capture", EXAMPLES / f"{name}.png", layer=LAYER, format="npz")
         with np.load(io.BytesIO(answer.content)) as arrays:
             peaks[f"{name}.png"] = np.abs(arrays[f"{LAYER}/output/0"][0, channel]).max()
+    for row in rows.all():
+        expect(row).to_be_in_viewport(ratio=1)
     found = [text.split() for text in rows.all_inner_texts()]
     assert [name for _, name in found] == sorted(peaks, key=peaks.get, reverse=True)
     assert [float(value.strip("−")) for value, _ in found] == pytest.approx(

@@ -158,8 +158,9 @@ def test_an_error_of_the_comparison_is_told_in_its_view(tab, url):
 
 def test_another_picture_of_the_strip_is_a_second_picture(tab, url):
     tab.goto(url)
-    tab.set_input_files("#image", [EXAMPLES / "cat.png", EXAMPLES / "coffee.png"])
-    expect(tab.locator("#others button")).to_have_count(1)
+    tab.set_input_files("#image", [EXAMPLES / f"{name}.png" for name in ("cat", "rocket", "coffee")])
+    expect(tab.locator("#others img")).to_have_count(2)
+    assert tab.locator("#others img").evaluate_all("all => all.map(({ alt }) => alt)") == ["rocket.png", "coffee.png"]
     answered(tab)
     tab.get_by_role("tab", name="Similarity").click()
     tab.get_by_role("list", name="Your other pictures").get_by_role("button", name="coffee.png").click()

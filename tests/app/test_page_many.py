@@ -9,6 +9,8 @@ from playwright.sync_api import expect
 
 from tests.app.browsing import accessible, answered, ask, explained_anew, later, upload
 from tests.app.conftest import EXAMPLES, opened
+from tests.app.shapes import served
+from tests.nets import Bright
 
 START = "votes-detail"
 PICTURES = {
@@ -108,6 +110,26 @@ def test_a_folder_becomes_a_strip_with_class_trust_and_truth(strip, url):
     expect(strip.locator("#thumbnails .truth")).to_have_text(["✓ espresso", "✗ space shuttle"])
     expect(strip.locator("#thumbnails img")).to_have_count(3)
     accessible(strip)
+
+
+def test_a_single_class_is_judged_by_its_own_probability(browser, tmp_path):
+    for name, level in (("bright/1", 200), ("bright/2", 20), ("dark/3", 20)):
+        (tmp_path / "all" / name).parent.mkdir(parents=True, exist_ok=True)
+        noise = Image.effect_noise((64, 48), 30).point(lambda value, level=level: value - 128 + level)
+        noise.convert("RGB").save(tmp_path / "all" / f"{name}.png")
+    with served(tmp_path, Bright(), ["bright"], "sigmoid") as url, opened(browser, url) as tab:
+        tab.goto(url)
+        tab.wait_for_selector("body[data-ready]")
+        tab.set_input_files("#folder", tmp_path / "all")
+        expect(options(tab)).to_have_count(3)
+        answered(tab)
+        labels(tab)
+        expect(tab.locator("#thumbnails .truth")).to_have_text(["✓ bright", "✗ bright"])
+        expect(tab.locator("#count-wrong")).to_have_text("1")
+        expect(tab.locator("#count-unsure")).to_have_text(
+            "0"
+        )  # a picture without the class is none that the model is unsure of
+        expect(tab.locator("#doubt")).to_be_hidden()
 
 
 def test_names_of_files_tell_the_truth_where_no_folder_does(page, tmp_path):

@@ -181,7 +181,7 @@ def test_the_address_is_not_changed_at_every_step_of_a_slider(page):
         }"""
     )
     page.click("#copy-link")
-    assert clipboard(page).endswith("?alpha=0.9")
+    assert clipboard(page).endswith("?model=efficientnet_lite0&alpha=0.9")
     expect(page).to_have_url(re.compile(r"\?alpha=0\.9$"))
     assert page.evaluate("window.changes") < 5
 

@@ -118,7 +118,7 @@ def test_a_link_and_back_ask_about_the_same_place_again(regions, browser, scenes
     assert {("target", "pixel:45,33"), ("against", "1")} <= set(fields)
     regions.click("#copy-link")
     link = clipboard(regions)
-    assert link == f"{scenes}/?target=pixel%3A45%2C33&against=1"
+    assert link == f"{scenes}/?model=colours&target=pixel%3A45%2C33&against=1"
     with opened(browser, scenes) as visitor:
         visitor.goto(link)
         visitor.wait_for_selector("body[data-ready]")

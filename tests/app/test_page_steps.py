@@ -134,5 +134,5 @@ def test_a_copied_link_holds_the_view_that_is_shown(page, url):
     page.goto(f"{url}/?example=cat&target=281{query}")
     answered(page)
     page.click("#copy-link")
-    assert page.evaluate("navigator.clipboard.readText()") == f"{url}/?example=cat&target=281"
+    assert page.evaluate("navigator.clipboard.readText()") == f"{url}/?example=cat&model=efficientnet_lite0&target=281"
     expect(page).to_have_url(f"{url}/?example=cat&inside=blocks.5&target=281&compare=gradcam&compare=fem&off=3%2C5")

@@ -42,7 +42,7 @@ def test_methods_are_compared_side_by_side(page, url):
     expect(page.locator(".card h3")).to_have_text(["votes-detail", "gradcam", "layercam", "saliency"])
     for facts in page.locator(".facts").all_inner_texts():
         assert "tiger cat" in facts
-        assert re.search(r" · \d\S*\sm?s ", facts)
+        assert re.search(r", \d\S*\sm?s ", facts)
     pairs = ask(url, method="votes-detail,gradcam,layercam,saliency", format="json").json()["agreement"]
     names = page.locator("#agreement thead th").all_inner_texts()
     cells = page.locator("#agreement tbody tr").evaluate_all(

@@ -10,12 +10,14 @@ from unittest.mock import Mock
 import pytest
 import requests
 from gunicorn.arbiter import Arbiter
+from gunicorn.errors import HaltServer
 from werkzeug.test import Client
 
 from seewhy.app.server.application import RETRY_SECONDS, Application
 from seewhy.app.server.configuration import _end_process
 from seewhy.app.server.processes import Processes
 from seewhy.app.server.readiness import Readiness, State, await_turn, begin
+from seewhy.models.errors import BadWeightsError, ModelsFileError, WeightsUnavailableError
 from tests.app.serving import Small
 from tests.waiting import GUARD, until
 
@@ -46,7 +48,7 @@ def watched(monkeypatch):
 
         processes.__dict__.update(WORKERS={worker.pid: worker for worker in workers}, num_workers=number)
         processes.__dict__.update(worker_age=len(workers), reexec_pid=0, master_pid=0)
-        processes.__dict__.update(outdated_age=outdated_age, losses=0, next_start=0.0)
+        processes.__dict__.update(outdated_age=outdated_age, losses=0, next_start=0.0, has_answered=False)
         monkeypatch.setattr(processes, "spawn_worker", spawn)
         monkeypatch.setattr(processes, "kill_worker", lambda pid, number: exits.append(pid))
         return processes, exits
@@ -139,6 +141,46 @@ def test_workers_that_end_before_they_answer_are_waited_for_longer_and_longer(wa
         processes.forget(processes.WORKERS.pop(age))
         processes.manage_workers()
         assert processes.WORKERS[age + 1].state.delay == 0
+
+
+@pytest.mark.parametrize("fault", [1, 2])
+def test_a_service_whose_default_model_can_never_be_loaded_ends_unless_it_has_answered(fault, watched):
+    processes, _ = watched([Process(1), Process(2)], 2)
+    processes.WORKERS[2].state.fault = fault
+    with pytest.raises(HaltServer) as caught:
+        processes.manage_workers()
+    assert caught.value.exit_status == fault
+    processes.WORKERS[1].state.answered = True
+    processes.forget(processes.WORKERS.pop(1))
+    processes.manage_workers()  # a new worker is tried
+    assert sorted(processes.WORKERS) == [2, 3]
+
+
+def failed(error, cause=None):
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("failure", "fault"),
+    [
+        (None, 0),
+        (ModelsFileError("no module"), 2),
+        (failed(ModelsFileError("the factory failed"), ValueError()), 2),
+        (failed(ModelsFileError("the factory failed"), ConnectionError()), 0),
+        (failed(ModelsFileError("the model failed"), RuntimeError("CUDA out of memory")), 0),
+        (failed(BadWeightsError("mine: damaged"), failed(BadWeightsError("damaged"), EOFError())), 1),
+        (failed(BadWeightsError("mine: unreadable"), failed(BadWeightsError("unreadable"), PermissionError())), 0),
+        (WeightsUnavailableError("missing"), 0),
+        (RuntimeError("a bug"), 0),
+    ],
+)
+def test_failures_to_load_a_model_that_no_wait_mends(failure, fault):
+    state = State()
+    models = Mock(default_failure=failure)
+    models.engine.worked = 0.0
+    Readiness(Mock(models=models), state).look()
+    assert state.fault == fault
 
 
 def test_a_worker_that_has_answered_and_ends_by_itself_was_not_lost(watched, monkeypatch):

@@ -115,8 +115,8 @@ def test_a_report_without_a_proof_has_its_warnings_alone(client):
 
 
 def test_figures_of_a_value_are_in_its_units():
-    measured = Measurement(0.25, "blur", None, 31.25, 30.0, 12.5, None, 10.0, 0.8)
-    sanity = Sanity(0.1, 0.2, 0.95, 8)
+    measured = Measurement(0.25, "blur", None, 31.25, 30.0, 12.5, None, 10.0, -0.001)
+    sanity = Sanity(-0.001, 0.2, 0.95, 8)
     proof = Proof(None, "", measured, None, None, sanity, Shape(None, 0.5, None), None, (), Passes(2))
     assert [(name, text) for name, _, text in figures(proof)] == [
         ("Share of the picture that is marked", "25%"),
@@ -124,8 +124,8 @@ def test_figures_of_a_value_are_in_its_units():
         ("Value of the marked part alone", "30"),
         ("Value without the marked part", "12.5"),
         ("Value with everything hidden", "10"),
-        ("Score", "0.80"),
-        ("Correlation with the map for shuffled classes", "0.10"),
+        ("Score", "0.00"),
+        ("Correlation with the map for shuffled classes", "0.00"),
         ("Correlation with the map of a network with random weights", "0.20"),
         ("Correlation with the map for an unlikely class", "0.95"),
         ("Share of the picture that the model does not see", "50%"),
@@ -175,7 +175,7 @@ def test_the_command_of_a_report_repeats_its_maps(client, run, tmp_path, monkeyp
 
 
 def test_a_command_names_the_mask_the_device_the_precision_and_the_models_file():
-    model = SimpleNamespace(name="net", device=torch.device("cuda"), spec=SimpleNamespace(source="own"))
+    model = SimpleNamespace(name="net", device=torch.device("cuda"), is_declared=True)
     result = SimpleNamespace(model=model, methods=[(SimpleNamespace(name="gradcam"), None)])
     words = command(result, ExplainOptions(), True, Settings(precision="bfloat16")).split()
     assert words[:4] == ["SEEWHY_PRECISION=bfloat16", "SEEWHY_MODELS=MODELS", "seewhy", "explain"]

@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from seewhy import compare, explain, explain_many, intervene
+from seewhy import compare, explain, explain_many, intervene, load_model
 from seewhy.explainers.errors import OptionError
+from tests import nets
 from tests.app.conftest import EXAMPLES
+from tests.app.serving import declare
 from tests.app.test_report import record_of
 
 CAT = EXAMPLES / "cat.png"
@@ -105,6 +108,18 @@ def test_the_command_of_a_report_has_the_precision(lite0, tmp_path):
     origin = replace(result.origin, model=replace(result.origin.model, precision="bfloat16"))
     page = replace(result, origin=origin).save(tmp_path / "why.html").read_text()
     assert "SEEWHY_PRECISION=bfloat16" in command_of(page)
+
+
+def test_the_command_of_a_report_names_the_models_file_of_a_custom_model(lite0, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save(nets.seeded(nets.Net).state_dict(), "w.pth")
+    monkeypatch.setenv("SEEWHY_MODELS", str(declare(tmp_path)))
+    page = explain(load_model("mine"), CAT).save("why.html").read_text()
+    words = shlex.split(record_of(page)["record"]["command"])
+    assert words[:2] == ["SEEWHY_MODELS=MODELS", "seewhy"]
+    assert "<code>MODELS</code> for the models file" in page
+    assert run(*(CAT if word == "PICTURE" else word for word in words[2:])).exit_code == 0
+    assert "SEEWHY_MODELS" not in explain(lite0, CAT).save("why.html").read_text()
 
 
 def test_the_command_of_a_comparison_leaves_each_method_its_defaults(lite0, tmp_path):

@@ -14,14 +14,16 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import requests
+import torch
 from gunicorn.http.errors import ParseException
 
 from seewhy.app.server import start as server
 from seewhy.app.server.configuration import BODY_SECONDS, Server, read_rest
 from seewhy.app.server.start import _check_port
 from seewhy.app.settings import Settings
-from tests.app.conftest import EXAMPLES
-from tests.app.serving import free_port, rests, underway
+from tests import nets
+from tests.app.conftest import EXAMPLES, ROOT
+from tests.app.serving import declare, free_port, rests, underway
 from tests.waiting import GUARD, until
 
 
@@ -150,11 +152,11 @@ sys.exit("torch" in sys.modules)
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def refused(port, **variables) -> str:
+def refused(port, status=2, **variables) -> str:
     """What the service says that does not start."""
     command = [sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(port)]
     process = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **variables})
-    assert process.returncode != 0
+    assert process.returncode == status
     assert "Traceback" not in process.stderr
     return process.stderr
 
@@ -179,6 +181,28 @@ LONG = "SEEWHY_DEADLINE or --deadline: the deadline can be at most 86,400 second
 )
 def test_what_cannot_be_served_is_told_by_its_setting(name, value, message):
     assert f"Error: {message}" in refused(free_port(), **{f"SEEWHY_{name}": value})
+
+
+@pytest.mark.slow  # the service loads its model before it ends
+@pytest.mark.parametrize(
+    ("code", "weights", "status", "reason"),
+    [
+        ("import nowhere_to_be_found", None, 2, "[models.mine]: No module named 'nowhere_to_be_found'"),
+        ("", None, 2, "[models.mine]: the module 'mine' has no 'Net'"),
+        ("from tests.nets import Net", b"not weights", 1, "mine: The weights file 'w.pth' cannot be read"),
+    ],
+)
+def test_a_default_model_that_can_never_be_loaded_ends_the_service(tmp_path, code, weights, status, reason):
+    (tmp_path / "mine.py").write_text(code)
+    if weights is not None:
+        (tmp_path / "w.pth").write_bytes(weights)
+    else:
+        torch.save(nets.Net().state_dict(), tmp_path / "w.pth")
+    models = declare(tmp_path, "mine:Net")
+    variables = {"SEEWHY_MODELS": str(models), "SEEWHY_DEFAULT_MODEL": "mine", "SEEWHY_WORKERS": "2"}
+    printed = refused(free_port(), status, PYTHONPATH=f"{tmp_path}:{ROOT}", **variables)
+    assert reason in printed
+    assert "Reason: The default model cannot be loaded" in printed
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]"])

@@ -228,12 +228,14 @@ def test_the_command_writes_every_format(run, tmp_path, lite0):
     out = tmp_path / "out.json"
     result = run("similar", CAT, COFFEE, "-o", out, "--top", 3)
     assert result.exit_code == 0, result.output
-    assert result.output == f"{CAT}: 0.088 like {COFFEE} -> {out}\n"
+    assert result.output == f"{CAT}: cosine similarity 0.088 with {COFFEE} -> {out}\n"
     answer = json.loads(out.read_text())
     assert [pair["image"] for pair in answer["pairs"]] == [list(pair.image) for pair in expected.pairs]
     result = run("similar", CAT, COFFEE, "-o", tmp_path / "out.npz", "--proof")
     lines = [line.partition(": With the marked quarter blurred")[0] for line in result.output.splitlines()]
-    assert lines[1:] == [f"  {CAT}, ungraded", f"  {COFFEE}, ungraded"]
+    assert lines[1:3] == [f"  {CAT}, ungraded", f"  {COFFEE}, ungraded"]
+    assert lines[3:] == ["  Only the service grades such proofs: by the pictures that it has compared before."]
+    assert "so far" not in result.output  # no further picture comes
     with np.load(tmp_path / "out.npz") as arrays:
         assert arrays["contributions"].shape == (5,)
     assert run("similar", CAT, COFFEE, "-o", tmp_path / "out.webp", "--view", "side-by-side").exit_code == 0

@@ -40,6 +40,12 @@ def test_dead_maps_are_drawn_where_they_are_known():
     assert markers(chart, RED) == 1 + 2, "the legend's, the ReLU's and the pooling's"
 
 
+def test_a_chart_without_zeros_says_why():
+    """As of a network that calls ReLU as a function: what it returns is the output of no module."""
+    for chart, said in ((svg(traced()), True), (svg(traced(nn.ReLU())), False)):
+        assert ("A ReLU that is called as a function is no module" in chart) is said
+
+
 def test_the_limits_can_be_told_apart():
     chart = svg(traced(nn.ReLU()))
     lines = re.findall(r"stroke-dasharray: ([\d.]+),([\d.]+); stroke-dashoffset: 0; stroke: (#\w+)", chart)

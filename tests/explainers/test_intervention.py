@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from seewhy.explainers import GradCAM, HookSession, Saliency, errors, explain, intervene, sweep_channels
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.errors import EditError, ExplainerError, NonFiniteError
+from seewhy.explainers.imaging import render
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.inspection import intervene as interventions
 from seewhy.explainers.inspection.capture import capture_images
@@ -759,11 +760,26 @@ def test_wrong_arguments_are_named(arguments, field, message, lite0):
 
 def test_an_intervention_is_saved_as_its_panel(lite0, tmp_path):
     effect = intervene(lite0, CAT, [{"layer": "bn2", "op": "zero", "channels": [112]}], target="tabby")
-    assert repr(effect).startswith("Intervention(1 edits; tabby: 17.0% before")
+    assert repr(effect).startswith("Intervention(1 edit; tabby: 17.0% before")
     with Image.open(effect.save(tmp_path / "a.png", view="heatmap", max_side=300)) as panel:
         assert panel.size == effect.panel(view="heatmap", max_side=300).size
     assert max(panel.size) <= 300
     assert effect._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("side", "tile"), [(32, 224), (96, 288), (224, 224), (512, 512)])
+def test_small_pictures_are_enlarged_by_a_whole_factor_until_captions_fit(lite0, monkeypatch, side, tile):
+    picture = Image.open(CAT).convert("RGB").resize((side, side))
+    effect = intervene(lite0, picture, [{"layer": "bn2", "op": "zero", "channels": [112]}], target="tabby")
+    shortened = []
+    shorten = render._shorten
+    monkeypatch.setattr(render, "_shorten", lambda text, *room: shortened.append((text, shorten(text, *room))) or text)
+    panel = effect.panel()
+    assert (panel.width, effect.panel(view="side-by-side").width) == (3 * tile, 6 * tile)
+    small = effect.panel(max_side=120)
+    assert max(small.size) <= 120
+    assert len(shortened) > 9
+    assert all(before == after for before, after in shortened)
 
 
 def test_a_difference_of_roundings_is_not_drawn(lite0, monkeypatch):
@@ -772,7 +788,7 @@ def test_a_difference_of_roundings_is_not_drawn(lite0, monkeypatch):
     nothing = replace(effect.after, map=effect.before.map * np.float32(1 + 1e-6))
     something = replace(effect.after, map=effect.before.map * np.float32(1 + 1e-3))
     captions = []
-    monkeypatch.setattr(interventions, "panel", lambda tiles, texts, columns: captions.append(texts) or tiles[2])
+    monkeypatch.setattr(interventions, "panel", lambda tiles, texts, **_: captions.append(texts) or tiles[2])
     style = Style("heatmap")
     panels = [interventions.intervention_panel(effect.before, after, style) for after in (nothing, something)]
     assert [texts[2] for texts in captions] == ["no difference: +0.0 points", "difference x1e+03: +0.0 points"]

@@ -202,6 +202,17 @@ def test_captions_say_their_text_and_long_ones_stay_on_their_tile():
     assert np.asarray(bars["long " * 40])[:, 140:].min() == 255
 
 
+@pytest.mark.parametrize("text", ["tabby", "difference x10.5: +0.3 points", "Donaudampfschifffahrtsgesellschaft on 2%"])
+def test_captions_may_take_several_lines_of_which_none_is_cut(text):
+    tiles, bar = [Image.new("RGB", (60, 20))] * 2, 14
+    font = render.font_for(text, bar * 0.62)
+    lines = render._wrapped(text, font, 60 - bar / 2)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert all(font.getlength(line) <= 60 - bar / 2 for line in lines)
+    assert panel(tiles, [text, "a"], wraps=True).size == (120, 20 + len(lines) * bar)
+    assert (len(lines) > 1) is (text != "tabby")
+
+
 def test_a_robust_scale_is_not_ruled_by_a_few_extreme_pixels():
     values = np.ones((100, 100), dtype=np.float32)
     values[:50] = 0.5

@@ -48,6 +48,13 @@ def test_a_factory_with_weights_labels_and_preprocessing(declared, untouched):
     assert nets.relative_error(model.module(images), net(images).detach()) < 1e-5
 
 
+def test_the_layers_of_a_factory_that_sets_weights_are_known_before_it_is_loaded(declared, caplog):
+    registry = Registry(models_file=declared("tests.nets:SetsItsWeights"))
+    layers = registry.survey(registry.spec("mine")).layers
+    assert [(layer.path, layer.output_shape) for layer in layers if layer.path] == [("conv", (1, 3, 224, 224))]
+    assert not caplog.records
+
+
 def test_labels_from_a_file_and_declared_default_layers(declared):
     file = declared(default_layers=["stem"], labels="labels.txt")
     (file.parent / "labels.txt").write_text("healthy\n\n pneumonia \nother\n", encoding="utf-8")
@@ -77,9 +84,10 @@ def test_ready_made_architectures_get_as_many_classes_as_labels(architecture, de
         ({"default_layers": "body"}, r"default_layers: It must be a list of layers, such as"),
         ({"input_size": "large"}, r"\], input_size: It must be a side in pixels, from 8 to 4096, or \[height, width\]"),
         ({"input_size": 1000000}, "input_size: It must be a side"),
+        ({"input_size": 4}, r"\], input_size: It must be a side in pixels, from 8 to 4096, or \[height, width\]"),
         ({"input_size": [224]}, "input_size: It must be a side"),
         ({"resize": 2}, "resize: It must be greater than or equal to 8"),
-        ({"mean": [0.5]}, "mean has 1 numbers and std 3"),
+        ({"mean": [0.5]}, "mean has 1 number and std 3"),
         ({"mean": [0.5, 0.5]}, "mean: It must be a list of three numbers"),
         ({"mean": [124, 116, 104], "std": [58, 57, 57]}, "divide those of levels up to 255 by 255"),
         ({"mean": [math.nan, 0.0, 0.0]}, "mean: It must be a list of three numbers"),
@@ -138,6 +146,7 @@ def test_missing_weights_of_an_own_model_say_the_way_out(declared, tmp_path):
     with pytest.raises(WeightsUnavailableError, match=r"'weights.safetensors'") as caught:
         registry.load("mine")
     assert str(tmp_path) not in str(caught.value)
+    assert caught.value.__notes__ == [f"Looked for: {tmp_path / 'weights.safetensors'}"]
     assert registry.missing_weights(registry.spec("mine")) is not None
 
 
@@ -194,7 +203,8 @@ def test_a_network_that_sees_grey_says_what_to_declare(declared, caplog):
 
 def test_models_whose_code_cannot_be_found_are_known_without_importing_anything(declared):
     assert list(missing_modules(declared())) == list(missing_modules(declared(architecture="squeezenet1_1"))) == []
-    (warning,) = missing_modules(declared(architecture="nothing_of_the_kind.nets:Net"))
+    ((name, warning),) = missing_modules(declared(architecture="nothing_of_the_kind.nets:Net"))
+    assert name == "mine"
     assert warning.startswith("[models.mine]: No module named 'nothing_of_the_kind': put its folder on Python's path")
 
 

@@ -170,9 +170,9 @@ def test_bare_modules_and_strange_outputs_are_refused():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"head": "value", "units": ["cm"]}, "3 values but 1 units"),
+        ({"head": "value", "units": ["cm"]}, "1 unit is given for 3 values"),
         ({"units": ["cm"] * 3}, "Only values have units"),
-        ({"head": "value", "labels": ["age"]}, "3 values, but 1 labels"),
+        ({"head": "value", "labels": ["age"]}, "3 values, but 1 label is given"),
     ],
 )
 def test_units_that_do_not_suit_are_refused(options, reason, module):
@@ -181,7 +181,7 @@ def test_units_that_do_not_suit_are_refused(options, reason, module):
 
 
 def test_units_are_declared_for_each_value(folder, tmp_path):
-    with pytest.raises(ModelsFileError, match="3 values but 1 units"):
+    with pytest.raises(ModelsFileError, match="1 unit is given for 3 values"):
         own_specs(declare(tmp_path, **DECLARED | {"units": ["cm"]}))
 
 

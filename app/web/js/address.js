@@ -1,7 +1,7 @@
 // The address bar: it holds everything that differs from its default, under the HTTP names of the options. Back and
 // Forward move between questions about this picture and earlier ones, without reloading the page.
 
-import { learn } from "./question.js";
+import { learn, modelName } from "./question.js";
 import { DEFAULTS, asTarget, change, onChange, state } from "./state.js";
 
 const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside", "reference", "mark", "look"];
@@ -56,7 +56,7 @@ function addressOf(from) {
   return `${location.origin}${location.pathname}${query ? `?${query}` : ""}`;
 }
 
-/** The address of the current view, without the choices of the others. */
+/** The address of the current view with the name of its model, without the choices of the other views. */
 export function link() {
   const { by, classes, compare, inside, mark, models, off, reference } = DEFAULTS;
   const others = {
@@ -65,7 +65,7 @@ export function link() {
     ...(state.show !== "inside" && { inside, off }),
     ...(state.show !== "likeness" && { reference }),
   };
-  return addressOf({ ...state, ...others });
+  return addressOf({ ...state, ...others, model: modelName() });
 }
 
 /** Changes the state without a step that Back would undo. */

@@ -162,8 +162,8 @@ export class Card {
     this.overlay.describe(`Heatmap of ${method.name} for ${target.label}, by ${this.#model}`);
     const rather = against ? ` rather than ${against.label}` : "";
     const blank = diagnostics.some(({ code }) => code === "blank-map") ? ", blank" : "";
-    const model = this.name.endsWith(` ${this.#model}`) ? "" : ` · ${this.#model}`;
-    const facts = `${target.label}${rather} ${reading(target)}${model} · ${duration(timings.explain)}${blank} `;
+    const model = this.name.endsWith(` ${this.#model}`) ? "" : `, ${this.#model}`;
+    const facts = `${target.label}${rather} ${reading(target)}${model}, ${duration(timings.explain)}${blank} `;
     this.#facts.replaceChildren(facts, ...(proof ? [badge(proof)] : []));
   }
 }

@@ -104,5 +104,5 @@ class Viewer {
 }
 
 function placeItem({ value, box: [left, top, right, bottom] }) {
-  return make("li", { textContent: `${number(value).replace("-", "−")} at x ${Math.round((left + right) / 2)}, y ${Math.round((top + bottom) / 2)}` });
+  return make("li", { textContent: `${number(value)} at x ${Math.round((left + right) / 2)}, y ${Math.round((top + bottom) / 2)}` });
 }

@@ -1,12 +1,14 @@
 // The chart of a trace: outputs, shares of zeros and gradient norms, module by module. A module is read by the pointer or
 // the arrow keys, and can be chosen; the chart is enlarged in its frame, which scrolls.
 
-import { make, makeShape } from "./dom.js";
+import { make, makeShape, pointAt } from "./dom.js";
 import { number, percent } from "./words.js";
 
 const HEIGHT = 100; // of a panel, in its own units
 const ZOOMS = [1, 2, 4, 8, 16];
 const [VANISHING, EXPLODING] = [1e-4, 1e4]; // norms, as the service judges them
+
+const NO_ZEROS = "no module puts any out; activations that are called as functions are not modules";
 
 /** Linear near zero and logarithmic beyond, as outputs have both signs. */
 const symlog = (value) => Math.sign(value) * Math.log10(1 + Math.abs(value));
@@ -23,7 +25,7 @@ export class Chart {
   #band = make("div", { class: "band", hidden: true });
   #cursor = make("div", { class: "cursor", hidden: true });
   #reader = make("div", { class: "reader", role: "slider", tabIndex: 0, "aria-label": "Module; arrow keys move, Enter shows its feature maps", "aria-valuemin": 0, "aria-valuenow": 0 });
-  #reading = make("output", { class: "reading", textContent: "Point at a module, or use the arrow keys, to read its values." });
+  #reading = make("output", { class: "reading", textContent: `${pointAt()} a module, or use the arrow keys, to read its values.` });
   #in = make("button", { class: "quiet", "aria-label": "Enlarge the trace", textContent: "+", on: { click: () => this.#enlarge(this.#zoom + 1) } });
   #out = make("button", { class: "quiet", "aria-label": "Reduce the trace", textContent: "−", disabled: true, on: { click: () => this.#enlarge(this.#zoom - 1) } });
   #part = make("button", { class: "quiet", hidden: true, on: { click: () => this.#showPart() } });
@@ -91,7 +93,7 @@ export class Chart {
         ...area("near", spread(-1), spread(1), low, high),
         steps("middle", of("mean"), low, high),
       ]),
-      panel("Share of zeros", ["100%", "0%"], area("zeros", outputs.map((output) => (output ? 0 : null)), outputs.map((output) => output?.zeros ?? null), 0, 1)),
+      panel(outputs.some((output) => output?.zeros) ? "Share of zeros" : `Share of zeros: ${NO_ZEROS}`, ["100%", "0%"], area("zeros", outputs.map((output) => (output ? 0 : null)), outputs.map((output) => output?.zeros ?? null), 0, 1)),
       panel("Gradient norm", [scientific(most), scientific(least)], [steps("norm", norms, least, most), ...limits.map((limit) => across(limit, least, most, outputs.length))]),
     );
     for (const shape of this.#panels.querySelectorAll("svg")) shape.setAttribute("viewBox", `0 0 ${outputs.length} ${HEIGHT}`);

@@ -24,6 +24,9 @@ export function prepareClasses() {
     if (text && !kind()?.isDragged) change({ target: asTarget(text), against: null });
   };
   input.addEventListener("change", ask);
+  onChange((patch) => {
+    if ("picture" in patch) input.value = ""; // a class that was refused for the one before
+  });
   byId("target-form").addEventListener("submit", (event) => event.preventDefault());
   byId("part").addEventListener("change", (event) => {
     const { place } = split(askedTarget());

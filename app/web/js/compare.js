@@ -4,7 +4,7 @@ import { showAgreement } from "./agreement.js";
 import { AT_ONCE } from "./api.js";
 import { Card } from "./card.js";
 import { choicesOf, columnsOf, MOST, prepareChoices, showChoices, usualModels } from "./choices.js";
-import { announce, byId, isTouched } from "./dom.js";
+import { announce, byId, pointAt } from "./dom.js";
 import { PATIENCE } from "./explain.js";
 import { layersOf } from "./layers.js";
 import { pixelBeside } from "./overlay.js";
@@ -121,7 +121,7 @@ function show() {
 
 /** What tells a cell from the others: its method or layer, and its class and its model if there are several. */
 function nameOf({ model, target, name }, { models, classes }) {
-  return [name, ...(classes.length > 1 ? [target] : []), ...(models.length > 1 ? [model] : [])].join("\u00a0· "); // no line begins with a dot
+  return [name, ...(classes.length > 1 ? [target] : []), ...(models.length > 1 ? [model] : [])].join(", ");
 }
 
 function arrange(elements, columns) {
@@ -182,7 +182,7 @@ function readAll(pixel) {
   const values = [...cards.values()].map((card) => [card.name, card.read(pixel, shape())]).filter(([, value]) => value);
   const reader = byId("compare-pixel");
   const place = pixel && `x ${pixel[0]}, y ${pixel[1]}`;
-  reader.textContent = place ?? `${isTouched() ? "Touch" : "Point at"} a map to read all of them.`;
-  reader.setAttribute("aria-valuetext", place ? `${place}: ${values.map((pair) => pair.join(" ")).join(", ")}` : "no pixel");
+  reader.textContent = place ?? `${pointAt()} a map to read all of them.`;
+  reader.setAttribute("aria-valuetext", place ? `${place}: ${values.map((pair) => pair.join(" ")).join("; ")}` : "no pixel");
   reader.setAttribute("aria-valuenow", place ? Math.round((100 * pixel[0]) / shape()[1]) : 0);
 }

@@ -5,7 +5,7 @@ import { post } from "./api.js";
 import { announce, byId, make } from "./dom.js";
 import { examplePath } from "./picture.js";
 import { showProblem } from "./problems.js";
-import { drawingQuestion } from "./question.js";
+import { drawingQuestion, withModel } from "./question.js";
 import { overlay } from "./stage.js";
 import { state } from "./state.js";
 
@@ -25,7 +25,7 @@ function fileField(field, { name }) {
 /** The curl command for a route of the service. */
 export function curl(path, fields, output) {
   const address = `${location.origin}${path}`;
-  const lines = fields.map(formField);
+  const lines = withModel(fields).map(formField);
   if (state.example) {
     const source = `curl -sS ${location.origin}${examplePath(state.example)}`;
     lines.unshift("-F image=@-");
@@ -40,14 +40,14 @@ export function curlOfTwo(path, fields, output) {
   const examples = [...new Set([state.example, state.reference].filter(Boolean))].map((name) => `-O ${location.origin}${examplePath(name)}`);
   const download = examples.length ? `curl -sS ${examples.join(" ")} &&\n  ` : "";
   const files = [fileField("image", state.picture.file), fileField("reference", state.second.file)];
-  return `${download}curl -sS ${[...files, ...fields.map(formField), `${location.origin}${path}`, `-o ${output}`].join(" \\\n    ")}`;
+  return `${download}curl -sS ${[...files, ...withModel(fields).map(formField), `${location.origin}${path}`, `-o ${output}`].join(" \\\n    ")}`;
 }
 
 /** Python that does the same with the requests library. */
 function python(path, fields, output) {
   const text = JSON.stringify;
   const data = {};
-  for (const [name, value] of fields) (data[name] ??= []).push(value);
+  for (const [name, value] of withModel(fields)) (data[name] ??= []).push(value);
   const rows = Object.entries(data).map(
     ([name, values]) => `        ${text(name)}: ${values.length > 1 ? `[${values.map((value) => text(value)).join(", ")}]` : text(values[0])},`,
   );

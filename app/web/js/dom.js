@@ -55,6 +55,9 @@ export const arrow = ({ key }) => ARROWS[key];
 /** Whether the device has a touch screen or a narrow one. The style sheet uses the same query. */
 export const isTouched = () => matchMedia("(hover: none), (max-width: 40rem)").matches;
 
+/** How people are asked to choose a place. */
+export const pointAt = () => (isTouched() ? "Touch" : "Point at");
+
 /** Marks elements that are wider than their place, so that a hint is shown. */
 export function prepareScrolls() {
   const watch = new ResizeObserver(() => {

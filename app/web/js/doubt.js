@@ -8,10 +8,10 @@ import { isUnsure, percent } from "./words.js";
 export const isBlank = ({ diagnostics, proof, heatmap }) =>
   proof?.grade === "blank" || diagnostics.some(({ code }) => code === "blank-map") || heatmap.min === heatmap.max;
 
-/** The best class of a classifier that gives none half of the probability; null if it is sure. */
+/** The best class of a classifier that gives none half of the probability; null if it is sure, or if none may be right. */
 export function unsure() {
-  const [best, ...others] = state.answer.predictions;
-  return !kind() && others.length && isUnsure(best.probability) ? best : null; // a single logit is no best of several
+  const { model, predictions: [best] } = state.answer;
+  return !kind() && model.head !== "sigmoid" && isUnsure(best.probability) ? best : null;
 }
 
 /** Sentences about why the answer is to be read with care; empty if there is no reason. */

@@ -49,6 +49,7 @@ export class Elsewhere {
       for (let picture = waiting.shift(); picture; picture = waiting.shift()) await this.#ask(picture);
     };
     await Promise.all(Array.from({ length: AT_ONCE }, work));
+    this.#list.scrollIntoView({ block: "nearest" });
   }
 
   async #ask(picture) {
@@ -88,7 +89,7 @@ export class Elsewhere {
     const canvas = make("canvas", { width, height, "aria-hidden": "true" });
     if (picture.plain) drawWhole(canvas, map, size, places, { url: picture.plain, seen }).catch(() => {}); // it was removed
     const name = picture.path.split("/").at(-1);
-    const value = number(places[0]?.value ?? 0).replace("-", "−");
+    const value = number(places[0]?.value ?? 0);
     const text = make("span", {}, make("strong", { textContent: value }), ` ${name}`);
     const open = () => {
       this.#close();

@@ -8,7 +8,7 @@ import { isUnsupported, proofOf } from "./proof.js";
 import { question } from "./question.js";
 import { onChange, state } from "./state.js";
 import { prepare, smallCopy, withHeatmap } from "./thumbnails.js";
-import { isSame, truthOf } from "./truth.js";
+import { contradicts, truthOf } from "./truth.js";
 import { isUnsure, reading } from "./words.js";
 
 const MOST = 500; // pictures
@@ -236,8 +236,8 @@ async function finish(picture, answer, about) {
       reading: reading(target),
       proof,
       truth,
-      isWrong: truth !== null && !isSame(truth, label),
-      isUnsure: isUnsure(probability) || isUnsupported(proof),
+      isWrong: truth !== null && contradicts(truth, label, answer),
+      isUnsure: (answer.model.head !== "sigmoid" && isUnsure(probability)) || isUnsupported(proof),
     },
   });
   tell(picture);

@@ -1,10 +1,11 @@
 // Files that are chosen, dropped or pasted: one picture, several, or folders of them.
 
 import { byId } from "./dom.js";
-import { Problem } from "./api.js";
+import { Problem, catalogue, modelPath } from "./api.js";
 import { add } from "./gallery.js";
 import { listExamples, open, openExample } from "./picture.js";
 import { showProblem } from "./problems.js";
+import { modelName } from "./question.js";
 import { state } from "./state.js";
 
 const PICTURE = /\.(jpe?g|png|webp|avif|gif|bmp|tiff?)$/i;
@@ -49,10 +50,13 @@ async function walk(folder) {
 }
 
 /** Says what a link without its picture asks. */
-export function tellPending() {
-  const target = String(state.target ?? "").replace(/^label:/, "");
+export async function tellPending() {
+  const { labels = [] } = await catalogue(modelPath(modelName())).catch(() => ({})); // the answer says what is wrong with the model
+  const called = (target) => labels[target] ?? String(target ?? "").replace(/^label:/, "");
+  const [target, against] = [state.target, state.against].map(called);
   const isClass = target && !target.includes(":"); // not a place of the picture
-  const asked = [isClass && `class ${target}`, state.method && `method ${state.method}`, state.model && `model ${state.model}`].filter(Boolean);
+  const rather = against ? ` rather than ${against}` : "";
+  const asked = [isClass && `class ${target}${rather}`, state.method && `method ${state.method}`, state.model && `model ${state.model}`].filter(Boolean);
   byId("pending").hidden = !asked.length;
   byId("pending").textContent = `This link asks about a picture that it does not include (${asked.join(", ")}). Choose the picture to see the answer.`;
 }

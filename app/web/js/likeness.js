@@ -3,7 +3,7 @@
 import { post } from "./api.js";
 import { coloured, coloursOf } from "./colours.js";
 import { copy, curlOfTwo } from "./copy.js";
-import { announce, byId, make } from "./dom.js";
+import { announce, byId, make, pointAt } from "./dom.js";
 import { allPictures, current, onPictures } from "./gallery.js";
 import { LatestRequest } from "./latest.js";
 import { Patches } from "./patches.js";
@@ -75,10 +75,10 @@ function follow() {
 
 const openExample = (name) => open(exampleFile(name), name);
 
-/** Offers other pictures of the strip, the newest first. */
+/** Offers the newest of the other pictures of the strip, in its order. */
 function offer() {
   const isOther = (picture) => picture !== current() && !picture.example && picture.plain;
-  const others = allPictures().filter(isOther).slice(-OFFERED).reverse();
+  const others = allPictures().filter(isOther).slice(-OFFERED);
   if (String(others.map(({ plain }) => plain)) === String(offered.map(({ plain }) => plain))) return; // a new list would lose the focus
   offered = others;
   const entry = ({ source, path, plain }) => {
@@ -169,7 +169,7 @@ function read(side, cell) {
   const paired = isChosen ? pairs.filter((pair) => pair.cells[side] === cell).slice(0, SHOWN) : [];
   sides[side].mark(isChosen ? [sides[side].boxOf(cell)] : []);
   sides[1 - side].mark(paired.map((pair) => pair.boxes[1 - side]));
-  const said = isChosen ? sentence(sides[side].values[cell], paired) : "Point at a patch to see its matches.";
+  const said = isChosen ? sentence(sides[side].values[cell], paired) : `${pointAt()} a patch to see its matches.`;
   byId("likeness-reading").textContent = said;
   return said;
 }

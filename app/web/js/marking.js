@@ -321,7 +321,7 @@ function sentence() {
   const current = state.answer && fitting();
   const how = isTouched() ? "with a finger" : "on the picture";
   if (!current && isPainting()) return `Paint ${how}; each stroke adds to the part. At the keyboard, mark a box instead.`;
-  if (!current) return isOn() ? `Draw a box ${how}.` : `Mark a part to see the prediction without it.${kind() ? "" : " Click anywhere to see which channels respond there."}`;
+  if (!current) return isOn() ? `Draw a box ${how}.` : `Mark a part to see the prediction without it.${kind() ? "" : ` ${isTouched() ? "Touch" : "Click"} anywhere to see which channels respond there.`}`;
   if (!state.altered) return "Asking the model…";
   const target = explained();
   const { before, after, scene } = state.altered;

@@ -15,7 +15,8 @@ const SOURCES = { embedded: "included", own: "added to this service" };
 const TASKS = { segmentation: "segmenter", detection: "detector" };
 
 export function prepareModels() {
-  byId("model").addEventListener("click", () => chooseModel("Model").then((name) => name && name !== modelName() && use(name)).catch(showProblem));
+  const choose = () => chooseModel("Model").then((name) => name && name !== modelName() && use(name)).catch(showProblem);
+  for (const id of ["model", "start-model"]) byId(id).addEventListener("click", choose);
   onChange((patch) => {
     if ("model" in patch || "answer" in patch) show();
   });
@@ -23,7 +24,7 @@ export function prepareModels() {
 }
 
 function show() {
-  byId("model-name").textContent = modelName();
+  for (const id of ["model-name", "start-model"]) byId(id).textContent = modelName();
 }
 
 /** Asks for a model; returns its name, or null. The dialog opens at once; the list comes when it is known. */

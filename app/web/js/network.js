@@ -19,7 +19,8 @@ export async function showNetwork() {
   const [layers, current] = [await layersOf(model), await currentLayer()];
   if (shown !== model) {
     shown = model;
-    byId("network-tree").replaceChildren(layerTree(layers, (layer, name) => line(layer, name, current)));
+    const most = [1, 2].map((side) => Math.max(...layers.filter(isMap).map(({ output_shape: sides }) => sides[side])));
+    byId("network-tree").replaceChildren(layerTree(layers, (layer, name) => line(layer, name, current, most)));
   }
   for (const button of byId("network-tree").querySelectorAll("button")) {
     const isCurrent = button.value === current;
@@ -29,8 +30,18 @@ export async function showNetwork() {
   }
 }
 
-function line(layer, name, current) {
-  const about = [make("span", { class: "name", textContent: name }), make("small", { textContent: shape(layer.output_shape) })];
+const isMap = ({ output_shape: sides }) => sides?.length === 4;
+
+/** A rectangle as high as the feature maps of a layer and as wide as it has channels, compared with those of the others. */
+function sketch({ output_shape: [, channels, height] }, [mostChannels, mostHeight]) {
+  const box = make("span", { class: "sketch", "aria-hidden": "true" }, make("span"));
+  box.style.setProperty("--channels", Math.sqrt(channels / mostChannels));
+  box.style.setProperty("--height", height / mostHeight);
+  return box;
+}
+
+function line(layer, name, current, most) {
+  const about = [isMap(layer) ? sketch(layer, most) : null, make("span", { class: "name", textContent: name }), make("small", { textContent: shape(layer.output_shape) })];
   if (layer.default) about.push(make("small", { class: "tag", textContent: "default" }));
   const kind = `layer${layer.default ? " default" : ""}`;
   if (!layer.cam) return make("span", { class: kind, title: layer.type }, ...about);

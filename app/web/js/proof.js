@@ -2,6 +2,7 @@
 
 import { make } from "./dom.js";
 import { methodNamed } from "./question.js";
+import { minus } from "./words.js";
 
 const UNGRADED = "not graded";
 
@@ -45,7 +46,7 @@ export const isUnsupported = (proof) => ["not supported", "blank"].includes(proo
 export function showProof(paragraph, proof) {
   paragraph.hidden = !proof;
   const guide = make("a", { href: "/guide#proof", target: "_blank", textContent: "About proofs" });
-  paragraph.replaceChildren(...(proof ? [make("a", { href: "/guide#heatmap", target: "_blank" }, badge(proof)), ` ${proof.sentence} `, guide] : []));
+  paragraph.replaceChildren(...(proof ? [make("a", { href: "/guide#heatmap", target: "_blank" }, badge(proof)), ` ${minus(proof.sentence)} `, guide] : []));
 }
 
 /** What speaks against the map beside its diagnostics, in sentences. */

@@ -46,6 +46,9 @@ export function question(changed = {}) {
   return fields;
 }
 
+/** Fields that name the model too: where they are sent later, another one may be the default. */
+export const withModel = (fields) => (fields.some(([name]) => name === "model") ? fields : [["model", modelName()], ...fields]);
+
 /** The fields with which the service draws the same picture as the page. */
 export function drawingQuestion() {
   const fields = [...state.asked];

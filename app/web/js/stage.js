@@ -1,7 +1,7 @@
 // The stage: the picture with its heatmap, its opacity and wipe, the value under the pointer, and the colour bar.
 
 import { coloursOf, gradient } from "./colours.js";
-import { byId, isTouched } from "./dom.js";
+import { byId, pointAt } from "./dom.js";
 import { isBlank } from "./doubt.js";
 import { seen, valueAt } from "./maps.js";
 import { Overlay, pixelBeside } from "./overlay.js";
@@ -161,7 +161,7 @@ function read(pixel, aloud = false) {
   const mark = byId("mark");
   mark.hidden = !pixel || !aloud;
   if (!pixel || !state.answer) {
-    byId("reading").textContent = `${isTouched() ? "Touch" : "Point at"} the picture to read a value.`;
+    byId("reading").textContent = `${pointAt()} the picture to read a value.`;
     markValue(null);
     return;
   }

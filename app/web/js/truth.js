@@ -1,11 +1,20 @@
 // The class that a picture has according to the name of a folder around it, or its own name.
 
 import { catalogue, modelPath } from "./api.js";
+import { isUnsure } from "./words.js";
 
 const plain = (name) => name.toLowerCase().replace(/[\s_-]+/g, " ").trim();
 
 /** Whether two labels are the same but for case, spaces and underscores. */
-export const isSame = (left, right) => plain(left) === plain(right);
+const isSame = (left, right) => plain(left) === plain(right);
+
+/** Whether the prediction of a label contradicts the truth: another class is best, or its own probability is below half. */
+export function contradicts(truth, label, { model, predictions }) {
+  if (model.head !== "sigmoid") return !isSame(truth, label);
+  // Such classes do not exclude each other. One that is not listed is at most as probable as the last.
+  const { probability } = predictions.find((prediction) => isSame(truth, prediction.label)) ?? predictions.at(-1);
+  return isUnsure(probability);
+}
 
 const tables = new Map();
 

@@ -17,8 +17,11 @@ export function reading({ probability, value, unit, area }) {
 export function number(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  return size >= 1e4 || size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
+  return minus(size >= 1e4 || size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3))));
 }
+
+/** A text with real minus signs before its numbers. */
+export const minus = (text) => text.replace(/(?<![\w.])-(?=\d)/g, "−");
 
 /** A number of things, such as 1,327. */
 export const count = (things) => things.toLocaleString("en");

@@ -188,9 +188,8 @@ def _tensors(
     """
     images, count = question.distinct_images, len(question.images)
     tensors = LayerTensors(objective, outputs, {}, {}, {})
-    surveyed = () if isinstance(question.model, nn.Module) else question.model.survey.layers
     # Layers whose outputs hold no feature maps by the survey, such as attention of a picture's size.
-    shapes = {layer.path: layer.output_shape for layer in surveyed if layer.calls == 1 and not layer.cam}
+    shapes = {} if isinstance(question.model, nn.Module) else question.model.survey.without_maps
     for path in paths:
         try:
             if path in shapes:

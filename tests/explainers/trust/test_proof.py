@@ -89,13 +89,14 @@ def test_null_scores_are_those_of_copies_and_of_the_picture_before(calibration):
     assert calibration.false_alarms_at_95 == pytest.approx(0.05, abs=0.05)
 
 
-def sentence(grade, target=None, against=None, trial=Trial(fill="mean"), leads=None):  # noqa: B008
+def sentence(grade, target=None, against=None, trial=Trial(fill="mean"), leads=None, kept=None):  # noqa: B008
     network = brightness()
     images = bright_corner()
     ask = Ask.single(0, against=1 if against else None)
     (row,) = prove(network, images, [GradCAM(layers=("conv",)).explain(network, images, ask)], trial)
     target = target or ClassPrediction(0, "light", 0.95, 1.5)
-    return sentence_of(grade, row.faithfulness, subject_of(target, against), leads)
+    faithfulness = row.faithfulness if kept is None else replace(row.faithfulness, kept=torch.tensor(kept))
+    return sentence_of(grade, faithfulness, subject_of(target, against), leads)
 
 
 def test_sentences_are_plain_english():
@@ -106,8 +107,12 @@ def test_sentences_are_plain_english():
         "The marked half matters: painted over, 'light' falls from 95% to 50%; alone, it gives 95%."
     )
     assert sentence("spread") == (
+        "The marked quarter decides: painted over, 'light' falls from 95% to 50%; alone, it still gives 95%. But maps "
+        "of other pictures do as well here: all may mark the same place."
+    )
+    assert sentence("spread", kept=0.3) == (
         "No quarter decides by itself: the evidence for 'light' is spread over the picture (95% falls to 50% with the "
-        "marked quarter painted over, which alone gives 95%)."
+        "marked quarter painted over, which alone gives 30%)."
     )
     assert sentence("not supported") == (
         "Do not rely on this heatmap: with the marked quarter painted over, the model still says 'light' at 50% (of "
