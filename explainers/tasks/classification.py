@@ -110,7 +110,7 @@ class Classification:
                 Diagnostic(
                     "one-logit",
                     "The model has one logit: the probability is its sigmoid, and the map shows what speaks for "
-                    f"{likely.label!r}. With sign=signed it shows what speaks against it too.",
+                    f"{likely.label!r}. Maps of most methods also show what speaks against it with sign=signed.",
                 )
             )
         elif are_equal:

@@ -126,10 +126,11 @@ def test_a_single_class_is_judged_by_its_own_probability(browser, tmp_path):
         labels(tab)
         expect(tab.locator("#thumbnails .truth")).to_have_text(["✓ bright", "✗ bright"])
         expect(tab.locator("#count-wrong")).to_have_text("1")
-        expect(tab.locator("#count-unsure")).to_have_text(
-            "0"
-        )  # a picture without the class is none that the model is unsure of
-        expect(tab.locator("#doubt")).to_be_hidden()
+        options(tab).nth(1).click()
+        expect(tab.locator("#answer-probability")).to_have_text(re.compile(r"^0\.\d%$"))
+        expect(tab.locator("#doubt")).to_contain_text("The model does not find bright: it gives it only 0.")
+        expect(tab.locator("#answer-guess")).to_be_hidden()
+        expect(tab.locator("#target-form")).to_be_hidden()  # there is no other class
 
 
 def test_names_of_files_tell_the_truth_where_no_folder_does(page, tmp_path):

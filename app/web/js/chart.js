@@ -8,7 +8,7 @@ const HEIGHT = 100; // of a panel, in its own units
 const ZOOMS = [1, 2, 4, 8, 16];
 const [VANISHING, EXPLODING] = [1e-4, 1e4]; // norms, as the service judges them
 
-const NO_ZEROS = "no module puts any out; activations that are called as functions are not modules";
+const NO_ZEROS = "none in the output of any module (functions such as F.relu are not modules)";
 
 /** Linear near zero and logarithmic beyond, as outputs have both signs. */
 const symlog = (value) => Math.sign(value) * Math.log10(1 + Math.abs(value));

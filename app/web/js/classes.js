@@ -61,6 +61,8 @@ function show() {
   byId("whole").hidden = !state.altered;
   byId("contrast").hidden = !against;
   if (against) byId("contrast-text").textContent = `Evidence for ${target.label} rather than ${against.label}.`;
+  const isAlone = predictions.length + added.length === 1 && !kind();
+  for (const id of ["target-form", "choosing"]) byId(id).hidden = isAlone;
   showPart(explanation());
   showBoxes(answer.explanations);
   showProof(byId("proof"), proof);

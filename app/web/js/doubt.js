@@ -14,11 +14,21 @@ export function unsure() {
   return !kind() && model.head !== "sigmoid" && isUnsure(best.probability) ? best : null;
 }
 
+/** What a model says that finds none of its classes, where they do not exclude each other; empty if it finds one. */
+function rejection() {
+  const { model, predictions: [best, ...others] } = state.answer;
+  if (kind() || model.head !== "sigmoid" || !isUnsure(best.probability)) return "";
+  const share = percent(best.probability);
+  if (!others.length) return `The model does not find ${best.label}: it gives it only ${share}.`;
+  return `The model finds none of its classes: it gives the most probable one, ${best.label}, only ${share}.`;
+}
+
 /** Sentences about why the answer is to be read with care; empty if there is no reason. */
 export function doubts() {
   const best = unsure();
   return [
     best ? `The model is unsure: it gives its best class, ${best.label}, only ${percent(best.probability)}.` : "",
+    rejection(),
     isBlank(explanation()) ? "The heatmap is blank." : "",
   ]
     .filter(Boolean)

@@ -19,17 +19,18 @@ async function cellsOf(map, size) {
   return coloured(map, size, colours, isSigned ? (value) => (value / largest + 1) / 2 : (value) => Math.max(0, value / largest));
 }
 
-/** Draws a feature map over the part of the picture that the model saw, on a whole canvas. */
+/** Draws a feature map over the part of the picture that the model saw, on a whole canvas, which takes its proportions. */
 export async function drawSeen(canvas, map, size) {
   const small = await cellsOf(map, size);
-  const context = canvas.getContext("2d");
-  const { width, height } = canvas;
-  context.reset();
   const heatmap = seenPart();
+  const picture = heatmap && (await decoded(state.picture.url));
+  const [left, top, right, bottom] = heatmap?.box ?? [0, 0, size[1], size[0]];
+  const scale = Math.max(canvas.width, canvas.height) / Math.max(right - left, bottom - top);
+  const [width, height] = [right - left, bottom - top].map((side) => Math.max(1, Math.round(side * scale)));
+  Object.assign(canvas, { width, height }); // which also clears it
+  const context = canvas.getContext("2d");
   if (heatmap) {
-    const picture = await decoded(state.picture.url);
     const [full, wide] = heatmap.shape;
-    const [left, top, right, bottom] = heatmap.box;
     const [across, down] = [picture.naturalWidth / wide, picture.naturalHeight / full];
     context.drawImage(picture, left * across, top * down, (right - left) * across, (bottom - top) * down, 0, 0, width, height);
     context.globalAlpha = 0.65;
