@@ -11,7 +11,7 @@ GRADES: dict[Grade, str] = {
     "supported": "The map does better than 95 % of those that cannot depend on the picture, and what it marks matters.",
     "partly supported": "It does better than 80 % of them, or than 95 % with a warning about the method or the class.",
     "spread": "Without the marked part the probability falls to half or less, but maps of other pictures do as well.",
-    "not supported": "The map does no better than those, or what it marks hardly matters.",
+    "not supported": "The map does no better than those, what it marks hardly matters, or the class is improbable.",
     "blank": "The map has the same value everywhere.",
 }
 """What each grade of a proof means."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from seewhy.explainers.core.calibration import Calibration, Comparison
 from seewhy.explainers.core.choices import Fill
 from seewhy.explainers.core.costs import Passes
-from seewhy.explainers.core.faithfulness import Faithfulness
+from seewhy.explainers.core.faithfulness import LIKELY, Faithfulness
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.trust.marking import resized
 from seewhy.explainers.trust.sanity import Sanity
@@ -179,10 +179,13 @@ def proof_of(
     shape = shape_of(values, geometry)
     warnings = _warnings(shape, sanity, is_blank, codes)
     grade = "blank" if is_blank else grade_of(measurement, comparison, warnings)
+    is_improbable = _is_improbable(measurement, warnings)
     copies = None if is_blank else _copies(faithfulness)
     return Proof(
         grade=grade,
-        sentence=sentence_of(grade, faithfulness, subject, None if copies is None else copies.lead > 0, known),
+        sentence=sentence_of(
+            grade, faithfulness, subject, None if copies is None else copies.lead > 0, known, is_improbable
+        ),
         faithfulness=None if is_blank else measurement,
         copies=copies,
         calibration=comparison,
@@ -200,6 +203,8 @@ def grade_of(
     """Return the grade of a map that is not blank; None without a comparison."""
     if comparison is None:
         return None
+    if _is_improbable(measurement, warnings):
+        return "not supported"
     is_doubtful = bool({"same-for-every-class", "ignores-the-model", "improbable-target"}.intersection(warnings))
     matters = measurement.score >= LEAST_EFFECT
     if matters and comparison.beats >= SUPPORTED and not is_doubtful:
@@ -208,6 +213,12 @@ def grade_of(
         return "partly supported"
     whole = measurement.probability
     return "spread" if whole is not None and measurement.dropped <= SPREAD * whole else "not supported"
+
+
+def _is_improbable(measurement: Measurement, warnings: Collection[WarningCode]) -> bool:
+    """Whether the target is so improbable that there is hardly anything to explain, and shares of it mean nothing."""
+    probability = measurement.probability
+    return "improbable-target" in warnings and probability is not None and probability < LIKELY
 
 
 def measurement_of(faithfulness: Faithfulness) -> Measurement:

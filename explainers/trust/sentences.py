@@ -49,7 +49,12 @@ def subject_of(target: Prediction, against: Prediction | None = None) -> Subject
 
 
 def sentence_of(
-    grade: str | None, faithfulness: Faithfulness, about: Subject, leads: bool | None = None, known: int | None = 0
+    grade: str | None,
+    faithfulness: Faithfulness,
+    about: Subject,
+    leads: bool | None = None,
+    known: int | None = 0,
+    is_improbable: bool = False,
 ) -> str:
     """Return the verdict on one map as a sentence.
 
@@ -60,8 +65,14 @@ def sentence_of(
         leads: whether the map beats all of its own rotated and mirrored copies; None if they were not tried.
         known: number of comparable scores of other maps, if too few for a grade; None if those that are known are of
             another kind.
+        is_improbable: whether a map is not supported because the target is improbable.
     """
     sentence = _verdict(grade, faithfulness, about, known)
+    if grade == "not supported" and is_improbable:
+        share = about.reading(float(faithfulness.whole))
+        sentence = (
+            f"Do not rely on this heatmap: the model gives {about.name} only {share}, so it can explain little."
+        )
     if leads is None:
         return sentence
     return f"{sentence} Rotated or mirrored, the heatmap does {'worse' if leads else 'as well or better'}."

@@ -191,6 +191,9 @@ def test_grades(beats, dropped, score, warnings, grade):
     comparison = Comparison(beats, 480, "", "", None, None)
     assert grade_of(measured, comparison, warnings) == grade
     assert grade_of(measured, None, warnings) is None
+    unlikely = replace(measured, probability=0.29)
+    assert grade_of(unlikely, comparison, ("improbable-target",)) == "not supported"
+    assert grade_of(unlikely, None, ("improbable-target",)) is None
 
 
 @pytest.mark.parametrize(
