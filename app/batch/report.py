@@ -98,13 +98,19 @@ def report(results: Results) -> str:
             ("Gallery", chosen, gallery),
         ],
         groups=[
-            (group, _data_url(colour(group.mean / (group.mean.max() or 1), False).resize((96, 96))))
+            (group, _data_url(colour(group.mean / (group.mean.max() or 1), False).resize(_side(group.mean.shape))))
             for group in of_classes
         ],
         tile=tiles,
         of_group=_OF_GROUP,
     )
     return page
+
+
+def _side(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return width and height of the drawing of a mean map, whose cells are square."""
+    height, width = shape
+    return max(1, round(96 * width / max(shape))), max(1, round(96 * height / max(shape)))
 
 
 def groups(results: Results) -> list[Group]:

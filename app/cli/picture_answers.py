@@ -299,10 +299,14 @@ def _proofs(result: ExplainResult) -> list[str]:
     proofs = [(name, part.proof) for name, part in zip(names, maps, strict=True) if part.proof]
     lines = [_proof_line(name, proof) for name, proof in proofs]
     for name, part in zip(names, maps, strict=True):
-        lines += [f"  {name}{code}: {text}" for code, text in warnings(part).items() if part.proof]
+        lines += [f"  {name}{code}: {text}" for code, text in warnings(part).items() if part.proof or code in _GRAVE]
     is_lacking = any(part.proof and not part.proof.grade and _is_collected(part) for part in maps)
     how = f"  `seewhy calibrate FOLDER --model {result.model.name} -o scores.json` collects such scores."
     return [*lines, how] if is_lacking else lines
+
+
+_GRAVE = {"blank-map", "improbable-target", "votes-unavailable"}
+"""Notes of maps that are printed without a proof, too: the map is not what it seems to be."""
 
 
 def _is_collected(part: Explanation) -> bool:

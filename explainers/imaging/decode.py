@@ -187,12 +187,14 @@ def read_file(source: PictureSource) -> Any:
     """Return the bytes of a path or of an open file; anything else as it is.
 
     Raises:
-        UnreadablePictureError: a file in text mode, or an address in the web.
+        UnreadablePictureError: a folder, a file in text mode, or an address in the web.
         OSError: the path cannot be opened.
     """
     if isinstance(source, str) and re.match(r"https?://", source):
         raise UnreadablePictureError("Pictures are not downloaded from the web; pass a path or the bytes.")
     if isinstance(source, str | os.PathLike):
+        if Path(source).is_dir():
+            raise UnreadablePictureError(f"{os.fspath(source)!r} is a folder; `explain_many` takes the pictures in it.")
         return Path(source).read_bytes()
     if isinstance(source, io.IOBase) or hasattr(source, "read"):
         source = source.read()

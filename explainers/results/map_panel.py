@@ -80,7 +80,10 @@ class MapPanel(Drawing, Sequence[Part]):
 
     def __repr__(self) -> str:
         known = [value for value in self.agreement.values() if value is not None]
-        ranks = f"; rank correlations {min(known):.2f} to {max(known):.2f}" if known else ""
+        if len(known) == 1:
+            ranks = f"; rank correlation {known[0]:z.2f}"
+        else:
+            ranks = f"; rank correlations {min(known):z.2f} to {max(known):z.2f}" if known else ""
         return f"{type(self).__name__}({self.target.label} {self.target.text} by {', '.join(self.methods)}{ranks})"
 
 

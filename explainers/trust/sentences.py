@@ -70,9 +70,7 @@ def sentence_of(
     sentence = _verdict(grade, faithfulness, about, known)
     if grade == "not supported" and is_improbable:
         share = about.reading(float(faithfulness.whole))
-        sentence = (
-            f"Do not rely on this heatmap: the model gives {about.name} only {share}, so it can explain little."
-        )
+        sentence = f"Do not rely on this heatmap: the model gives {about.name} only {share}, so it can explain little."
     if leads is None:
         return sentence
     return f"{sentence} Rotated or mirrored, the heatmap does {'worse' if leads else 'as well or better'}."

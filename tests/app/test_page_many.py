@@ -126,6 +126,7 @@ def test_a_single_class_is_judged_by_its_own_probability(browser, tmp_path):
         labels(tab)
         expect(tab.locator("#thumbnails .truth")).to_have_text(["✓ bright", "✗ bright"])
         expect(tab.locator("#count-wrong")).to_have_text("1")
+        expect(tab.locator("#count-unsure")).to_have_text("0")
         options(tab).nth(1).click()
         expect(tab.locator("#answer-probability")).to_have_text(re.compile(r"^0\.\d%$"))
         expect(tab.locator("#doubt")).to_contain_text("The model does not find bright: it gives it only 0.")

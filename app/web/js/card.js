@@ -161,9 +161,10 @@ export class Card {
     const proof = proofOf(explanation, method.name);
     this.overlay.describe(`Heatmap of ${method.name} for ${target.label}, by ${this.#model}`);
     const rather = against ? ` rather than ${against.label}` : "";
-    const blank = diagnostics.some(({ code }) => code === "blank-map") ? ", blank" : "";
+    const has = (sought) => diagnostics.some(({ code }) => code === sought);
+    const kind = `${has("votes-unavailable") ? ", drawn by Grad-CAM" : ""}${has("blank-map") ? ", blank" : ""}`;
     const model = this.name.endsWith(` ${this.#model}`) ? "" : `, ${this.#model}`;
-    const facts = `${target.label}${rather} ${reading(target)}${model}, ${duration(timings.explain)}${blank} `;
+    const facts = `${target.label}${rather} ${reading(target)}${model}, ${duration(timings.explain)}${kind} `;
     this.#facts.replaceChildren(facts, ...(proof ? [badge(proof)] : []));
   }
 }

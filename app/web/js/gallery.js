@@ -202,7 +202,7 @@ async function ask(picture) {
     if (picture.asking === mine) {
       picture.asking = null;
       next();
-      if (!pictures.some(isWaiting)) announce("All pictures are explained.");
+      if (!pictures.some(isWaiting)) announce(pictures.some(({ failure }) => failure) ? "All pictures are tried; some failed." : "All pictures are explained.");
     }
   }
 }
@@ -227,6 +227,7 @@ async function finish(picture, answer, about) {
   const proof = proofOf(explanation, answer.method.name);
   const truth = await truthOf(picture.path, answer.model.name);
   const { label, probability } = target;
+  const isRejected = answer.model.head === "sigmoid" && isUnsure(probability); // the model is sure that it is not there
   Object.assign(picture, {
     failure: null,
     result: {
@@ -237,7 +238,7 @@ async function finish(picture, answer, about) {
       proof,
       truth,
       isWrong: truth !== null && contradicts(truth, label, answer),
-      isUnsure: (answer.model.head !== "sigmoid" && isUnsure(probability)) || isUnsupported(proof),
+      isUnsure: !isRejected && (isUnsure(probability) || isUnsupported(proof)),
     },
   });
   tell(picture);

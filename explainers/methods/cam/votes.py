@@ -30,7 +30,7 @@ _STEP = 0.1
 _UNAVAILABLE = Diagnostic(
     "votes-unavailable",
     "The map is Grad-CAM's. Votes need classes that compete, and a layer whose features the head reads pooled, or as a "
-    "list of all positions, and nothing else. Leave the layer to its default, or use gradcam.",
+    "list of all positions, and nothing else.",
 )
 
 

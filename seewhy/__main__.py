@@ -1,0 +1,5 @@
+"""`python -m seewhy` is `seewhy`."""
+
+from seewhy.app.cli import main
+
+main()
