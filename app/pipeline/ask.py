@@ -44,6 +44,7 @@ from seewhy.explainers.tasks.choices import CLASS_METHOD, DEFAULT_METHOD
 from seewhy.explainers.tasks.classification import Classification
 from seewhy.explainers.tasks.detected import located
 from seewhy.explainers.tasks.regions import Mask
+from seewhy.explainers.trust.calibration import is_comparable
 from seewhy.explainers.view import View
 from seewhy.models import LoadedModel
 
@@ -343,7 +344,9 @@ def _explain_result(
                 picture.picture,
                 picture.geometry,
                 attribution,
-                calibration=null.calibration(plan.model, attribution.faithfulness),
+                calibration=null.calibration(plan.model, attribution.faithfulness)
+                if is_comparable(plan.model.task, attribution)
+                else None,
                 explainer=explainer,
                 sanity=sanity.of(plan.model, explainer),
             )[0]

@@ -18,6 +18,7 @@ from seewhy.explainers.methods.catalogue import passes_of
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.gradient.integrated import IntegratedGradients
 from seewhy.explainers.tasks.pose import pose, predict
+from seewhy.explainers.trust.calibration import is_comparable
 from seewhy.explainers.trust.faithfulness import STRANGER, prove
 from seewhy.explainers.trust.strangers import Strangers
 from seewhy.explainers.trust.trial import Trial
@@ -133,7 +134,8 @@ class ExplainComputation(Computation):
             explainers=self.explainers,
         )
         if self.null is not None and strangers is not None:
-            self.null.add(model, attributions[0].faithfulness)
+            rows = [row for row in attributions[0].rows() if is_comparable(model.task, row)]
+            self.null.add(model, [row.faithfulness for row in rows if row.faithfulness])
         return list(zip(*(attribution.rows() for attribution in attributions), strict=True))
 
     def _strangers(self, model: LoadedModel) -> Strangers | None:

@@ -71,7 +71,7 @@ def similar(
                 return parts, ()
             faithfulness = prove(model, pictures, parts, trial, progress.unseen, strangers)
             for part in faithfulness if collects else ():
-                null.add(model, part, LIKENESS)
+                null.add(model, part.rows(), LIKENESS)
             return parts, faithfulness
 
         passes = PASSES

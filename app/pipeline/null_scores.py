@@ -2,6 +2,7 @@
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -60,9 +61,9 @@ class NullScores:
         gathering = self._gathering(model, trial.area, trial.fill, of)
         return None if gathering is None or gathering.is_full else gathering.strangers
 
-    def add(self, model: LoadedModel, faithfulness: Faithfulness | None, of: Explained = "target") -> None:
-        """Add the scores of maps of other pictures on the pictures of a batch."""
-        for part in [] if faithfulness is None else faithfulness.rows():
+    def add(self, model: LoadedModel, faithfulness: Iterable[Faithfulness], of: Explained = "target") -> None:
+        """Add the scores of maps of other pictures on some pictures (N = 1 each)."""
+        for part in faithfulness:
             gathering = self._gathering(model, part.area, part.fill, of) if part.is_likely else None
             if gathering is not None:
                 scores = gathering.scores[bool(part.are_probabilities)]

@@ -2,10 +2,24 @@
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
+from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.calibration import ENOUGH, Calibration, beats
 from seewhy.explainers.core.model import Model
+from seewhy.explainers.core.task import Task
 from seewhy.explainers.errors import OptionError
+from seewhy.explainers.tasks.classification import Classification
 from seewhy.explainers.trust.trial import Trial
+
+
+def is_comparable(task: Task, attribution: Attribution) -> bool:
+    """Whether the score of a map (N = 1) is compared with others: of a classifier's contrasts, only those of the most
+    probable class, because the scores of the others are distributed differently."""
+    part, target = attribution.faithfulness, attribution.targets
+    if part is None or bool(part.are_probabilities) or not isinstance(task, Classification):
+        return True
+    return isinstance(target, Tensor) and bool(attribution.outputs.argmax(dim=-1) == target)
 
 
 def check_calibration(calibration: Calibration | None, model: Model, trial: Trial | None) -> None:

@@ -13,6 +13,7 @@ from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.execution.progress import SILENT
 from seewhy.explainers.methods.cam.gradcam import GradCAM
 from seewhy.explainers.results.explanation import explanations
+from seewhy.explainers.trust.calibration import is_comparable
 from seewhy.explainers.trust.trial import Trial
 from seewhy.explainers.view import prepare
 from tests.nets import Net
@@ -59,6 +60,18 @@ def test_improbable_targets_give_no_scores(model, monkeypatch):
     assert count(model, null, run(model, null, images)) == 2
 
 
+def test_contrasts_count_only_of_the_most_probable_class(model):
+    """The scores of the others are distributed differently."""
+    null, images = NullScores(), pictures(4)
+    best = run(model, NullScores(), images)[0][0].targets  # the same of all
+    others = torch.tensor([index for index in range(3) if index != best])
+    leading = run(model, null, images, Ask(best.expand(2).repeat(2), others.repeat(2)))
+    assert count(model, null, leading) == 4
+    trailing = run(model, null, pictures(4, seed=1), Ask(others.repeat(2), best.expand(2).repeat(2)))
+    assert count(model, null, trailing) == 4
+    assert [is_comparable(model.task, row) for (row,) in (leading[0], trailing[0])] == [True, False]
+
+
 def test_a_map_is_graded_once_there_are_a_hundred(model):
     null, view = NullScores(), prepare(model, pictures(1)[0])
 
@@ -92,7 +105,7 @@ def test_gathering_ends_and_its_passes_with_it(model, monkeypatch):
 def test_scores_of_other_kinds_and_areas_are_not_mixed(model):
     null = NullScores()
     run(model, null, pictures(8))
-    lead = run(model, null, pictures(2, seed=1), Ask(torch.tensor([0, 1]), torch.tensor([1, 2])))
+    lead = run(model, null, pictures(2, seed=1), Ask(torch.tensor([1, 1]), torch.tensor([0, 2])))
     assert count(model, null, lead) == 2
     assert count(model, null, run(model, null, pictures(2, seed=1))) == 10  # a contrast does not use a picture up
     half = run(model, null, pictures(2, seed=2), trial=Trial(area=0.5))
