@@ -33,7 +33,7 @@ from benchmarks.machine import description
 
 MAX_SIDE = 1024
 SEEWHY, FLASK, FLASK_ONE = "SeeWhy", "Flask", "Flask, one thread a worker"
-SERVE = [sys.executable, "-m", "seewhy.app.cli", "serve", "--port", "{port}"]
+SERVE = [sys.executable, "-m", "seewhy", "serve", "--port", "{port}"]
 _GUNICORN = [sys.executable, "-m", "gunicorn", "--workers", "2", "--bind", "127.0.0.1:{port}"]
 _FLASK = [*_GUNICORN, "benchmarks.flask_gradcam:app"]
 SERVERS = {

@@ -63,7 +63,7 @@ def film(screenshots: list[Image.Image]) -> None:
 def main(port: int = 8765) -> None:
     """Start the service and take all pictures."""
     url = f"http://127.0.0.1:{port}"
-    service = subprocess.Popen([sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(port)])
+    service = subprocess.Popen([sys.executable, "-m", "seewhy", "serve", "--port", str(port)])
     try:
         while not _ready(url):
             if service.poll() is not None:

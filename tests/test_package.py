@@ -69,7 +69,7 @@ def test_one_package_carries_its_types_and_the_page(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     floors = [ROOT / name for name in ("app", "explainers", "models")]
     modules = {f"seewhy/{path.relative_to(ROOT)}" for floor in floors for path in floor.rglob("*.py")}
-    assert {name for name in names if name.endswith(".py")} == {"seewhy/__init__.py", *modules}
+    assert {name for name in names if name.endswith(".py")} == {"seewhy/__init__.py", "seewhy/__main__.py", *modules}
     stubs = {f"seewhy/{floor}__init__.pyi" for floor in ("", "app/", "explainers/", "models/")}
     assert {name for name in names if name.endswith((".pyi", "py.typed"))} == {"seewhy/py.typed", *stubs}
     page = {f"seewhy/{path.relative_to(ROOT)}" for path in (ROOT / "app" / "web").rglob("*") if path.is_file()}

@@ -60,7 +60,7 @@ from tools.load import METHODS
 from tools.questions import CAT, COFFEE, EXAMPLES, HEADER, PICTURES, UNTRAINED, Question, question
 from tools.service import service
 
-COMMAND = "seewhy.app.cli"
+COMMAND = "seewhy"
 """The module that is the command `seewhy`."""
 
 ROOT = EXAMPLES.parent

@@ -30,7 +30,7 @@ CAT = (Path(__file__).parents[2] / "examples" / "cat.png").read_bytes()
 
 def start(port, folder=None, stdout=None, stderr=None, **variables):
     environment = {**os.environ, "SEEWHY_PORT": str(port), **variables}
-    command = [sys.executable, "-m", "seewhy.app.cli", "serve"]
+    command = [sys.executable, "-m", "seewhy", "serve"]
     process = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr, cwd=folder)
 
     def ready():

@@ -216,7 +216,7 @@ def test_a_new_first_process_takes_over(tmp_path):
 def test_a_server_that_stops_while_a_model_loads_ends_without_a_fault(tmp_path):
     port, log = free_port(), tmp_path / "log"
     with log.open("w") as file:
-        process = subprocess.Popen([sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(port)], stderr=file)
+        process = subprocess.Popen([sys.executable, "-m", "seewhy", "serve", "--port", str(port)], stderr=file)
     until(lambda: process.poll() is not None or "Booting worker" in log.read_text())
     assert requests.get(f"http://127.0.0.1:{port}/healthz", timeout=GUARD).status_code == 200
     process.terminate()

@@ -25,7 +25,7 @@ from seewhy.app.pipeline.batches import BatchRunner
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import CAT
 
-COMMAND = [sys.executable, "-m", "seewhy.app.cli"]
+COMMAND = [sys.executable, "-m", "seewhy"]
 
 
 @pytest.fixture

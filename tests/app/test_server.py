@@ -154,7 +154,7 @@ sys.exit("torch" in sys.modules)
 
 def refused(port, status=2, **variables) -> str:
     """What the service says that does not start."""
-    command = [sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(port)]
+    command = [sys.executable, "-m", "seewhy", "serve", "--port", str(port)]
     process = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **variables})
     assert process.returncode == status
     assert "Traceback" not in process.stderr

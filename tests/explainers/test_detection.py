@@ -410,7 +410,7 @@ def test_boxes_lie_in_the_upload(windows):
         ({"head": BoxHead(lambda raw: Candidates(raw, raw))}, "it returned Candidates of .*8, 8, 8"),
         ({"head": BoxHead(lambda raw: raw.boxes)}, "raised AttributeError"),
         ({"head": "detection"}, r"pass head=BoxHead\(decode\)"),
-        ({"head": WINDOWS, "labels": ["dog"]}, "has 3 classes, but 1 labels"),
+        ({"head": WINDOWS, "labels": ["dog"]}, "has 3 classes, but 1 label is given"),
     ],
 )
 def test_heads_that_do_not_fit_are_refused(arguments, reason):
