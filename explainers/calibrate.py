@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seewhy.explainers.core.ask import Ask
-from seewhy.explainers.core.calibration import ENOUGH, Calibration
+from seewhy.explainers.core.calibration import ENOUGH, Calibration, ContrastScores
 from seewhy.explainers.core.choices import AREA, Fill
 from seewhy.explainers.core.faithfulness import LIKELY, Faithfulness
 from seewhy.explainers.core.model import Model
@@ -74,7 +74,7 @@ def calibrate(
         )
     result = calibration_of(model, trial, groups, bool(rows[0].are_probabilities))
     known = [lead.null_scores for row, lead in zip(rows, contrasts, strict=False) if row.is_likely]
-    leads = calibration_of(model, trial, known, False)
+    leads = contrast_scores(known)
     return replace(result, contrast=leads if len(leads.scores) >= ENOUGH else None)
 
 
@@ -93,6 +93,13 @@ def calibration_of(
         false_alarms_at_95=false_alarms(groups),
         sha256=model.sha256,
         size=model.preprocess.size,
+    )
+
+
+def contrast_scores(groups: Sequence[Sequence[float]]) -> ContrastScores:
+    """Return scores of contrasts, given those of each picture."""
+    return ContrastScores(
+        tuple(sorted(score for group in groups for score in group)), len(groups), false_alarms(groups)
     )
 
 

@@ -308,7 +308,7 @@ def _without_weights(spec: ModelSpec) -> tuple[ModelSpec, nn.Module]:
         return _as_detector(spec, _build(spec))
     meta_device: AbstractContextManager[Any] = torch.device("meta")  # for builders that run the network
     for place in (_EmptyOnMeta(), meta_device):
-        with exclusive(), suppress(Exception), place:  # whatever a builder raises that needs values
+        with exclusive(), suppress(Exception, SystemExit), place:  # whatever a builder raises that needs values
             return _as_detector(spec, spec.build().to("meta"))
     return _as_detector(spec, _build(spec).to("meta"))
 

@@ -10,7 +10,7 @@ from seewhy.explainers.trust.sentences import WARNINGS
 GRADES: dict[Grade, str] = {
     "supported": "The map does better than 95 % of those that cannot depend on the picture, and what it marks matters.",
     "partly supported": "It does better than 80 % of them, or than 95 % with a warning about the method or the class.",
-    "spread": "Without the marked part the probability falls to half or less, but maps of other pictures do as well.",
+    "spread": "The probability falls to half or less without the marked part, but too many other maps do as well.",
     "not supported": "The map does no better than those, what it marks hardly matters, or the class is improbable.",
     "blank": "The map has the same value everywhere.",
 }

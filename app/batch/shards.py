@@ -124,13 +124,15 @@ def _best(answer: Explanation) -> str:
     return answer.predictions[0].label if answer.predictions else answer.target.label
 
 
-def _predicts(answer: Explanation, label: str) -> bool:
-    """Whether a label is the best class, or has half of the probability where classes do not exclude each other."""
+def _predicts(answer: Explanation, label: str) -> bool | None:
+    """Whether a label is the best class, or has half of the probability where classes do not exclude each other.
+
+    None if the label is not listed, though all that are have half of the probability.
+    """
     if answer.origin is None or answer.origin.model.head != "sigmoid":
         return _best(answer) == label
-    # A class that is not listed is at most as probable as the last.
-    own = next((row for row in answer.predictions if row.label == label), answer.predictions[-1])
-    return (own.probability or 0.0) >= 0.5
+    likely = [row.label for row in answer.predictions if (row.probability or 0.0) >= 0.5]
+    return label in likely or (None if len(likely) == len(answer.predictions) and len(likely) > 1 else False)
 
 
 def size_of(row: dict[str, Any]) -> int:

@@ -64,7 +64,7 @@ class NullScores:
     def add(self, model: LoadedModel, faithfulness: Iterable[Faithfulness], of: Explained = "target") -> None:
         """Add the scores of maps of other pictures on some pictures (N = 1 each)."""
         for part in faithfulness:
-            gathering = self._gathering(model, part.area, part.fill, of) if part.is_likely else None
+            gathering = self._gathering(model, part.area, part.fill, of)
             if gathering is not None:
                 scores = gathering.scores[bool(part.are_probabilities)]
                 scores += part.stranger_scores[: MOST - len(scores)]

@@ -38,6 +38,17 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class ContrastScores:
+    """Scores of the lead of each picture's most probable class over the second; attributes as in `Calibration`."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    scores: tuple[FiniteFloat, ...]
+    pictures: int | None = None
+    false_alarms_at_95: float | None = None
+
+
+@dataclass(frozen=True)
 class Calibration:
     """Scores of maps that do not depend on the picture, for one model and trial; see `calibrate`.
 
@@ -48,8 +59,7 @@ class Calibration:
         are_probabilities: whether the scores are of probabilities; other scores are compared with scores of their kind.
         sha256: of the model's weights file, hexadecimal; None if unknown.
         size: height and width of the model's input; None if unknown.
-        contrast: scores of the lead of each picture's most probable class over the second, for contrasts of the most
-            probable class; None if there are none.
+        contrast: scores for contrasts of the most probable class; None if there are none.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -64,7 +74,14 @@ class Calibration:
     false_alarms_at_95: float | None = None
     sha256: str | None = None
     size: tuple[int, int] | None = None
-    contrast: "Calibration | None" = None
+    contrast: ContrastScores | None = None
+
+    @property
+    def of_contrasts(self) -> "Calibration | None":
+        """The calibration of contrasts of the most probable class; None if there is none."""
+        if self.contrast is None:
+            return None
+        return replace(self, **vars(self.contrast), are_probabilities=False, contrast=None)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a JSON file, which `load` reads, and return its path.
@@ -106,7 +123,8 @@ _FILE = TypeAdapter(Calibration)
 
 
 def _sorted(calibration: Calibration) -> Calibration:
-    contrast = calibration.contrast and _sorted(calibration.contrast)
+    leads = calibration.contrast
+    contrast = leads and replace(leads, scores=tuple(sorted(leads.scores)))
     return replace(calibration, scores=tuple(sorted(calibration.scores)), contrast=contrast)
 
 

@@ -100,7 +100,7 @@ def percent(share: float) -> str:
     """Return a share, or a difference of shares, in whole percent; one that is hardly 0 or 1 says so."""
     if 0 < share < 0.005:
         return "<1%"
-    return ">99%" if 0.995 <= share < 1 else f"{share:.0%}"
+    return ">99%" if 0.995 <= share < 1 else f"{share:z.0%}"
 
 
 def probability_change(before: Prediction, after: Prediction) -> float | None:

@@ -194,7 +194,8 @@ def read_file(source: PictureSource) -> Any:
         raise UnreadablePictureError("Pictures are not downloaded from the web; pass a path or the bytes.")
     if isinstance(source, str | os.PathLike):
         if Path(source).is_dir():
-            raise UnreadablePictureError(f"{os.fspath(source)!r} is a folder; `explain_many` takes the pictures in it.")
+            several = "sorted(Path(folder).glob('*.jpg'))"
+            raise UnreadablePictureError(f"{os.fspath(source)!r} is a folder; `explain_many` takes {several}.")
         return Path(source).read_bytes()
     if isinstance(source, io.IOBase) or hasattr(source, "read"):
         source = source.read()

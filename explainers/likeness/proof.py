@@ -47,7 +47,7 @@ def prove(
             marks = marked(question, maps, (parts.layer,), trial.area)
             is_blank = are_blank(maps)
             none = torch.zeros_like(is_blank)
-            foreign = None if strangers is None else strangers.of(question.images, marks, is_blank, none)
+            foreign = None if strangers is None else strangers.of(question.images, marks, is_blank, none, ~none)
             score = _scorer(question, anatomy, parts.embeddings[1 - side])
             scores = scores_of(question, score, [marks], trial, none, foreign)
             both.append(scores.faithfulness(0, trial, maps.new_tensor([parts.score]), is_blank))

@@ -13,7 +13,7 @@ from seewhy.explainers.core.ask import NO_CONTRAST
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.calibration import Calibration
 from seewhy.explainers.core.diagnostic import Diagnostic
-from seewhy.explainers.core.faithfulness import Faithfulness
+from seewhy.explainers.core.faithfulness import LIKELY, Faithfulness
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.core.task import Prediction, Task
 from seewhy.explainers.correlations import rank_correlation
@@ -377,9 +377,10 @@ def _proof(
     entry = METHODS.get(explanation.method)
     is_usual = explainer is not None and entry is not None and explainer == entry.build({})
     calibration = calibration or calibration_of(model, part.area, part.fill)
-    leads = calibration.contrast if calibration and explanation.against else None
-    if leads and explanation.target.index == explanation.predictions[0].index:
-        calibration = leads
+    best = explanation.predictions[0] if explanation.predictions else explanation.target
+    is_leading = explanation.target.index == best.index and (best.probability or 0.0) >= LIKELY
+    if calibration and explanation.against and is_leading:
+        calibration = calibration.of_contrasts or calibration
     return proof_of(
         part,
         explanation.map,

@@ -244,8 +244,7 @@ class ClassPrediction(OfClass):
 
     def change(self, before: Self) -> str:
         """Return the change of the probability in points of percent."""
-        points = round((self.probability - before.probability) * 100, 1) + 0.0  # which has no sign if it is zero
-        return f"{points:+z.1f} points"
+        return f"{(self.probability - before.probability) * 100:+z.1f} points"
 
 
 def class_index(target: int | str, labels: Sequence[str]) -> int:

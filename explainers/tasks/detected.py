@@ -75,8 +75,7 @@ class BoxPrediction:
         """Return the change of the score in points of percent, or that of another value."""
         if self.attribute != "score":
             return f"{self.value - before.value:+.3g}"
-        points = round((self.probability - before.probability) * 100, 1) + 0.0  # which has no sign if it is zero
-        return f"{points:+z.1f} points"
+        return f"{(self.probability - before.probability) * 100:+z.1f} points"
 
     def located(self, geometry: Geometry) -> Self:
         """Return it in pixels of the upload, whose part `geometry.box` the model sees."""

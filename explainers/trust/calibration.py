@@ -6,6 +6,7 @@ from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.calibration import ENOUGH, Calibration, beats
+from seewhy.explainers.core.faithfulness import LIKELY
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.core.task import Task
 from seewhy.explainers.errors import OptionError
@@ -15,11 +16,12 @@ from seewhy.explainers.trust.trial import Trial
 
 def is_comparable(task: Task, attribution: Attribution) -> bool:
     """Whether the score of a map (N = 1) is compared with others: of a classifier's contrasts, only those of the most
-    probable class, because the scores of the others are distributed differently."""
+    probable class, if it is likely, because the scores of the others are distributed differently."""
     part, target = attribution.faithfulness, attribution.targets
     if part is None or bool(part.are_probabilities) or not isinstance(task, Classification):
         return True
-    return isinstance(target, Tensor) and bool(attribution.outputs.argmax(dim=-1) == target)
+    (best,) = task.describe(attribution.outputs[0], top=1)
+    return isinstance(target, Tensor) and int(target) == best.index and best.probability >= LIKELY
 
 
 def check_calibration(calibration: Calibration | None, model: Model, trial: Trial | None) -> None:

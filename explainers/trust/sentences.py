@@ -103,8 +103,8 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, know
         return f"The marked {part} {role}: {first}, {change}; alone, it gives {kept}."
     if grade == "spread" and not _is_lost(faithfulness, faithfulness.kept):
         return (
-            f"The marked {part} decides: {first}, {change}; alone, it {word} gives {kept}. But maps of other pictures "
-            "do as well here: all may mark the same place."
+            f"The marked {part} decides: {first}, {change}; alone, it {word} gives {kept}. But more than a "
+            "fifth of the maps that mean nothing do as well with this model: all may mark the same place."
         )
     if grade == "spread":
         return (

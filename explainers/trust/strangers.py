@@ -20,15 +20,16 @@ class Strangers:
         self._tried: set[tuple[bytes, bool]] | None = None if are_distinct else set()
 
     def of(
-        self, images: Tensor, marks: Tensor, are_blank: Tensor, are_probabilities: Tensor
+        self, images: Tensor, marks: Tensor, are_blank: Tensor, are_probabilities: Tensor, are_likely: Tensor
     ) -> tuple[Tensor, Tensor] | None:
-        """Return a map of another picture for each; none if the previous picture is the same, or has a blank map.
+        """Return a map of another picture for each likely one; none if the one before is the same, or its map is blank.
 
         Args:
             images: (N, C, H, W).
             marks: (N, H, W) bool, the pixels that each map marks.
             are_blank: (N,) bool, whether each map is blank.
             are_probabilities: (N,) bool, the kind of each score.
+            are_likely: (N,) bool, whether others may be compared with each score.
 
         Returns:
             The pixels that they mark, (N, H, W) bool, and whether there is one, (N,) bool; None if there is none at
@@ -39,7 +40,7 @@ class Strangers:
             last = images[-1:], marks[-1:], are_blank[-1:]  # the first picture is compared with itself, and gets no map
         self._last = images[-1:].clone(), marks[-1:].clone(), are_blank[-1:].clone()
         before = torch.cat([last[0], images[:-1]])
-        differ = (before != images).flatten(1).any(dim=1) & ~torch.cat([last[2], are_blank[:-1]])
+        differ = are_likely & (before != images).flatten(1).any(dim=1) & ~torch.cat([last[2], are_blank[:-1]])
         rows = zip(images, differ.tolist(), are_probabilities.tolist(), strict=True)
         exist = [differs and self._is_new(image, kind) for image, differs, kind in rows]
         if not any(exist):

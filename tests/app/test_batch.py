@@ -96,18 +96,26 @@ def test_small_numbers_survive(model, folder):
 
 
 @pytest.mark.parametrize(
-    ("count", "probabilities", "truth"), [(1, (0.2,), False), (1, (0.7,), True), (3, (0.9, 0.6, 0.1), True)]
+    ("count", "probabilities", "truth"),
+    [
+        (1, (0.2,), False),
+        (1, (0.7,), True),
+        (3, (0.9, 0.6, 0.1), True),
+        (3, (0.9, 0.4), False),
+        (6, (0.9, 0.6, 0.6), None),
+    ],
 )
 def test_labels_that_do_not_exclude_each_other_are_judged_alone(folder, count, probabilities, truth):
     net = nets.seeded(nets.Net) if count > 1 else nets.seeded(nets.OneLogit)
     model = wrap_model(net, LABELS[:count], input_size=32, head="sigmoid")
+    truth_label = [*LABELS, "cow"][count // 2]
     explanation = explain(model, folder / "ant" / "0.png")
     predictions = [
         replace(explanation.predictions[0], label=label, probability=probability)
         for label, probability in zip(LABELS, probabilities, strict=False)
     ]
     (source, *_) = sources(folder)
-    row = shards.row_of(source, replace(explanation, predictions=tuple(predictions)), LABELS[count // 2], "float16")
+    row = shards.row_of(source, replace(explanation, predictions=tuple(predictions)), truth_label, "float16")
     assert row["correct"] is truth
 
 

@@ -7,12 +7,12 @@ from seewhy import wrap_model
 from seewhy.app.pipeline import null_scores
 from seewhy.app.pipeline.computation import ExplainComputation
 from seewhy.app.pipeline.null_scores import NullScores
-from seewhy.explainers.core import faithfulness
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.execution.progress import SILENT
 from seewhy.explainers.methods.cam.gradcam import GradCAM
 from seewhy.explainers.results.explanation import explanations
+from seewhy.explainers.trust import faithfulness as trials
 from seewhy.explainers.trust.calibration import is_comparable
 from seewhy.explainers.trust.trial import Trial
 from seewhy.explainers.view import prepare
@@ -56,7 +56,7 @@ def test_improbable_targets_give_no_scores(model, monkeypatch):
     images = pictures(5)
     probabilities = [float(row.faithfulness.whole) for (row,) in run(model, NullScores(), images)]
     null = NullScores()
-    monkeypatch.setattr(faithfulness, "LIKELY", sum(sorted(probabilities)[2:4]) / 2)
+    monkeypatch.setattr(trials, "LIKELY", sum(sorted(probabilities)[2:4]) / 2)
     assert count(model, null, run(model, null, images)) == 2
 
 

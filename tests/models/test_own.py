@@ -55,6 +55,12 @@ def test_the_layers_of_a_factory_that_sets_weights_are_known_before_it_is_loaded
     assert not caplog.records
 
 
+def test_a_factory_that_ends_the_program_is_refused(declared):
+    registry = Registry(models_file=declared("tests.nets:leaves"))
+    with pytest.raises(ModelsFileError, match=r"\[models.mine\]: 'tests.nets:leaves' raised SystemExit"):
+        registry.survey(registry.spec("mine"))
+
+
 def test_labels_from_a_file_and_declared_default_layers(declared):
     file = declared(default_layers=["stem"], labels="labels.txt")
     (file.parent / "labels.txt").write_text("healthy\n\n pneumonia \nother\n", encoding="utf-8")

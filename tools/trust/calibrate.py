@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from seewhy import LoadedModel, load_model
-from seewhy.explainers.calibrate import calibration_of, null_rows
+from seewhy.explainers.calibrate import calibration_of, contrast_scores, null_rows
 from seewhy.explainers.core.calibration import Calibration
 from seewhy.explainers.core.choices import AREA, FILLS, Fill
 from seewhy.explainers.methods.catalogue import METHODS
@@ -50,8 +50,7 @@ def calibration(model: LoadedModel, pictures: list[Image.Image], fill: Fill) -> 
                 for kind, part in (("target", row), ("contrast", contrast)):
                     groups[kind][number % len(pictures)] += [round(score, 4) for score in part.null_scores]
     known = {kind: [group for group in parts if group] for kind, parts in groups.items()}
-    contrast = calibration_of(model, trial, known["contrast"], False)
-    return replace(calibration_of(model, trial, known["target"], True), contrast=contrast)
+    return replace(calibration_of(model, trial, known["target"], True), contrast=contrast_scores(known["contrast"]))
 
 
 def sanity(model: LoadedModel, pictures: list[Image.Image]) -> dict[str, Any]:
@@ -80,7 +79,7 @@ def measure(name: str, pictures: list[Image.Image], parts: Collection[str]) -> N
     if "calibrations" in parts:
         rows = [calibration(model, pictures, fill) for fill in FILLS]
         _write(model, calibrations=[asdict(row) for row in rows])
-        for row in [part for whole in rows for part in (whole, whole.contrast) if part]:
+        for row in [part for whole in rows for part in (whole, whole.of_contrasts) if part]:
             marks = [round(row.scores[round(share * (len(row.scores) - 1))], 2) for share in (0.5, 0.8, 0.95)]
             kind = "scores" if row.are_probabilities else "scores of contrasts"
             print(

@@ -227,6 +227,7 @@ async function finish(picture, answer, about) {
   const proof = proofOf(explanation, answer.method.name);
   const truth = await truthOf(picture.path, answer.model.name);
   const { label, probability } = target;
+  const isWrong = truth !== null && contradicts(truth, label, answer);
   const isRejected = answer.model.head === "sigmoid" && isUnsure(probability); // the model is sure that it is not there
   Object.assign(picture, {
     failure: null,
@@ -236,8 +237,8 @@ async function finish(picture, answer, about) {
       seen: { shape, box },
       reading: reading(target),
       proof,
-      truth,
-      isWrong: truth !== null && contradicts(truth, label, answer),
+      truth: isWrong === null ? null : truth,
+      isWrong,
       isUnsure: !isRejected && (isUnsure(probability) || isUnsupported(proof)),
     },
   });

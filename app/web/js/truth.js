@@ -8,12 +8,14 @@ const plain = (name) => name.toLowerCase().replace(/[\s_-]+/g, " ").trim();
 /** Whether two labels are the same but for case, spaces and underscores. */
 const isSame = (left, right) => plain(left) === plain(right);
 
-/** Whether the prediction of a label contradicts the truth: another class is best, or its own probability is below half. */
+/**
+ * Whether an answer contradicts the truth: another class is best, or, where classes do not exclude each other, the true one
+ * has less than half of the probability. Null if that one is not listed, though all that are have half of it.
+ */
 export function contradicts(truth, label, { model, predictions }) {
   if (model.head !== "sigmoid") return !isSame(truth, label);
-  // Such classes do not exclude each other. One that is not listed is at most as probable as the last.
-  const { probability } = predictions.find((prediction) => isSame(truth, prediction.label)) ?? predictions.at(-1);
-  return isUnsure(probability);
+  const own = predictions.find((prediction) => isSame(truth, prediction.label)) ?? predictions.at(-1);
+  return isUnsure(own.probability) || (isSame(truth, own.label) ? false : null);
 }
 
 const tables = new Map();

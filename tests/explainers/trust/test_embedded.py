@@ -35,8 +35,8 @@ def test_each_embedded_network_has_a_calibration_and_what_is_known_of_methods(na
 
     for fill in FILLS:
         calibration = included(fill=fill)
-        assert not calibration.contrast.are_probabilities
-        for part in (calibration, calibration.contrast):
+        assert not calibration.of_contrasts.are_probabilities
+        for part in (calibration, calibration.of_contrasts):
             assert part.model == name
             assert len(part.scores) > 2 * ENOUGH
             assert list(part.scores) == sorted(part.scores)

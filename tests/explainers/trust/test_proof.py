@@ -107,8 +107,8 @@ def test_sentences_are_plain_english():
         "The marked half matters: painted over, 'light' falls from 95% to 50%; alone, it gives 95%."
     )
     assert sentence("spread") == (
-        "The marked quarter decides: painted over, 'light' falls from 95% to 50%; alone, it still gives 95%. But maps "
-        "of other pictures do as well here: all may mark the same place."
+        "The marked quarter decides: painted over, 'light' falls from 95% to 50%; alone, it still gives 95%. But more "
+        "than a fifth of the maps that mean nothing do as well with this model: all may mark the same place."
     )
     assert sentence("spread", kept=0.3) == (
         "No quarter decides by itself: the evidence for 'light' is spread over the picture (95% falls to 50% with the "
@@ -322,7 +322,7 @@ def test_contrasts_of_the_most_probable_class_are_graded_by_their_like(markers, 
     attribution = GradCAM().explain(markers, images, Ask(best, second))
     for maps, least, most in ((attribution.maps, 0.95, 1), (attribution.maps.roll(1, 0), 0, 0.15)):
         (proved,) = prove(markers, images, [replace(attribution, maps=maps)], Trial(AREA, "mean"))
-        beaten = [calibration.contrast.compared(float(row.faithfulness.score)).beats for row in proved.rows()]
+        beaten = [calibration.of_contrasts.compared(float(row.faithfulness.score)).beats for row in proved.rows()]
         assert least <= sum(part >= 0.95 for part in beaten) / len(beaten) <= most
     options: dict[str, Any] = {"proof": True, "proof_area": AREA, "proof_fill": "mean"}
     options["proof_calibration"] = calibration
