@@ -69,7 +69,7 @@ def calibrate(
         unlikely = f", {others} of them none, with less than {LIKELY:.0%} for the explained class" if others else ""
         raise OptionError(
             f"{len(rows)} pictures give {count} scores to compare with{unlikely}, but {ENOUGH} are needed; pass more "
-            "pictures, which give about three scores each.",
+            "pictures, which give three scores each, or fewer if maps are blank.",
             "pictures",
         )
     result = calibration_of(model, trial, groups, bool(rows[0].are_probabilities))

@@ -18,6 +18,9 @@ from seewhy.explainers.tasks.choices import DEFAULT_METHOD
 Direction = Literal["up", "down"]
 """What is explained of a value: what makes it larger, or smaller."""
 
+_NAMED = 5
+"""Values that an error names."""
+
 
 @dataclass(frozen=True)
 class Values(Task):
@@ -60,7 +63,10 @@ class Values(Task):
         is_contrasted = against != NO_CONTRAST
         _check(torch.where(is_contrasted, _places(against), 0), outputs.shape[1])
         same = is_contrasted & (_places(targets) == _places(against))
-        require(~same.any(), lambda: TargetError("A value is contrasted with itself; name two values."))
+        fault = "The model has one value, so there is no other to contrast it with."
+        if outputs.shape[1] > 1:
+            fault = "A value is contrasted with itself; name two values."
+        require(~same.any(), lambda: TargetError(fault))
         return ValueObjective(targets, against)
 
     def target(self, target: int | str) -> int:
@@ -75,7 +81,8 @@ class Values(Task):
         if not places and not (digits.isascii() and digits.isdecimal() and len(digits) < 10):
             names = [f"output:{place}" for place in range(len(self.labels))]
             hint = near_matches(name, [*self.labels, *names])
-            hint = hint or "Give output:INDEX, with :down for what lowers the value."
+            some = ", ".join(self.labels[:_NAMED]) + (", …" if len(self.labels) > _NAMED else "")
+            hint = hint or f"There are {some or 'output:INDEX'}; add :down for what lowers a value."
             raise TargetError(f"The model has no value {name!r}. {hint}")
         place = places[0] if places else int(digits)
         if place >= len(self.labels):

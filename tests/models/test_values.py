@@ -140,7 +140,7 @@ def test_values_are_named_by_place_or_label(name, number):
 
 @pytest.mark.parametrize("name", [3, -1, "output:3", "output:-1", "hight", "output:", True, 1.5, "output:1:left"])
 def test_there_is_no_such_value(name):
-    with pytest.raises(TargetError, match=r"outputs 0 to 2|no value"):
+    with pytest.raises(TargetError, match=r"outputs 0 to 2|no value .*(There are|Near matches)"):
         Values(LABELS, UNITS).target(name)
 
 
