@@ -40,6 +40,10 @@ class Prediction(Protocol):
     def text(self) -> str:
         """What the model says, for a person: ``37.1%``, ``41.2 years``."""
 
+    @property
+    def verb(self) -> str:
+        """What evidence does for it: it ``speaks for`` a class, ``raises`` or ``lowers`` a value."""
+
     def reading(self, score: float) -> str:
         """Return what a score like the explained one, of probabilities, reads like: ``37%``, ``41.2 years``."""
 

@@ -19,7 +19,7 @@ from seewhy.explainers.trust.sentences import Subject
 from seewhy.explainers.trust.trial import trial_of
 from seewhy.explainers.view import View, ViewSource, prepare
 
-SUBJECT = Subject("the similarity", "{:z.3f}".format)
+SUBJECT = Subject("the similarity", "contributes to", "{:z.3f}".format)
 """The subject of sentences about two pictures."""
 
 

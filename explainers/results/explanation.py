@@ -104,11 +104,12 @@ class Explanation(MapDrawing):
         """Remarks about this map for its reader, such as why it is blank."""
         diagnostics = list(self.notes)
         if not np.any(self.map) and not any(note.code == "blank-map" for note in self.notes):
+            others = ", another layer, or a more probable class" if self.target.probability else " or another layer"
             diagnostics.append(
                 Diagnostic(
                     "blank-map",
-                    "The map is zero everywhere: without negative evidence, nothing at this layer speaks for the "
-                    "class. Try sign=signed, another layer, or a more probable class.",
+                    f"The map is zero everywhere: without negative evidence, nothing at this layer {self.target.verb} "
+                    f"{self.target.label!r}. Try sign=signed{others}.",
                 )
             )
         return *diagnostics, *self.remarks

@@ -212,6 +212,11 @@ class OfClass:
         return self.index
 
     @property
+    def verb(self) -> str:
+        """What evidence does for it."""
+        return "speaks for"
+
+    @property
     def score(self) -> float:
         """The logit."""
         return self.logit

@@ -50,6 +50,11 @@ class BoxPrediction:
     value: float
 
     @property
+    def verb(self) -> str:
+        """What evidence does for it."""
+        return "speaks for"
+
+    @property
     def name(self) -> str:
         """The target: ``box:3``, and ``box:3:x1`` for an attribute; its edges where it is not shown."""
         edges = ",".join(f"{edge:.0f}" for edge in self.box)

@@ -154,6 +154,11 @@ class ValuePrediction:
         """The value with its unit, and with ``, down`` where its fall is explained."""
         return _with_unit(f"{self.value:.4g}", self.unit) + (", down" if self.direction == "down" else "")
 
+    @property
+    def verb(self) -> str:
+        """What the explained evidence does to it."""
+        return "raises" if self.direction == "up" else "lowers"
+
     def reading(self, score: float) -> str:
         """Return a value with its unit; the score of one whose fall is explained is its negative."""
         return _with_unit(f"{score if self.direction == 'up' else -score:.4g}", self.unit)

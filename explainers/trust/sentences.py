@@ -35,17 +35,19 @@ class Subject:
 
     Attributes:
         name: its name.
+        verb: what evidence does for it.
         reading: returns one of its scores as text.
     """
 
     name: str
+    verb: str
     reading: Callable[[float], str]
 
 
 def subject_of(target: Prediction, against: Prediction | None = None) -> Subject:
     """Return the subject of sentences about a target, which may be contrasted with another."""
     name = f"the lead of {target.label!r} over {against.label!r}" if against else repr(target.label)
-    return Subject(name, target.reading)
+    return Subject(name, "speaks for" if against else target.verb, target.reading)
 
 
 def sentence_of(
@@ -99,7 +101,7 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, know
         if _is_lost(faithfulness, faithfulness.dropped) and not _is_lost(faithfulness, faithfulness.kept):
             role = "matters"
         elif not faithfulness.dropped < faithfulness.whole:
-            role = f"speaks for {subject}, but is not needed"
+            role = f"{about.verb} {subject}, but is not needed"
         return f"The marked {part} {role}: {first}, {change}; alone, it gives {kept}."
     if grade == "spread" and not _is_lost(faithfulness, faithfulness.kept):
         return (
@@ -116,7 +118,7 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, know
         rest = f"the model still says {subject} at {dropped}{of_whole}" if verb == "falls" else change
         return f"Do not rely on this heatmap: with the marked {part} {then}, {rest}."
     if grade == "blank":
-        return f"The heatmap is blank: it marks nothing that speaks for {subject}."
+        return f"The heatmap is blank: it marks nothing that {about.verb} {subject}."
     reason = f"fewer than {ENOUGH} comparable scores of other maps are known{f' ({known} so far)' if known else ''}"
     if known is None:
         kinds = "values" if bool(faithfulness.are_probabilities) else "probabilities"

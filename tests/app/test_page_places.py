@@ -107,6 +107,7 @@ def test_a_class_of_the_list_is_its_whole_region_or_the_border_of_it(regions, sc
     assert ("target", "1:border") in fields
     explained_anew(regions, lambda: regions.get_by_label("Average over").select_option("the whole picture"))
     expect(regions.locator("#places .chosen")).to_have_attribute("d", "")
+    expect(regions.locator("#answer-probability")).to_have_text("over the whole picture")
     fields = explained_anew(regions, lambda: regions.get_by_label("Average over").select_option("the region"))
     assert ("target", "1") in fields
 
