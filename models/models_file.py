@@ -165,7 +165,8 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
     if fault := normalisation_fault(preprocess.mean, preprocess.std):
         raise ModelsFileError(f"{file.name}, [models.{name}]: {fault}")
     if fault := head_fault(declaration.head, len(labels), declaration.units):
-        raise ModelsFileError(f"{file.name}, [models.{name}], head: {fault}")
+        key = "units" if declaration.units else "head"
+        raise ModelsFileError(f"{file.name}, [models.{name}], {key}: {fault}")
     weights = file.parent / declaration.weights
     return ModelSpec(
         name=name,

@@ -141,6 +141,9 @@ class Registry:
                 value.data = value.data.contiguous(memory_format=torch.channels_last)
         surveyed = _surveyed(spec, module)
         outputs = surveyed.layers[0].output_shape
+        if outputs is not None and spec.head != "detection" and (len(outputs) == 4) != (spec.head == "segmentation"):
+            hint = 'declare head = "segmentation"' if len(outputs) == 4 else 'head = "segmentation" needs (N, K, H, W)'
+            raise ModelsFileError(f"[models.{spec.name}], head: the model returns {tuple(outputs)}; {hint}.")
         count = None if outputs is None else max(2, outputs[1]) if spec.head == "segmentation" else outputs[-1]
         count = spec.box_head.layout.classes if spec.box_head else count
         if count not in (None, len(spec.labels)):
@@ -327,7 +330,7 @@ def _as_detector(spec: ModelSpec, module: nn.Module) -> tuple[ModelSpec, nn.Modu
             box_head = box_head_of(module, spec.preprocess.size)
         if box_head is None:
             raise ModelsFileError(
-                f"[models.{spec.name}], head: the module of a detector has a `box_head`, see BoxHead."
+                f"[models.{spec.name}], head: the module has no `box_head`, which a detector needs; see BoxHead."
             )
         return replace(spec, box_head=box_head), module
     preprocess, size = preprocess_of_detector(detector), spec.preprocess.size

@@ -15,7 +15,6 @@ from seewhy.explainers.inspection.trace_events import Event, Summary
 from seewhy.explainers.results.boxes import DetectedBox
 from seewhy.explainers.results.evaluation import Column
 from seewhy.explainers.tasks.box_target import Attribute
-from seewhy.explainers.tasks.choices import Part
 from seewhy.explainers.tasks.heads import Head
 from seewhy.explainers.tasks.values import Direction
 from seewhy.explainers.trust.proof import Proof
@@ -142,8 +141,7 @@ class ValueTargetAnswer(ValueAnswer):
 class SegmentTargetAnswer(SegmentAnswer):
     """The explained region."""
 
-    logit: float = Field(description="Mean over that area.")
-    part: Part = Field(description="What that area is: the region, its border, or the whole picture.")
+    logit: float = Field(description="Mean over the region.")
 
 
 class BoxTargetAnswer(BoxAnswer):

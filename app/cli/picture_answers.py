@@ -58,6 +58,7 @@ from seewhy.explainers.results.evaluation import Evaluation
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.results.report import warnings
 from seewhy.explainers.tasks.classification import ClassPrediction
+from seewhy.explainers.tasks.values import ValuePrediction
 from seewhy.explainers.trust.calibration import check_calibration
 from seewhy.explainers.trust.proof import Proof
 from seewhy.explainers.trust.trial import Trial
@@ -314,7 +315,7 @@ def _is_collected(part: Explanation) -> bool:
     if part.against:
         return isinstance(part.target, ClassPrediction) and part.target.index == part.predictions[0].index
     measured = part.proof.faithfulness if part.proof else None
-    return measured is not None and measured.probability is not None
+    return measured is not None and (measured.probability is not None or isinstance(part.target, ValuePrediction))
 
 
 def _proof_line(name: str, proof: Proof) -> str:

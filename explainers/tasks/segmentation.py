@@ -134,18 +134,15 @@ class Segmentation(Task):
         predicted = logits.argmax(dim=0)
         areas = predicted.flatten().bincount(minlength=len(logits)).double() / predicted.numel()
         largest = [int(index) for index in areas.argsort(descending=True, stable=True)[:top] if areas[index] > 0]
-        rows: list[tuple[int, Tensor, Part]] = []
+        rows: list[tuple[int, Tensor]] = []
         for target in targets:
             # A contrast is a number behind its target, and is seen in the same region.
-            row = (int(target), *rows[0][1:]) if rows and not isinstance(target, Region) else None
-            part = target.part if isinstance(target, Region) else "region"
-            rows.append(row or (*self._resolved(target, predicted), part))
-        rows += [(index, predicted == index, "region") for index in largest]
+            row = (int(target), rows[0][1]) if rows and not isinstance(target, Region) else None
+            rows.append(row or self._resolved(target, predicted))
+        rows += [(index, predicted == index) for index in largest]
         return tuple(
-            RegionPrediction(
-                index, self._label(index), float(mask.double().mean()), float(logits[index][mask].mean()), part
-            )
-            for index, mask, part in rows
+            RegionPrediction(index, self._label(index), float(mask.double().mean()), float(logits[index][mask].mean()))
+            for index, mask in rows
         )
 
     def are_probabilities(self, outputs: Tensor) -> bool:
@@ -226,16 +223,14 @@ class RegionPrediction(OfClass):
     Attributes:
         index: class index.
         label: class label.
-        area: share of the model's input that the logit is averaged over, in [0, 1].
-        logit: mean there.
-        part: what that is of the region.
+        area: share of the model's input that the region covers, in [0, 1].
+        logit: mean over the region.
     """
 
     index: int
     label: str
     area: float
     logit: float
-    part: Part = "region"
 
     @property
     def probability(self) -> None:
@@ -244,9 +239,7 @@ class RegionPrediction(OfClass):
 
     @property
     def text(self) -> str:
-        """The area of a region in percent; otherwise what the logit is averaged over."""
-        if self.part != "region":
-            return "at its border" if self.part == "border" else "over the whole picture"
+        """The area in percent."""
         return f"on {self.area:.1%}" if self.area >= 0.001 else "on <0.1%"
 
     def reading(self, score: float) -> str:

@@ -113,6 +113,11 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, know
             f"No {part} decides by itself: the evidence for {subject} is spread over the picture ({whole} {verb} to "
             f"{dropped} with the marked {part} {then}, which alone gives {kept})."
         )
+    if grade == "not supported" and verb == "goes":
+        return (
+            f"Do not rely on this heatmap: with the marked {part} {then}, {change}; alone, it gives {kept}, but too "
+            "many maps that mean nothing do as well."
+        )
     if grade == "not supported":
         of_whole = "" if whole == dropped else f" (of {whole})"
         rest = f"the model still says {subject} at {dropped}{of_whole}" if verb == "falls" else change

@@ -300,7 +300,7 @@ def test_a_declared_detector_of_ones_own(client, models):
     assert [box["label"] for box in boxes[:3]] == [box.label for box in expected[:3]]
     answer = post(client, "/explain", model="own", target="box:0", attribute="objectness", method="saliency")
     assert answer.headers["X-SeeWhy-Target"] == "box:0:objectness"
-    with pytest.raises(ModelError, match="the module of a detector has a `box_head`"):
+    with pytest.raises(ModelError, match="the module has no `box_head`, which a detector needs"):
         Registry(models_file=models).load("headless")
     with pytest.raises(ModelError, match='declare head = "detection"'):
         Registry(models_file=models).load("undeclared")

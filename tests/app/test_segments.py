@@ -86,7 +86,6 @@ def test_the_service_answers_as_python_does(target, client, model):
         "label": expected.target.label,
         "area": pytest.approx(expected.target.area, abs=0.01),
         "logit": pytest.approx(expected.target.logit, rel=1e-2),
-        "part": expected.target.part,
     }
     assert set(answer["predictions"][0]) == {"index", "label", "area"}
     assert explanation["heatmap"]["max"] == pytest.approx(float(expected.raw_heatmap.max()), rel=0.05)
@@ -476,7 +475,7 @@ def test_torchserves_routes_give_areas_and_explain(client, model):
 def test_the_routes_about_hooks_see_segmenters(path, fields, ask):
     response = ask(f"/hooks/{path}", **fields)
     assert response.status_code == 200, response.get_data(as_text=True)
-    assert set(response.json["target"]) == {"index", "label", "area", "logit", "part"}
+    assert set(response.json["target"]) == {"index", "label", "area", "logit"}
     response = ask(f"/hooks/{path}", **fields | {"target": "pixel:0,0"})
     assert refused(response) == (422, "bad-target", ["target"])
 

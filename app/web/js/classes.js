@@ -12,6 +12,9 @@ import { percent, plain, reading } from "./words.js";
 
 const narrow = matchMedia("(max-width: 60rem)"); // the style sheet uses the same query
 
+/** What is averaged over a part of a region, in place of its area. */
+const AVERAGED = { border: "at its border", picture: "over the whole picture" };
+
 let labelled = null; // the model whose labels are suggested
 
 export function prepareClasses() {
@@ -57,7 +60,7 @@ function show() {
   document.title = `${target.label}: SeeWhy`;
   showDoubts(target);
   byId("answer-label").textContent = target.label;
-  byId("answer-probability").textContent = reading(target);
+  byId("answer-probability").textContent = AVERAGED[split(askedTarget()).part] ?? reading(target);
   byId("whole").hidden = !state.altered;
   byId("contrast").hidden = !against;
   if (against) byId("contrast-text").textContent = `Evidence for ${target.label} rather than ${against.label}.`;

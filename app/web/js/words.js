@@ -9,8 +9,7 @@ export function percent(probability) {
 export const isUnsure = (probability) => probability < 0.5;
 
 /** What the model says of a class or a box, of a value of a regression, or of a class of a segmenter. */
-export function reading({ probability, value, unit, area, part = "region" }) {
-  if (part !== "region") return part === "border" ? "at its border" : "over the whole picture";
+export function reading({ probability, value, unit, area }) {
   if (unit !== undefined) return `${number(value)} ${unit}`.trim();
   return area === undefined ? percent(probability) : `on ${percent(area)}`;
 }

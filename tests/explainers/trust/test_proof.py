@@ -120,7 +120,7 @@ def test_sentences_are_plain_english():
     )
     assert sentence("not supported", against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
         "Do not rely on this heatmap: with the marked quarter painted over, the lead of 'light' over 'dark' goes from "
-        "91% to 0%."
+        "91% to 0%; alone, it gives 91%, but too many maps that mean nothing do as well."
     )
     assert sentence("blank") == "The heatmap is blank: it marks nothing that speaks for 'light'."
     assert sentence(None, against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
