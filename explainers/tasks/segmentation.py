@@ -265,5 +265,5 @@ def _parted(target: str, labels: Sequence[str]) -> tuple[str, Part]:
 def _pixel(name: str) -> tuple[float, float]:
     match = re.fullmatch(r"pixel:(\d{1,6}),(\d{1,6})", name)
     if match is None:
-        raise TargetError(f"{name!r} is not a pixel of the picture; give pixel:X,Y with two integers.")
+        raise TargetError(f"{name!r} is not a pixel of the picture; give pixel:X,Y with two integers of 0 or more.")
     return float(match[1]), float(match[2])
