@@ -65,8 +65,8 @@ def calibrate(
     groups = [row.null_scores for row in rows if row.is_likely]
     count = sum(map(len, groups))
     if count < ENOUGH:
-        others = len(rows) - len(groups)
-        unlikely = f", {others} of them none, with less than {LIKELY:.0%} for the explained class" if others else ""
+        left_out = len(rows) - len(groups)
+        unlikely = f", {left_out} of them none, with less than {LIKELY:.0%} for the explained class" if left_out else ""
         raise OptionError(
             f"{len(rows)} pictures give {count} scores to compare with{unlikely}, but {ENOUGH} are needed; pass more "
             "pictures, which give three scores each, or fewer if maps are blank.",

@@ -59,7 +59,7 @@ from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.results.report import warnings
 from seewhy.explainers.tasks.classification import ClassPrediction
 from seewhy.explainers.tasks.values import ValuePrediction
-from seewhy.explainers.trust.calibration import check_calibration
+from seewhy.explainers.trust.calibration import check_calibration, is_leading
 from seewhy.explainers.trust.proof import Proof
 from seewhy.explainers.trust.trial import Trial
 
@@ -313,7 +313,7 @@ _GRAVE = {"blank-map", "improbable-target", "votes-unavailable"}
 def _is_collected(part: Explanation) -> bool:
     """Whether `calibrate` collects scores of maps like this one."""
     if part.against:
-        return isinstance(part.target, ClassPrediction) and part.target.index == part.predictions[0].index
+        return isinstance(part.target, ClassPrediction) and is_leading(part.target, part.predictions[0])
     measured = part.proof.faithfulness if part.proof else None
     return measured is not None and (measured.probability is not None or isinstance(part.target, ValuePrediction))
 

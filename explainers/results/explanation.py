@@ -13,7 +13,7 @@ from seewhy.explainers.core.ask import NO_CONTRAST
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.calibration import Calibration
 from seewhy.explainers.core.diagnostic import Diagnostic
-from seewhy.explainers.core.faithfulness import LIKELY, Faithfulness
+from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.core.task import Prediction, Task
 from seewhy.explainers.correlations import rank_correlation
@@ -33,6 +33,7 @@ from seewhy.explainers.tasks.detected import BoxPrediction, located
 from seewhy.explainers.tasks.regions import Region as Target
 from seewhy.explainers.tasks.regions import share_outside
 from seewhy.explainers.tasks.segmentation import RegionPrediction
+from seewhy.explainers.trust.calibration import is_leading
 from seewhy.explainers.trust.embedded import calibration_of, sanity_of
 from seewhy.explainers.trust.proof import Proof, proof_of
 from seewhy.explainers.trust.proof_files import proof_arrays
@@ -104,12 +105,12 @@ class Explanation(MapDrawing):
         """Remarks about this map for its reader, such as why it is blank."""
         diagnostics = list(self.notes)
         if not np.any(self.map) and not any(note.code == "blank-map" for note in self.notes):
-            others = ", another layer, or a more probable class" if self.target.probability else " or another layer"
+            remedies = ", another layer, or a more probable class" if self.target.probability else " or another layer"
             diagnostics.append(
                 Diagnostic(
                     "blank-map",
                     f"The map is zero everywhere: without negative evidence, nothing at this layer {self.target.verb} "
-                    f"{self.target.label!r}. Try sign=signed{others}.",
+                    f"{self.target.label!r}. Try sign=signed{remedies}.",
                 )
             )
         return *diagnostics, *self.remarks
@@ -378,10 +379,9 @@ def _proof(
     entry = METHODS.get(explanation.method)
     is_usual = explainer is not None and entry is not None and explainer == entry.build({})
     calibration = calibration or calibration_of(model, part.area, part.fill)
-    best = explanation.predictions[0] if explanation.predictions else explanation.target
-    is_leading = explanation.target.index == best.index and (best.probability or 0.0) >= LIKELY
-    if calibration and explanation.against and is_leading:
-        calibration = calibration.of_contrasts or calibration
+    leads = calibration.of_contrasts if calibration and explanation.against else None  # only of a classifier
+    if leads and is_leading(explanation.target, explanation.predictions[0]):
+        calibration = leads
     return proof_of(
         part,
         explanation.map,

@@ -8,10 +8,15 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.calibration import ENOUGH, Calibration, beats
 from seewhy.explainers.core.faithfulness import LIKELY
 from seewhy.explainers.core.model import Model
-from seewhy.explainers.core.task import Task
+from seewhy.explainers.core.task import Prediction, Task
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.tasks.classification import Classification
 from seewhy.explainers.trust.trial import Trial
+
+
+def is_leading(target: Prediction, best: Prediction) -> bool:
+    """Whether contrasts of a target are compared with others: it is the most probable class, and likely."""
+    return target.index == best.index and (best.probability or 0.0) >= LIKELY
 
 
 def is_comparable(task: Task, attribution: Attribution) -> bool:
@@ -20,8 +25,7 @@ def is_comparable(task: Task, attribution: Attribution) -> bool:
     part, target = attribution.faithfulness, attribution.targets
     if part is None or bool(part.are_probabilities) or not isinstance(task, Classification):
         return True
-    (best,) = task.describe(attribution.outputs[0], top=1)
-    return isinstance(target, Tensor) and int(target) == best.index and best.probability >= LIKELY
+    return isinstance(target, Tensor) and is_leading(*task.describe(attribution.outputs[0], [int(target)], top=1))
 
 
 def check_calibration(calibration: Calibration | None, model: Model, trial: Trial | None) -> None:
