@@ -1,28 +1,29 @@
 """Scores of maps that cannot depend on the picture, for proofs."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from seewhy.explainers.core.ask import Ask
+from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
+from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.calibration import ENOUGH, Calibration, ContrastScores
 from seewhy.explainers.core.choices import AREA, Fill
 from seewhy.explainers.core.faithfulness import LIKELY, Faithfulness
 from seewhy.explainers.core.model import Model
-from seewhy.explainers.errors import OptionError
-from seewhy.explainers.explain import Layers, explainers_of
+from seewhy.explainers.errors import OptionError, TargetError, counted
+from seewhy.explainers.explain import Layers, Target, ask_of, explainers_of
 from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.tasks.classification import Classification
-from seewhy.explainers.trust.calibration import false_alarms
+from seewhy.explainers.trust.calibration import false_alarms, is_comparable
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.strangers import Strangers, digest_of
 from seewhy.explainers.trust.trial import Trial
-from seewhy.explainers.view import ViewSource, check_series, prepare
+from seewhy.explainers.view import View, ViewSource, check_series, prepare
 
 NULL = "rotated maps, mirrored maps and maps of other pictures"
 
@@ -33,6 +34,7 @@ def calibrate(
     method: str | None = None,
     layer: Layers | None = None,
     *,
+    target: Target | None = None,
     proof_area: float = AREA,
     proof_fill: Fill = "blur",
     batch_size: int = 8,
@@ -43,38 +45,41 @@ def calibrate(
     `Calibration.save` keeps the result in a file, for `Calibration.load` and ``seewhy explain --proof-calibration``.
 
     Three such maps are tried on each picture: its own map rotated by 180 degrees and mirrored, and the map of the
-    previous picture. A proof grades a map by the share of these that it beats. Repeated pictures are left out. Pictures
-    must resemble those to be explained; those whose explained class has less than 30 % of the probability are left out
-    too, as scores are shares of it. With a few dozen pictures, the comparison is rough. Of a classifier, three maps
-    of the contrast of the two most probable classes are tried too.
+    previous picture. A proof grades a map by the share of these that it beats. Pictures must resemble those to be
+    explained. Left out are repeated ones, those without the target, and those whose explained class has less than 30 %
+    of the probability, as scores are shares of it. With a few dozen pictures, the comparison is rough. Of a classifier,
+    three maps of the contrast of the two most probable classes are tried too.
 
     Args:
         model: a `LoadedModel`.
         pictures: what `explain` takes.
         method, layer, options: of the maps, as `explain`; also the errors.
+        target: as `explain`, the same for all pictures, such as the class of a segmenter's regions; None for what
+            `explain` explains without a target.
         proof_area, proof_fill: as `explain`; a calibration serves proofs of the same ones.
         batch_size: pictures in a pass.
 
     Raises:
         OptionError: too few pictures.
+        TargetError: no picture has the target.
     """
     check_series(model, pictures, batch_size)
     (explainer,) = explainers_of([get_method(method or model.task.default_method)], layer, options, model.module)
     trial = Trial(proof_area, proof_fill, full=True)
-    rows, contrasts = null_rows(model, explainer, pictures, trial, batch_size)
-    groups = [row.null_scores for row in rows if row.is_likely]
+    rows = null_rows(model, explainer, pictures, trial, batch_size, ask_of(model, target))
+    groups = [row.target.null_scores for row in rows if row.target.is_likely]
     count = sum(map(len, groups))
     if count < ENOUGH:
         left_out = len(rows) - len(groups)
+        shown = counted(len(rows), "picture") + (" with the target" if target is not None else "")
         unlikely = f", {left_out} of them none, with less than {LIKELY:.0%} for the explained class" if left_out else ""
         raise OptionError(
-            f"{len(rows)} pictures give {count} scores to compare with{unlikely}, but {ENOUGH} are needed; pass more "
+            f"{shown} gave {counted(count, 'score')} to compare with{unlikely}, but {ENOUGH} are needed; pass more "
             "pictures, which give three scores each, or fewer if maps are blank.",
             "pictures",
         )
-    result = calibration_of(model, trial, groups, bool(rows[0].are_probabilities))
-    known = [lead.null_scores for row, lead in zip(rows, contrasts, strict=False) if row.is_likely]
-    leads = contrast_scores(known)
+    result = calibration_of(model, trial, groups, bool(rows[0].target.are_probabilities))
+    leads = contrast_scores([row.contrast for row in rows if row.contrast])
     return replace(result, contrast=leads if len(leads.scores) >= ENOUGH else None)
 
 
@@ -103,12 +108,29 @@ def contrast_scores(groups: Sequence[Sequence[float]]) -> ContrastScores:
     )
 
 
-def null_rows(
-    model: Model, explainer: Explainer, pictures: Iterable[ViewSource], trial: Trial, batch_size: int = 8
-) -> tuple[list[Faithfulness], list[Faithfulness]]:
-    """Return the faithfulness (N = 1) of each picture's map, with its `null_scores`, and the same of its contrast.
+@dataclass(frozen=True, eq=False)
+class NullRow:
+    """Maps that do not depend on a picture, tried on it.
 
-    A classifier's contrast is that of the most probable class with the second; for others there is none.
+    Attributes:
+        target: the faithfulness (N = 1) of the target's map, with its `null_scores`.
+        contrast: the null scores of the contrast of the most probable class with the second; empty if the model does
+            not classify, or the class is not likely.
+    """
+
+    target: Faithfulness
+    contrast: Sequence[float]
+
+
+def null_rows(
+    model: Model,
+    explainer: Explainer,
+    pictures: Iterable[ViewSource],
+    trial: Trial,
+    batch_size: int = 8,
+    ask: Ask = DEFAULT_ASK,
+) -> list[NullRow]:
+    """Return the scores on each picture that has the target.
 
     Args:
         model: a `LoadedModel`.
@@ -117,28 +139,64 @@ def null_rows(
             out.
         trial: how they are tried, with copies.
         batch_size: pictures in a pass.
+        ask: the question about each picture.
+
+    Raises:
+        TargetError: no picture has the target.
     """
-    parts: list[tuple[Strangers, list[Faithfulness]]] = [(Strangers(are_distinct=True), []) for _ in range(2)]
-    source = _distinct(prepare(model, picture).image for picture in pictures)
+    strangers, contrast_strangers = Strangers(are_distinct=True), Strangers(are_distinct=True)
+    rows: list[NullRow] = []
+    error: TargetError | None = None
+    source = _distinct(prepare(model, picture) for picture in pictures)
     while batch := list(islice(source, batch_size)):
-        images = torch.stack(batch).to(model.device)
-        attributions = [explainer.explain(model, images)]
-        targets, outputs = attributions[0].targets, attributions[0].outputs
-        if isinstance(model.task, Classification) and isinstance(targets, Tensor) and outputs.shape[1] > 1:
-            second = outputs.scatter(1, targets[:, None], -torch.inf).argmax(dim=1)
-            attributions.append(explainer.explain(model, images, Ask(targets, second)))
-        for (strangers, rows), attribution in zip(parts, attributions, strict=False):
-            (attribution,) = prove(model, images, [attribution], trial, strangers=strangers)
-            rows += [] if attribution.faithfulness is None else attribution.faithfulness.rows()
-    (_, rows), (_, contrasts) = parts
-    return rows, contrasts
+        for part in _explained(model, explainer, batch, ask):
+            if isinstance(part, TargetError):
+                error = part
+                continue
+            images, attribution = part
+            (proved,) = prove(model, images, [attribution], trial, ask, strangers=strangers)
+            contrasts = _contrasts(model, explainer, images, attribution, trial, contrast_strangers)
+            targets = [row.faithfulness for row in proved.rows() if row.faithfulness]
+            rows += [NullRow(*pair) for pair in zip(targets, contrasts, strict=True)]
+    if error and not rows:
+        raise error
+    return rows
 
 
-def _distinct(images: Iterable[Tensor]) -> Iterator[Tensor]:
-    """Yield pictures (C, H, W), but each only once."""
+def _explained(
+    model: Model, explainer: Explainer, views: Sequence[View], ask: Ask
+) -> list[tuple[Tensor, Attribution] | TargetError]:
+    """Explain pictures in one batch; if one lacks the target, one by one, so that it fails alone."""
+    images = torch.stack([view.image for view in views]).to(model.device)
+    try:
+        asks = [ask.placed(view.geometry) for view in views]
+        return [(images, explainer.explain(model, images, Ask.stacked(asks)))]
+    except TargetError as error:
+        if len(views) == 1:
+            return [error]
+        return [part for view in views for part in _explained(model, explainer, [view], ask)]
+
+
+def _contrasts(
+    model: Model, explainer: Explainer, images: Tensor, attribution: Attribution, trial: Trial, strangers: Strangers
+) -> list[Sequence[float]]:
+    """Return the null scores of the contrast of each picture's most probable class with the second."""
+    outputs = attribution.outputs
+    if not isinstance(model.task, Classification) or outputs.shape[1] == 1:
+        return [()] * len(images)
+    best, second = outputs.topk(2).indices.T
+    (proved,) = prove(model, images, [explainer.explain(model, images, Ask(best, second))], trial, strangers=strangers)
+    return [
+        row.faithfulness.null_scores if row.faithfulness and is_comparable(model.task, row) else ()
+        for row in proved.rows()
+    ]
+
+
+def _distinct(views: Iterable[View]) -> Iterator[View]:
+    """Yield views of pictures, but of each only one."""
     seen: set[bytes] = set()
-    for image in images:
-        digest = digest_of(image)
+    for view in views:
+        digest = digest_of(view.image)
         if digest not in seen:
             seen.add(digest)
-            yield image
+            yield view

@@ -394,6 +394,7 @@ def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainO
         readable(),
         options.method[0] if options.method else service.default_method(options.model),
         options.layer or None,
+        target=options.target[0] if options.target else None,
         proof_area=options.proof_area,
         proof_fill=options.proof_fill,
         batch_size=service.settings.max_batch,

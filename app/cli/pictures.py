@@ -206,11 +206,13 @@ def evaluate(
     epilog=examples(
         "calibrate photos --model pneumonia -o scores.json",
         "calibrate photos --model resnet50 --method layercam --proof-fill mean -o scores.json",
+        "calibrate streets --model deeplabv3_resnet50 --target label:car -o scores.json",
     ),
 )
 @picture_options
 @method_option(help=f"A name from `seewhy methods`. {METHOD}")
 @layer_option(HEATMAP["layer"])
+@option("target", EVALUATE["target"])
 @table_options(
     {name: entry for name, entry in PROOF.items() if name != "proof"},
     proof_area={"type": float},
@@ -228,7 +230,7 @@ def calibrate(
 ) -> None:
     """Score maps that do not depend on the picture, so that proofs of a model's heatmaps are graded.
 
-    Needs at least 34 pictures, which resemble those to be explained; of a segmenter, the largest regions are scored.
+    Needs at least 34 pictures, which resemble those to be explained; those without the target are left out.
     Embedded models have included scores. Pass the file to `seewhy explain` or `seewhy batch` with --proof-calibration,
     and the same --proof-area and --proof-fill.
 

@@ -44,11 +44,11 @@ def calibration(model: LoadedModel, pictures: list[Image.Image], fill: Fill) -> 
     trial = Trial(AREA, fill, full=True)
     groups: dict[str, list[list[float]]] = {kind: [[] for _ in pictures] for kind in ("target", "contrast")}
     for name in (name for name in NULL_METHODS if name in METHODS):
-        rows, contrasts = null_rows(model, METHODS[name].build({}), crops(pictures), trial)
-        for number, (row, contrast) in enumerate(zip(rows, contrasts, strict=True)):
-            if row.is_likely:
-                for kind, part in (("target", row), ("contrast", contrast)):
-                    groups[kind][number % len(pictures)] += [round(score, 4) for score in part.null_scores]
+        rows = null_rows(model, METHODS[name].build({}), crops(pictures), trial)
+        for number, row in enumerate(rows):
+            targets = row.target.null_scores if row.target.is_likely else ()
+            for kind, scores in (("target", targets), ("contrast", row.contrast)):
+                groups[kind][number % len(pictures)] += [round(score, 4) for score in scores]
     known = {kind: [group for group in parts if group] for kind, parts in groups.items()}
     return replace(calibration_of(model, trial, known["target"], True), contrast=contrast_scores(known["contrast"]))
 

@@ -17,7 +17,8 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.calibration import Comparison
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.faithfulness import Faithfulness
-from seewhy.explainers.errors import OptionError
+from seewhy.explainers.errors import OptionError, TargetError
+from seewhy.explainers.explain import ask_of
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.tasks.classification import ClassPrediction
 from seewhy.explainers.tasks.pose import predict
@@ -314,6 +315,22 @@ def test_a_calibration_needs_enough_pictures(markers):
         calibrate(markers, list(draw(10, "outside", torch.Generator()).images) * 5)  # repeated pictures do not count
     with pytest.raises(OptionError, match="Give several pictures"):
         calibrate(markers, "shapes")
+
+
+def test_a_calibration_of_a_target_leaves_out_pictures_without_it():
+    segmenter = wrap_model(load("segmenter"), input_size=SIDE, labels=list("abcdef"), head="segmentation")
+    images = draw(12, "outside", torch.Generator().manual_seed(9)).images
+    having = [image for image in images if (predict(segmenter, image[None]).argmax(1) == 2).any()]
+    assert 1 < len(having) < 12
+    rows = null_rows(segmenter, GradCAM(), list(images), Trial(AREA, "mean", full=True), 4, ask_of(segmenter, "c"))
+    options: dict[str, Any] = {"proof": True, "proof_area": AREA, "proof_fill": "mean"}
+    proofs = [explain(segmenter, image, "gradcam", "c", **options).proof.faithfulness for image in having]
+    assert [float(row.target.score) for row in rows] == pytest.approx([proof.score for proof in proofs], abs=1e-3)
+    assert [len(row.target.null_scores) for row in rows] == [2, *(len(rows) - 1) * [3]]
+    with pytest.raises(OptionError, match=f"^{len(having)} pictures with the target gave"):
+        calibrate(segmenter, list(images), "gradcam", target="c")
+    with pytest.raises(TargetError, match="predicts 'c' nowhere"):
+        calibrate(segmenter, images[[0]][:, :, :8, :8].repeat(3, 1, 1, 1), target="c")
 
 
 def test_contrasts_of_the_most_probable_class_are_graded_by_their_like(markers, calibration):
