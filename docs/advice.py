@@ -223,7 +223,7 @@ ADVICE = {
     ),
     "lrp": Advice(
         "You want a map as fine as the pixels that depends on the class, in two passes.",
-        "The model has attention, or activations other than rectifiers: `attnlrp` has rules for them.",
+        "The model is a transformer: the defaults of `attnlrp` suit it.",
         ("attnlrp", "deeplift", "votes-detail"),
     ),
     # Transformers

@@ -87,7 +87,7 @@ def test_a_default_method_that_cannot_be_is_told_by_its_setting(name, message):
 @pytest.mark.parametrize("model", ["timm/mobilenetv3_small_050"], indirect=True)
 @pytest.mark.slow
 def test_an_operation_without_a_rule_is_named(model, client, cat):
-    fields = {"image": (io.BytesIO(cat), "cat.png"), "model": model, "method": "lrp"}
+    fields = {"image": (io.BytesIO(cat), "cat.png"), "model": model, "method": "excitation-backprop"}
     answer = client.post("/explain", data=fields, content_type="multipart/form-data")
     document = answer.get_json()
     assert (answer.status_code, document["type"]) == (422, "urn:seewhy:problem:unsupported-operation")

@@ -13,7 +13,7 @@ from torch import nn
 from tqdm.auto import tqdm
 
 import seewhy
-from seewhy import LRP, GradCAM, Insertion, Saliency, evaluate, wrap_model
+from seewhy import ExcitationBackprop, GradCAM, Insertion, Saliency, evaluate, wrap_model
 from seewhy.explainers.errors import (
     ExplainerError,
     LayerError,
@@ -282,17 +282,21 @@ def test_a_method_without_a_rule_for_the_model_leaves_its_row_empty(monkeypatch)
     )
     model = wrap_model(smooth.eval(), LABELS, 16)
     metrics = ["sparseness", "insertion"]
-    attempts, attribution = [], LRP.attribution
-    monkeypatch.setattr(LRP, "attribution", lambda self, question: attempts.append(1) or attribution(self, question))
-    table = evaluate(model, spots(4), ["lrp", "gradcam"], metrics, batch_size=2)
+    attempts, attribution = [], ExcitationBackprop.attribution
+    monkeypatch.setattr(
+        ExcitationBackprop, "attribution", lambda self, question: attempts.append(1) or attribution(self, question)
+    )
+    table = evaluate(model, spots(4), ["excitation-backprop", "gradcam"], metrics, batch_size=2)
     assert len(attempts) == 2  # with the others and alone, on the first batch only
     alone = evaluate(model, spots(4), ["gradcam"], metrics, batch_size=2)
     for metric in metrics:
-        assert np.isnan(table.values["lrp", metric]).all()
-        assert "'lrp' has no rule for the operation 'mish'" in table.reasons["lrp", metric]
+        assert np.isnan(table.values["excitation-backprop", metric]).all()
+        assert (
+            "'excitation-backprop' has no rule for the operation 'mish'" in table.reasons["excitation-backprop", metric]
+        )
         np.testing.assert_allclose(table.values["gradcam", metric], alone.values["gradcam", metric], rtol=1e-5)
     with pytest.raises(UnsupportedOperationError):
-        evaluate(model, spots(2), ["lrp"], ["sparseness"])
+        evaluate(model, spots(2), ["excitation-backprop"], ["sparseness"])
 
 
 @pytest.mark.parametrize(

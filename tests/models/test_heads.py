@@ -78,7 +78,7 @@ def test_a_head_that_does_not_suit_is_refused(classes, head):
 
 def test_a_sigmoid_at_the_end_of_the_network_is_told(module):
     with pytest.raises(Exception, match="Return the logits before it"):
-        explain(wrap_model(nn.Sequential(module, nn.Sigmoid()), LABELS, input_size=32, head="sigmoid"), CAT, "lrp")
+        explain(wrap_model(nn.Sequential(module, nn.Sigmoid()), LABELS, input_size=32, head="sigmoid"), CAT, "cam")
 
 
 def test_the_service_tells_the_head_of_its_answers(tmp_path, module):

@@ -10,6 +10,7 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.methods.rules.attention import attention_rules
 from seewhy.explainers.methods.rules.base import RelevanceSign, propagate
 from seewhy.explainers.methods.rules.linear import (
     alpha_beta_rule,
@@ -19,7 +20,7 @@ from seewhy.explainers.methods.rules.linear import (
     gamma_rule,
     own_sign_rule,
 )
-from seewhy.explainers.methods.rules.relevance import Composite, relevance_rules
+from seewhy.explainers.methods.rules.relevance import Composite
 
 CompositeName = Literal[
     "epsilon",
@@ -53,7 +54,7 @@ class LRP(Explainer):
     :math:`z^B` rule of Montavon et al. 2017, "Explaining nonlinear classification decisions with deep Taylor
     decomposition": contributions beyond those of the smallest and largest possible values).
 
-    Rectifiers and constant factors pass relevance on, max pooling to the place of the maximum. Additions (of shortcuts)
+    Activations and constant factors pass relevance on, max pooling to the place of the maximum. Additions of shortcuts
     and average poolings use the epsilon rule, or z-plus under ``z-plus``. Batch normalisation is folded into the
     convolution or dense layer before it. Without one, as in DenseNet, it distributes relevance between its input and
     its bias like an addition. Biases and added constants keep their share; without any, the map sums to the logit, up
@@ -63,8 +64,8 @@ class LRP(Explainer):
     Beyond the papers: for a negative output (only layers without a ReLU have them) the gamma rule, and so z-plus,
     favours the negative contributions. Under alpha-beta, if there are no contributions of one sign, those of the other
     sign share all the relevance, so relevance is conserved. ``box`` uses the extremes of each channel in the picture,
-    because the range of a bare module's input is unknown. Products of two activations, and activations other than
-    rectifiers (SiLU, GELU, sigmoid, softmax), have no rule here; a model with them is refused.
+    because the range of a bare module's input is unknown. Softmax, gates, products of matrices and normalisations
+    of layers follow the rules of `attnlrp`, whose defaults are its paper's for transformers.
     """
 
     composite: Annotated[
@@ -79,7 +80,7 @@ class LRP(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""
-        rules = relevance_rules("lrp", self._composite())
+        rules = attention_rules("lrp", self._composite(), self.epsilon)
         relevance, objective, outputs = propagate(question, question.images, rules, torch.mul)
         return self.answer(self.project(relevance), objective, outputs)
 

@@ -73,6 +73,9 @@ def blocks_of(question: Question) -> Blocks:
     layers = [layer for layer in survey_for(question).layers if layer.calls == 1]
     grids = {layer.path: layer.tokens for layer in layers if layer.tokens is not None}
     paths = tuple(_path(call, calls, grids) for call in calls)
+    sizes = dict.fromkeys(grids[path].size for path in paths)
+    if len(sizes) > 1:
+        raise _unsuitable(f"the blocks of this model have {', '.join(map(str, sizes))} tokens, as in stages")
     return Blocks(paths, grids[paths[0]])
 
 

@@ -36,10 +36,10 @@ class AttnLRP(Explainer):
 
     These are the paper's propositions 3.1 (softmax), 3.3 (matrix products, here also of queries and keys) and 3.4
     (normalisation: the deviation σ is a constant), and the identity rule of activations such as GELU. A product of two
-    activations at one place, as in a gate, gives half of the relevance to each (proposition 3.2). Everything else is as
-    in ``lrp``: convolutions and dense layers follow the gamma rule, or the epsilon rule with a gamma of 0; additions of
-    shortcuts and averages follow the epsilon rule. The relevance of the output is the logit (with a contrast, the two
-    logits with opposite signs).
+    activations at one place, as in a gate, gives half of the relevance to each (proposition 3.2). ``lrp`` has the same
+    rules, but a choice of those for convolutions and dense layers, which here follow the gamma rule, or the epsilon
+    rule with a gamma of 0; additions of shortcuts and averages follow the epsilon rule. The relevance of the output is
+    the logit (with a contrast, the two logits with opposite signs).
 
     Biases keep their share, and so does the softmax, whose rule is a Taylor decomposition with a constant term.
     Including these, the relevance is complete; the map alone need not sum to the logit. A quotient of two activations

@@ -192,10 +192,14 @@ def test_tokens_that_wait_for_their_head_count_alike():
         (lambda: build("swin"), 64, r"'features.1.0.attn' is of shape \(16, 2, 16, 16\), as within windows"),
         *(
             pytest.param(partial(timm.create_model, name, num_classes=4), 224, reason, marks=pytest.mark.slow)
-            for name, reason in (("xcit_nano_12_p16_224", "over channels"), ("pvt_v2_b0", "is of shape"))
+            for name, reason in (
+                ("xcit_nano_12_p16_224", "over channels"),
+                ("pvt_v2_b0", "is of shape"),
+                ("caformer_s18", "have 196, 49 tokens, as in stages"),
+            )
         ),
     ],
-    ids=["resnet", "swin", "xcit", "pvt"],
+    ids=["resnet", "swin", "xcit", "pvt", "caformer"],
 )
 def test_a_model_without_attention_of_all_tokens_is_refused(build, side, reason, untouched):
     net = untouched(build().eval())

@@ -4,6 +4,7 @@ from copy import deepcopy
 from typing import get_args
 
 import pytest
+import timm
 import torch
 import torchvision
 from torch import Tensor, nn
@@ -12,7 +13,9 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from seewhy.explainers.methods.rules.linear import Linear, box_rule
 from seewhy.explainers.methods.rules.lrp import LRP, CompositeName
+from seewhy.explainers.methods.transformer.attnlrp import AttnLRP
 from tests import nets
+from tests.explainers.test_attention import build, pictures
 from tests.explainers.test_catalogue import small
 from tests.grids import diagonal
 
@@ -216,3 +219,13 @@ def test_it_equals_captum_on_squeezenet(composite, images):
             part.rule = EpsilonRule(epsilon=1e-9)
     expected = attr.LRP(net).attribute(pictures.clone().requires_grad_(), targets).sum(dim=1).detach().float()
     assert nets.relative_error(attribution.maps, expected) < 1e-3
+
+
+@pytest.mark.parametrize("name", ["swin", "vit_tiny_patch16_224", "mobilenetv3_small_050"])
+def test_attention_gates_and_smooth_activations_follow_the_rules_of_attnlrp(name):
+    gated = name == "mobilenetv3_small_050"
+    net = nets.seeded(timm.create_model, name) if gated else build(name)
+    picture = pictures(64, 1)
+    expected = AttnLRP(gamma=0, conv_gamma=0).explain(net, picture).maps
+    assert expected.abs().max() > 0
+    assert nets.relative_error(LRP(composite="epsilon").explain(net, picture).maps, expected) < 1e-4
