@@ -126,7 +126,8 @@ def _head_behind(question: Question, path: str, view: FeatureMaps) -> Head | Non
     def head(features: Tensor) -> Tensor:
         # A copy, for a model may modify it in place.
         values = view.put(features, features).to(question.images.dtype, copy=True)
-        return question.task.outputs(suffix(values)).float()
+        # Not called, because that prints the traceback of an error, which only says that the head takes no such maps.
+        return question.task.outputs(suffix.forward(values)).float()
 
     return head
 

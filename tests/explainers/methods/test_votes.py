@@ -167,6 +167,13 @@ def test_a_head_of_listed_positions_is_differentiated_for_the_strongest_rivals()
     assert nets.relative_error(attribution.maps[0], by_formula(values, torch.eye(51), rest, 0)) < 1e-5
 
 
+def test_a_head_that_takes_no_single_position_prints_no_error(capsys):
+    weight = randn(3, 4 * 6)
+    net = nets.Wired(lambda net, images: net.layer(images).flatten(1) @ weight.T, layer=nn.Conv2d(4, 4, 1))
+    votes(layers=("layer",)).explain(net, randn(1, 4, 2, 3))
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("name", VOTES)
 @pytest.mark.parametrize(
     ("net", "layers", "targets"),
