@@ -54,11 +54,11 @@ class LRP(Explainer):
     :math:`z^B` rule of Montavon et al. 2017, "Explaining nonlinear classification decisions with deep Taylor
     decomposition": contributions beyond those of the smallest and largest possible values).
 
-    Activations and constant factors pass relevance on, max pooling to the place of the maximum. Additions of shortcuts
-    and average poolings use the epsilon rule, or z-plus under ``z-plus``. Batch normalisation is folded into the
-    convolution or dense layer before it. Without one, as in DenseNet, it distributes relevance between its input and
-    its bias like an addition. Biases and added constants keep their share; without any, the map sums to the logit, up
-    to epsilon. In trained networks with batch normalisation they keep nearly all of it, so a map shows where relevance
+    Activations and constant factors pass relevance on, max pooling to the place of the maximum. Additions of shortcuts,
+    average poolings and resizing use the epsilon rule, or z-plus under ``z-plus``. Batch normalisation is folded into
+    the convolution or dense layer before it. Without one, as in DenseNet, it distributes relevance between its input
+    and its bias like an addition. Biases and added constants keep their share; without any, the map sums to the logit,
+    up to epsilon. In trained networks with batch normalisation they keep nearly all of it, so a map shows where relevance
     is, but not its total.
 
     Beyond the papers: for a negative output (only layers without a ReLU have them) the gamma rule, and so z-plus,

@@ -1,8 +1,8 @@
 """Layer-wise relevance propagation: the rules of a composite, applied to the operations of a model.
 
-Convolutions, dense layers, additions and average poolings are linear and follow a rule. Rectifiers hand their relevance
-on, max pooling hands it to the maximum. Batch normalisation is folded into the convolution or dense layer before it;
-elsewhere it is a linear operation with a bias.
+Convolutions, dense layers, additions, average poolings and resizing are linear and follow a rule. Rectifiers hand their
+relevance on, max pooling hands it to the maximum. Batch normalisation is folded into the convolution or dense layer
+before it; elsewhere it is a linear operation with a bias.
 """
 
 from collections.abc import Callable
@@ -58,7 +58,12 @@ def relevance_rules(method: str, composite: Composite) -> Rules:
     handlers |= dict.fromkeys(
         ("relu", "relu6", "leaky_relu", "hardtanh", "clamp", "clamp_min", "threshold"), _activation
     )
-    averages = ("mean", "sum", *(f"{kind}avg_pool{axes}d" for kind in ("", "adaptive_") for axes in (1, 2, 3)))
+    averages = (
+        "mean",
+        "sum",
+        "interpolate",
+        *(f"{kind}avg_pool{axes}d" for kind in ("", "adaptive_") for axes in (1, 2, 3)),
+    )
     handlers |= dict.fromkeys(averages, partial(_average, composite.sums))
     return Rules(method, handlers, lambda kind, node: kind in WINNERS or moves_only(kind, node))
 
@@ -246,7 +251,7 @@ def _activation(operation: Operation) -> Tensor | None:
 
 
 def _average(rule: Rule, operation: Operation) -> Tensor | None:
-    """Averages and sums over places."""
+    """Averages and sums over places, and resizing, which is an average over neighbours."""
     if not only_first_depends(operation):
         return None
     values, function = operation.args[0], operation.apart()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from seewhy.explainers.methods.rules.excitation import ExcitationBackprop
 from seewhy.explainers.methods.rules.linear import Linear, box_rule
 from seewhy.explainers.methods.rules.lrp import LRP, CompositeName
 from seewhy.explainers.methods.transformer.attnlrp import AttnLRP
@@ -197,6 +198,16 @@ def test_max_pooling_goes_to_the_winner_and_average_pooling_by_contribution():
     lrp = LRP(composite="epsilon", epsilon=1e-9)
     assert lrp.explain(largest, image, torch.tensor([0])).maps[0].tolist() == [[0, 0], [4, 0]]
     torch.testing.assert_close(lrp.explain(mean, image, torch.tensor([0])).maps[0], image[0, 0] / 4)
+
+
+def test_resizing_shares_relevance_by_contribution():
+    net = nn.Sequential(nn.Upsample((1, 3), mode="bilinear", align_corners=True), nn.Flatten())
+    image = torch.tensor([2.0, 6.0]).view(1, 1, 1, 2)  # becomes 2, 4, 6
+    for composite in ("epsilon", "z-plus"):
+        maps = LRP(composite=composite, epsilon=1e-9).explain(net, image, torch.tensor([1])).maps
+        torch.testing.assert_close(maps.flatten(), torch.tensor([1.0, 3.0]))
+    maps = ExcitationBackprop().explain(net, image, torch.tensor([1])).maps
+    torch.testing.assert_close(maps.flatten(), torch.tensor([0.25, 0.75]))
 
 
 @pytest.mark.filterwarnings("ignore")
