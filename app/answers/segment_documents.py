@@ -1,28 +1,24 @@
 """Bodies of answers about the class of each pixel."""
 
-import io
-
-from PIL import Image
-
-from seewhy.app.answers.documents import drawn_bytes, encoded, head_of
+from seewhy.app.answers.documents import drawn_bytes, encode, encoded, head_of
 from seewhy.app.answers.schemas import SegmentsAnswer
 from seewhy.app.answers.stream import Body, file_parts
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import ANSWER
-from seewhy.app.pipeline.choices import Drawing, Format
+from seewhy.app.pipeline.choices import DRAWINGS, Drawing, Format
 from seewhy.app.pipeline.results import SegmentResult
 from seewhy.app.settings import Settings
 from seewhy.explainers.results.array_files import ArrayFile
 
-_COPIES = (2, 7)
-"""How often an answer holds the bytes of a mask, at most: as they are and as a file; and, in JSON, as longer texts."""
+_COPIES = (3, 7)
+"""How often an answer holds a mask's bytes, at most: as they are, as rows and file of a PNG; in JSON, as texts."""
 
 
 def segment_body(result: SegmentResult, form: Format, settings: Settings) -> Body:
     """Return the body of segments in a format."""
     segments = result.segments
     place = segments.geometry
-    if form in ("png", "jpeg", "webp") and result.options.view != "mask":
+    if form in DRAWINGS and result.options.view != "mask":
         return _drawing(result, form, settings.max_side)
     account().take(_COPIES[form == "json"] * place.width * place.height * segments.map.itemsize, ANSWER)
     if form == "npz":
@@ -30,7 +26,7 @@ def segment_body(result: SegmentResult, form: Format, settings: Settings) -> Bod
             return file_parts(ArrayFile("npz", segments.arrays()))
     with result.timings.stage("encode"):
         if form != "json":
-            return _grey_png(segments.overlay("mask"))
+            return encode(segments.overlay("mask"), form)
         document = segments.document()
     return SegmentsAnswer(**head_of(result), **document).model_dump_json().encode()
 
@@ -39,10 +35,3 @@ def _drawing(result: SegmentResult, form: Drawing, max_side: int) -> bytes:
     view, alpha = result.options.view, result.options.alpha
     size = drawn_bytes(*result.segments.drawn_size(view))
     return encoded(lambda: result.segments.overlay(view, alpha, max_side), form, result.timings, size)
-
-
-def _grey_png(mask: Image.Image) -> bytes:
-    """Encode class indices; `documents.encode` would make colours of them."""
-    buffer = io.BytesIO()
-    mask.save(buffer, "PNG")
-    return buffer.getvalue()

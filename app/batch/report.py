@@ -1,6 +1,5 @@
 """The report of a run: one HTML file with counts, distributions, pictures, and groups of similar maps."""
 
-import base64
 import io
 import re
 from collections import Counter
@@ -16,6 +15,7 @@ from PIL import Image
 
 from seewhy.app.batch import relevance
 from seewhy.app.batch.manifest import Manifest
+from seewhy.explainers.imaging.png import data_url
 from seewhy.explainers.imaging.render import colour
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.results.templates import template
@@ -98,7 +98,7 @@ def report(results: Results) -> str:
             ("Gallery", chosen, gallery),
         ],
         groups=[
-            (group, _data_url(colour(group.mean / (group.mean.max() or 1), False).resize(_side(group.mean.shape))))
+            (group, _jpeg(colour(group.mean / (group.mean.max() or 1), False).resize(_side(group.mean.shape))))
             for group in of_classes
         ],
         tile=tiles,
@@ -150,17 +150,18 @@ class _Tiles:
             truth = "" if values["correct"] in (None, True) else f" ({values['truth']})"
             score = "" if values["proof_score"] is None else f", proof {values['proof_score']:z.2f}"
             self._drawn[row] = {
-                "image": _data_url(explanation.overlay(max_side=_SIDE)),
+                "image": _jpeg(explanation.overlay(max_side=_SIDE)),
                 "caption": f"{explanation.target.label} {explanation.target.text}{truth}{score}",
                 "path": values["path"],
             }
         return self._drawn[row]
 
 
-def _data_url(picture: Image.Image) -> str:
-    with io.BytesIO() as file:
-        picture.convert("RGB").save(file, "JPEG", quality=80)
-        return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
+def _jpeg(picture: Image.Image) -> str:
+    """Return a picture, RGB, as a data URL."""
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=80)
+    return data_url(file.getvalue(), "jpeg")
 
 
 def _ascending(table: pyarrow.Table, column: str) -> NDArray[np.int64]:

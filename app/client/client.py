@@ -24,12 +24,12 @@ from seewhy.app.client.results import (
     evaluation_of,
     explanations_of,
     likeness_of,
-    png_of,
     segments_of,
 )
 from seewhy.explainers.core.choices import AREA, Extent, Fill
 from seewhy.explainers.errors import LayerError, OptionError, TargetError
 from seewhy.explainers.imaging.decode import PictureSource, read_picture
+from seewhy.explainers.imaging.png import encode_png
 from seewhy.explainers.results.boxes import DetectedBox
 from seewhy.explainers.results.evaluation import Evaluation
 from seewhy.explainers.results.segments import Segments
@@ -386,7 +386,7 @@ def _body(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mask_file(mask: NDArray[np.bool_]) -> bytes:
-    return png_of(Image.fromarray(mask.astype(np.uint8) * 255))
+    return encode_png(Image.fromarray(mask.astype(np.uint8) * 255))
 
 
 def _parts(value: Any) -> Sequence[Any]:
@@ -401,7 +401,7 @@ def _upload(source: PictureSource) -> bytes:
         return source
     if isinstance(source, os.PathLike) or (isinstance(source, str) and "://" not in source):
         return Path(source).read_bytes()
-    return png_of(read_picture(source))
+    return encode_png(read_picture(source))
 
 
 def _base64(content: bytes) -> str:

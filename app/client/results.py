@@ -312,13 +312,6 @@ def _geometry(heatmap: Mapping[str, Any]) -> Geometry:
     return Geometry(width, height, (left, top, right, bottom))
 
 
-def png_of(picture: Image.Image) -> bytes:
-    """Return a picture as a file without loss."""
-    file = io.BytesIO()
-    picture.save(file, "PNG", compress_level=1)
-    return file.getvalue()
-
-
 def objects(value: Any) -> Any:
     """Return JSON with objects that have attributes, and tuples."""
     if isinstance(value, dict):

@@ -6,7 +6,6 @@ explanation. https://html.spec.whatwg.org/multipage/server-sent-events.html
 
 import logging
 import time
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from seewhy.app.http.problems import problem_of
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.ticket import Ticket
+from seewhy.explainers.imaging.png import data_url
 from seewhy.explainers.results.map_drawing import draw_map
 
 MEDIA_TYPE = "text/event-stream"
@@ -106,7 +106,7 @@ def _preview(service: Service, ticket: Ticket, unfinished: NDArray[np.float32] |
         with service.processors:
             small = replace(plan.style, max_side=min(side, plan.style.max_side or side))
             drawing = draw_map(picture.picture, picture.geometry, unfinished, plan.signed, small)
-            return f"data:image/jpeg;base64,{b64encode(encode(drawing, 'jpeg')).decode('ascii')}"
+            return data_url(encode(drawing, "jpeg"), "jpeg")
     except Exception:  # a failed preview must not fail the answer
         _log.exception("A preview could not be drawn")
         return None

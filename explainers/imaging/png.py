@@ -27,23 +27,27 @@ _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _LEVEL = 1
 _UP = 2  # the filter: each sample minus the one above
 
+_FORMS = {"L": (8, 0), "I;16": (16, 0), "RGB": (8, 2)}
+"""Bits of a sample and type of colour, by Pillow's mode."""
+
 
 def encode_png(picture: Image.Image) -> bytes:
-    """Encode an RGB picture as PNG, without loss."""
-    width, height = picture.size
-    samples = np.asarray(picture if picture.mode == "RGB" else picture.convert("RGB")).reshape(height, 3 * width)
-    rows = np.empty((height, 1 + 3 * width), dtype=np.uint8)
+    """Encode a picture as PNG, without loss: grey of 8 or 16 bits, or RGB, which pictures of other modes become."""
+    picture = picture if picture.mode in _FORMS else picture.convert("RGB")
+    samples = np.asarray(picture)
+    bytes_ = samples.astype(samples.dtype.newbyteorder(">"), copy=False).reshape(len(samples), -1).view(np.uint8)
+    rows = np.empty((len(bytes_), 1 + bytes_.shape[1]), dtype=np.uint8)
     rows[:, 0] = _UP
-    rows[0, 1:] = samples[0]
-    np.subtract(samples[1:], samples[:-1], out=rows[1:, 1:])  # modulo 256, as the format requires
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    rows[0, 1:] = bytes_[0]
+    np.subtract(bytes_[1:], bytes_[:-1], out=rows[1:, 1:])  # modulo 256, as the format requires
+    header = struct.pack(">IIBBBBB", *picture.size, *_FORMS[picture.mode], 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", deflate(rows, _LEVEL)), (b"IEND", b""))
     return b"".join([_SIGNATURE, *(part for kind, content in chunks for part in _chunk(kind, content))])
 
 
-def data_url(png: bytes) -> str:
-    """Return a PNG as a data URL."""
-    return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
+def data_url(content: bytes, form: str = "png") -> str:
+    """Return the file of a picture, in a format such as ``jpeg``, as a data URL."""
+    return f"data:image/{form};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def _chunk(kind: bytes, content: bytes) -> tuple[bytes, ...]:

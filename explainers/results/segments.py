@@ -1,7 +1,5 @@
 """Segments: which class each pixel of a picture belongs to."""
 
-import base64
-import io
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +15,7 @@ from seewhy.explainers.imaging import render
 from seewhy.explainers.imaging.choices import SEGMENT_VIEWS, SegmentView
 from seewhy.explainers.imaging.classes import coloured, legend
 from seewhy.explainers.imaging.geometry import Geometry
+from seewhy.explainers.imaging.png import data_url, encode_png
 from seewhy.explainers.results.display import Document
 
 if TYPE_CHECKING:
@@ -104,14 +103,12 @@ class Segments(Document):
 
     def document(self) -> dict[str, Any]:
         """Return everything but the picture for JSON, with the mask as a PNG in a data URL."""
-        png = io.BytesIO()
-        Image.fromarray(self.mask).save(png, "PNG")
         return {
             "classes": [{"index": row.index, "label": row.label, "area": row.area} for row in self.classes],
             "shape": list(self.mask.shape),
             "box": list(self.geometry.box),
             "void": self.void,
-            "mask": f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode('ascii')}",
+            "mask": data_url(encode_png(Image.fromarray(self.mask))),
         }
 
     def arrays(self) -> dict[str, NDArray[Any]]:

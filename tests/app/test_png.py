@@ -33,8 +33,16 @@ def test_every_pixel_comes_back(size):
         assert image.tobytes() == picture.tobytes()
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_grey_pictures_stay_grey(dtype):
+    samples = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, (30, 21), dtype=dtype, endpoint=True)
+    with Image.open(io.BytesIO(encode_png(Image.fromarray(samples)))) as image:
+        assert np.array_equal(np.asarray(image), samples)
+        assert image.mode == ("L" if dtype is np.uint8 else "I;16")
+
+
 def test_other_modes_become_rgb():
-    picture = noise(20, 30, "L")
+    picture = noise(20, 30, "RGBA")
     with Image.open(io.BytesIO(encode_png(picture))) as image:
         assert image.tobytes() == picture.convert("RGB").tobytes()
 
