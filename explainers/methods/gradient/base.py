@@ -122,16 +122,20 @@ def gradient_terms(
 
 
 def maps_of_sums(
-    question: Question, objective: Objective, samples: Iterable[Sample], total: int, maps: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """Return the maps of the sums of each picture's terms; show the maps of the partial sums after each term.
+    question: Question, samples: Iterable[Sample], count: int, maps: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Objective, Tensor]:
+    """Return the maps of the sums of each picture's terms, the objective, and outputs (N, ...): what `answer` takes.
+
+    The maps of the partial sums are shown after each term.
 
     Args:
-        question, objective, samples, total: as for `gradient_terms`, and so are the errors.
+        question, samples: as for `gradient_terms`, and so are the errors.
+        count: number of samples of each picture.
         maps: returns maps (N, h, w) of sums (N, C, H, W) float32.
     """
+    objective, outputs = question.plain()
     sums = torch.zeros_like(question.images, dtype=torch.float32)
-    for picture, term in gradient_terms(question, objective, samples, total):
+    for picture, term in gradient_terms(question, objective, samples, len(sums) * count):
         sums[picture] += term
         question.progress.show(lambda: maps(sums))
-    return maps(sums)
+    return maps(sums), objective, outputs

@@ -97,11 +97,9 @@ class SmoothGrad(Saliency):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per noisy copy."""
-        objective, outputs = question.plain()
         copies = noisy_copies(question, self.samples, self.noise, self.seed)
-        total = len(question.images) * self.samples
-        maps = maps_of_sums(question, objective, copies, total, lambda sums: self.project(sums / self.samples))
-        return self.answer(maps, objective, outputs)
+        parts = maps_of_sums(question, copies, self.samples, lambda sums: self.project(sums / self.samples))
+        return self.answer(*parts)
 
 
 @method("vargrad", family="gradient", forwards="1 + samples", backwards="samples", fine=True, rounding=KINKS)

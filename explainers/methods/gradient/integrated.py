@@ -74,9 +74,8 @@ class IntegratedGradients(Explainer):
             maps: makes maps of the contributions (N, C, H, W) float32.
         """
         baselines = self.origins(question.images, question.model)
-        objective, outputs = question.plain()
         points = points_of_lines(widened(question.images), baselines, self.steps)
-        return maps_of_sums(question, objective, points, len(baselines) * self.steps, maps), objective, outputs
+        return maps_of_sums(question, points, self.steps, maps)
 
 
 @method("expected-gradients", family="gradient", forwards="1 + samples", backwards="samples", fine=True, rounding=KINKS)
@@ -111,10 +110,7 @@ class ExpectedGradients(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per sample."""
-        objective, outputs = question.plain()
-        total = len(question.images) * self.samples
-        maps = maps_of_sums(question, objective, self._points(question), total, self.project)
-        return self.answer(maps, objective, outputs)
+        return self.answer(*maps_of_sums(question, self._points(question), self.samples, self.project))
 
     def _points(self, question: Question) -> Iterator[Sample]:
         for number, image in enumerate(widened(question.images)):

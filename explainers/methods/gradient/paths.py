@@ -47,10 +47,7 @@ class BlurIG(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per step."""
-        objective, outputs = question.plain()
-        total = len(question.images) * self.steps
-        maps = maps_of_sums(question, objective, self._points(question), total, self.project)
-        return self.answer(maps, objective, outputs)
+        return self.answer(*maps_of_sums(question, self._points(question), self.steps, self.project))
 
     def _points(self, question: Question) -> Iterator[Sample]:
         for number, image in enumerate(widened(question.images)):

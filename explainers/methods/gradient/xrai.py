@@ -68,7 +68,6 @@ class XRAI(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per step and baseline."""
-        objective, outputs = question.plain()
         images = widened(question.images)
         lines = torch.stack((images.amin(dim=(1, 2, 3)), images.amax(dim=(1, 2, 3))), dim=1)
         pairs = images.repeat_interleave(2, dim=0)
@@ -76,8 +75,9 @@ class XRAI(Explainer):
         halves = (point._replace(picture=point.picture // 2) for point in points)
         project = principal_component if self.smooth == "eigen" else partial(torch.sum, dim=1)
         plain = replace(question, progress=question.progress.unseen)  # the sums of pixels are no map of regions yet
-        total = len(pairs) * self.steps
-        values = maps_of_sums(plain, objective, halves, total, lambda sums: project(sums / 2))
+        steps = 2 * self.steps
+        values, objective, outputs = maps_of_sums(plain, halves, steps, lambda sums: project(sums / 2))
+        total = len(images) * steps
         maps = []
         for value, image in zip(values, images, strict=True):
             segments = []
