@@ -101,7 +101,7 @@ class Explanation(MapDrawing):
     origin: Origin | None = None
 
     @property
-    def diagnostics(self) -> tuple[Diagnostic, ...]:
+    def diagnostics(self) -> tuple[Diagnostic, ...]:  # type: ignore[override]  # computed when it is read
         """Remarks about this map for its reader, such as why it is blank."""
         diagnostics = list(self.notes)
         if not np.any(self.map) and not any(note.code == "blank-map" for note in self.notes):

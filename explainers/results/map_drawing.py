@@ -36,7 +36,9 @@ class MapDrawing(Drawing):
     target: "Prediction"
     predictions: "Sequence[Prediction]"
     method: str
+    layers: tuple[str, ...]
     against: "Prediction | None"
+    diagnostics: Sequence[Any]
     proof: Any
 
     @property

@@ -3,15 +3,12 @@
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from PIL import Image
-
-from seewhy.explainers.core.diagnostic import Diagnostic
-from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.imaging.png import data_url, encode_png
 from seewhy.explainers.imaging.render import fit
 from seewhy.explainers.methods.catalogue import Method
+from seewhy.explainers.results.map_drawing import MapDrawing
 from seewhy.explainers.results.templates import mathml, template
 from seewhy.explainers.trust.proof import Measurement, Proof
 from seewhy.explainers.trust.sentences import WARNINGS
@@ -26,42 +23,10 @@ MODELS = "MODELS"
 """Stands for the models file there."""
 
 
-class Explained(Protocol):
-    """What a report shows of an `Explanation`."""
-
-    @property
-    def picture(self) -> Image.Image:
-        """The upright upload."""
-
-    @property
-    def caption(self) -> str:
-        """One line about the map."""
-
-    @property
-    def target(self) -> Prediction:
-        """What is explained."""
-
-    @property
-    def predictions(self) -> Sequence[Prediction]:
-        """What the model says."""
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """Paths of the layers used."""
-
-    @property
-    def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """Remarks about the map."""
-
-    @property
-    def proof(self) -> Proof | None:
-        """How far the map can be relied on."""
-
-
 def report_page(
     record: Mapping[str, Any],
     document: Mapping[str, Any],
-    explanations: Sequence[Explained],
+    explanations: Sequence[MapDrawing],
     methods: Sequence[Method],
     max_side: int | None,
 ) -> bytes:
@@ -232,29 +197,26 @@ def figures(proof: Proof) -> list[Figure]:
     return rows
 
 
-def warnings(explanation: Explained) -> dict[str, str]:
+def warnings(explanation: MapDrawing) -> dict[str, str]:
     """Return the warnings about a heatmap: its diagnostics, and those of its proof, as sentences by code."""
     notes = {note.code: note.message for note in explanation.diagnostics}
     codes = explanation.proof.warnings if explanation.proof else ()
     return notes | {code: WARNINGS[code] for code in codes if code not in notes}
 
 
-def linked(explanation: Explained) -> dict[str, Any]:
+def linked(explanation: MapDrawing) -> dict[str, Any]:
     """Return the figures and warnings of a heatmap as JSON-LD, in the vocabulary of schema.org."""
     proof = explanation.proof
     rows = figures(proof) if proof else []
+    values = [{"@type": "PropertyValue", "name": row.name, "value": row.value} for row in rows]
     return {
         "@type": "Dataset",
         "name": explanation.caption,
-        **({"abstract": proof.sentence, "variableMeasured": [_property(row) for row in rows]} if proof else {}),
+        **({"abstract": proof.sentence, "variableMeasured": values} if proof else {}),
         "comment": [
             {"@type": "Comment", "name": code, "text": sentence} for code, sentence in warnings(explanation).items()
         ],
     }
-
-
-def _property(row: Figure) -> dict[str, Any]:
-    return {"@type": "PropertyValue", "name": row.name, "value": row.value}
 
 
 def _measured(measured: Measurement) -> Iterator[tuple[str, float | None, str]]:
