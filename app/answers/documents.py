@@ -19,14 +19,7 @@ from seewhy.app.pipeline.record import Timings
 from seewhy.app.pipeline.results import DetectResult, EvaluateResult, ExplainResult, PredictResult, Result
 from seewhy.app.settings import Settings
 from seewhy.explainers.imaging.png import encode_png
-from seewhy.explainers.imaging.render import (
-    Style,
-    fit,
-    fitted,
-    normalize,
-    panel,
-    panel_columns,
-)
+from seewhy.explainers.imaging.render import fit, fitted, normalize, panel, panel_columns
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.array_files import ArrayFile
 from seewhy.explainers.results.display import QUALITY
@@ -116,7 +109,7 @@ def draw(result: ExplainResult) -> Image.Image:
     """
     explanations = result.explanations
     columns = _columns(result)
-    style = _fitting(result.style, columns, ceil(len(explanations) / columns))
+    style = result.style.of_tiles(columns, ceil(len(explanations) / columns), 1.1 if len(explanations) > 1 else 1.0)
     small = fit(explanations[0].picture, style.max_side)  # all share one upload
     tiles = []
     for explanation in explanations:
@@ -180,7 +173,7 @@ def json_documents(
 
 
 def _document(result: ExplainResult, numbers: Literal["values", "map"] | None) -> dict[str, Any]:
-    style = _fitting(result.style, 1)
+    style = result.style.of_tiles(1)
     parts = []
     for explanation in result.explanations:
         result.deadline.check()
@@ -196,15 +189,6 @@ def _document(result: ExplainResult, numbers: Literal["values", "map"] | None) -
 def layers_of(result: ExplainResult) -> tuple[str, ...]:
     """Return the layers of the explanations, each once."""
     return tuple(dict.fromkeys(layer for explanation in result.explanations for layer in explanation.layers))
-
-
-def _fitting(style: Style, columns: int, rows: int = 1) -> Style:
-    """Return the style in which a grid of tiles with captions stays within the maximum side."""
-    if style.max_side is None:
-        return style
-    across = max(columns * (2 if style.view == "side-by-side" else 1), rows)
-    captions = 1.1 if columns * rows > 1 else 1
-    return replace(style, max_side=max(16, int(style.max_side / across / captions)))
 
 
 def _columns(result: ExplainResult) -> int:
@@ -264,4 +248,4 @@ def drawn_bytes(width: int, height: int, drawings: int = 1) -> int:
 def _drawing_bytes(result: ExplainResult) -> int:
     geometry, count = result.explanations[0].geometry, len(result.explanations)
     width, height = fitted(geometry.width, geometry.height, result.style.max_side)
-    return drawn_bytes(width, height, count) * (2 if result.style.view == "side-by-side" else 1)
+    return drawn_bytes(width, height, count) * result.style.across

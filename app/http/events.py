@@ -99,7 +99,7 @@ def _preview(service: Service, ticket: Ticket, unfinished: NDArray[np.float32] |
     """Draw an unfinished map like the final answer; return a data URL, or None if that fails."""
     submission = ticket.submissions[0]
     plan, picture = submission.plan, submission.picture
-    side = _SIDE // 2 if plan.style.view == "side-by-side" else _SIDE
+    side = _SIDE // plan.style.across
     if unfinished is None:
         return None
     try:

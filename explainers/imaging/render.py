@@ -1,7 +1,7 @@
 """Drawing a map: values to colours, colours over the picture, several targets in one panel."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, sqrt
 
@@ -69,6 +69,24 @@ class Style:
             raise OptionError(
                 f"scale is {self.scale}; it must be two finite numbers lo,hi with lo < hi.", field="scale"
             )
+
+    @property
+    def across(self) -> int:
+        """The number of pictures that a drawing has side by side."""
+        return 2 if self.view == "side-by-side" else 1
+
+    def of_tiles(self, columns: int, rows: int = 1, margin: float = 1.0) -> "Style":
+        """Return the style of each tile of a grid whose longest side is this style's.
+
+        Args:
+            columns: of the grid.
+            rows: of the grid.
+            margin: the side of the grid with its text, over that of its tiles alone.
+        """
+        if self.max_side is None:
+            return self
+        pictures = max(columns * self.across, rows)
+        return replace(self, max_side=max(16, int(self.max_side / pictures / margin)))
 
 
 def value_range(

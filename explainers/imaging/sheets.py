@@ -52,7 +52,7 @@ def sheet(
 def _layout(count: int, size: tuple[int, int], style: Style) -> tuple[tuple[int, int], int, int]:
     """Return the picture's size in a tile, the number of columns that makes tiles largest, and a column's width."""
     width, height = size
-    across = width * (2 if style.view == "side-by-side" else 1)
+    across = width * style.across
     limit = style.max_side
     column = _COLUMN if limit is None else min(_COLUMN, limit // panel_columns(count))
     options = []

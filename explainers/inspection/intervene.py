@@ -217,9 +217,8 @@ def intervention_panel(before: Explanation, after: Explanation, style: Style) ->
     in its caption. One that is smaller than what the ways to run a model differ by is none. Small pictures are
     enlarged, so that there is room for the captions.
     """
-    across = 6 if style.view == "side-by-side" else 3
-    limit = None if style.max_side is None else max(16, style.max_side // across)
-    picture = enlarged(before.picture, _LEAST, min(_MOST, limit or _MOST))
+    tile = style.of_tiles(3)
+    picture = enlarged(before.picture, _LEAST, min(_MOST, tile.max_side or _MOST))
     before, after = (replace(side, picture=picture) for side in (before, after))
     grey = picture.convert("L").convert("RGB")
     change = replace(after, map=after.map - before.map, signed=True, picture=grey)
@@ -227,8 +226,8 @@ def intervention_panel(before: Explanation, after: Explanation, style: Style) ->
     if (rise := _magnitude(change, style)) <= TOLERANCE * largest:
         change, rise = replace(change, map=np.zeros_like(change.map)), 1.0
     fixed = style.scale if isinstance(style.scale, tuple) else None
-    maps = replace(style, scale=fixed or (0.0, largest), max_side=limit)
-    difference = replace(style, scale=fixed or (-rise, rise), max_side=limit, colormap=None)
+    maps = replace(tile, scale=fixed or (0.0, largest))
+    difference = replace(tile, scale=fixed or (-rise, rise), colormap=None)
     name = "no difference"
     if np.any(change.map):
         name = "difference" if fixed else f"difference x{largest / rise:.3g}"

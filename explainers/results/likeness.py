@@ -139,7 +139,7 @@ class Likeness(Drawing):
     def drawn_size(self, style: render.Style) -> tuple[int, int]:
         """Return the width and the height of `draw`."""
         (first, height), (second, _) = self._tile_sizes(style)
-        return _across(style) * (first + second) + _GAP, height + 2 * _BAR
+        return style.across * (first + second) + _GAP, height + 2 * _BAR
 
     def document(self) -> dict[str, Any]:
         """Return everything but the pictures for JSON, with the maps in rows."""
@@ -188,7 +188,7 @@ class Likeness(Drawing):
         """Return the size of each picture in a drawing: both of one height, as large as the style allows."""
         sizes = [picture.size for picture in self.pictures]
         longest = style.max_side or max(_COMMON, 2 * max(max(size) for size in sizes))
-        slope = _across(style) * sum(width / height for width, height in sizes)
+        slope = style.across * sum(width / height for width, height in sizes)
         height = max(height for _, height in sizes)
         if height < _LEAST:
             height = max(height, min(_LEAST, int((_COMMON - _GAP) / slope)))
@@ -225,11 +225,6 @@ class Likeness(Drawing):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.caption}; {counted(len(self.pairs), 'pair')})"
-
-
-def _across(style: render.Style) -> int:
-    """Return how many pictures a tile has side by side."""
-    return 2 if style.view == "side-by-side" else 1
 
 
 def _legend(contributions: list[float], width: int) -> Image.Image:

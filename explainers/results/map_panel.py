@@ -1,7 +1,6 @@
 """Panels of one class's maps by several methods, without PyTorch: clients of the service have no model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING, TypeVar, Unpack, overload
 
@@ -65,9 +64,7 @@ class MapPanel(Drawing, Sequence[Part]):
     def draw(self, style: render.Style) -> Image.Image:
         """Return the heatmaps under the target, in a style, RGB; `max_side` is that of the whole drawing."""
         columns = render.panel_columns(len(self))
-        if style.max_side is not None:
-            across = max(columns * (2 if style.view == "side-by-side" else 1), ceil(len(self) / columns))
-            style = replace(style, max_side=max(16, int(style.max_side / across / 1.2)))  # with title and captions
+        style = style.of_tiles(columns, ceil(len(self) / columns), margin=1.2)
         tiles = [explanation.draw_map(style) for explanation in self]
         return render.panel(tiles, self.methods, columns, title=[f"{self.target.label} {self.target.text}"])
 
