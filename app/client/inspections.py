@@ -70,8 +70,7 @@ class RemoteTrace(Inspection):
     @cached_property
     def events(self) -> tuple[Any, ...]:
         """In chronological order, with the members of `Event`."""
-        events: tuple[Any, ...] = objects(self.answer["events"])
-        return events
+        return tuple(map(objects, self.answer["events"]))
 
     @cached_property
     def summary(self) -> Any:
@@ -90,8 +89,7 @@ class RemoteCapture(Inspection):
     @cached_property
     def tensors(self) -> tuple[Any, ...]:
         """What is known of each tensor: `key`, `layer`, `kind`, `call`, `name` and `statistics`."""
-        tensors: tuple[Any, ...] = objects(self.answer["tensors"])
-        return tensors
+        return tuple(map(objects, self.answer["tensors"]))
 
     @cached_property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -118,14 +116,12 @@ class RemoteIntervention(Inspection):
     @cached_property
     def applied(self) -> tuple[Any, ...]:
         """The effect of each edit at each call."""
-        applied: tuple[Any, ...] = objects(self.answer["applied"])
-        return applied
+        return tuple(map(objects, self.answer["applied"]))
 
     @property
     def score_change(self) -> float:
         """Change of the target's logit, or value, by the edits."""
-        change: float = self.answer["difference"]["score"]
-        return change
+        return float(self.answer["difference"]["score"])
 
     @property
     def probability_change(self) -> float | None:
@@ -145,14 +141,12 @@ class RemoteSweep(Inspection):
     @property
     def layer(self) -> str:
         """Path of the layer."""
-        path: str = self.answer["layer"]
-        return path
+        return str(self.answer["layer"])
 
     @cached_property
     def channels(self) -> tuple[Any, ...]:
         """With the members of `ChannelEffect`; the channel whose edit lowers the score most comes first."""
-        channels: tuple[Any, ...] = objects(self.answer["channels"])
-        return channels
+        return tuple(map(objects, self.answer["channels"]))
 
     def __repr__(self) -> str:
         ends = [f"{row['score_change']:+z.4f} (channel {row['channel']})" for row in self.answer["channels"]]

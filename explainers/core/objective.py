@@ -12,6 +12,7 @@ from seewhy.explainers.core.ask import NO_CONTRAST, Ask, SpatialTarget, Targets
 from seewhy.explainers.errors import TargetError
 
 _NO_CLASSES = "The method compares class probabilities, which values and custom scores do not have; use gradcam."
+_NO_REGIONS = "The method needs a segmenter, because only segmenters have regions; use rise."
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +90,7 @@ class Objective(ABC):
         Raises:
             TargetError: the targets are no regions.
         """
-        raise TargetError("The method needs a segmenter, because only segmenters have regions; use rise.")
+        raise TargetError(_NO_REGIONS)
 
     def loss(self, outputs: Tensor, before: Tensor) -> Tensor:
         """Return (N,) float32: how much less probable than before the targets are, averaged over their regions.
@@ -101,7 +102,7 @@ class Objective(ABC):
         Raises:
             TargetError: the targets are no regions.
         """
-        raise TargetError("The method needs a segmenter, because only segmenters have regions; use rise.")
+        raise TargetError(_NO_REGIONS)
 
     @property
     def ask_targets(self) -> Targets:

@@ -107,6 +107,11 @@ def percent(share: float) -> str:
     return ">99%" if 0.995 <= share < 1 else f"{share:z.0%}"
 
 
+def tenths(share: float) -> str:
+    """Return a share in percent, to a tenth; one that is less says so."""
+    return f"{share:.1%}" if share >= 0.001 else "<0.1%"
+
+
 def probability_change(before: Prediction, after: Prediction) -> float | None:
     """Return the increase of a probability; None if the model has none."""
     if before.probability is None or after.probability is None:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten
 from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
 from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.objective import Objective
-from seewhy.explainers.core.task import percent
+from seewhy.explainers.core.task import percent, tenths
 from seewhy.explainers.errors import ModelOutputError, TargetError, near_matches
 from seewhy.explainers.execution.deferred_checks import require
 from seewhy.explainers.tasks.choices import DEFAULT_METHOD
@@ -203,6 +203,8 @@ class ClassObjective(Objective):
 class OfClass:
     """Base of a prediction of a class, which a user names by its index."""
 
+    verb: ClassVar[str] = "speaks for"
+
     index: int
     logit: float
 
@@ -210,11 +212,6 @@ class OfClass:
     def name(self) -> int:
         """The index."""
         return self.index
-
-    @property
-    def verb(self) -> str:
-        """What evidence does for it."""
-        return "speaks for"
 
     @property
     def score(self) -> float:
@@ -241,7 +238,7 @@ class ClassPrediction(OfClass):
     @property
     def text(self) -> str:
         """The probability in percent."""
-        return f"{self.probability:.1%}" if self.probability >= 0.001 else "<0.1%"
+        return tenths(self.probability)
 
     def reading(self, score: float) -> str:
         """Return a probability in percent."""

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from seewhy.explainers.core.task import Prediction, percent
+from seewhy.explainers.core.task import Prediction, percent, tenths
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.imaging.geometry import Box, Geometry
 from seewhy.explainers.tasks.box_target import Attribute, BoxTarget
@@ -40,6 +40,8 @@ class BoxPrediction:
         value: of that attribute: the logit, an edge, half the perimeter, a raw objectness or a mask's mean logit.
     """
 
+    verb: ClassVar[str] = "speaks for"
+
     index: int
     label: str
     number: int | None
@@ -48,11 +50,6 @@ class BoxPrediction:
     box: Box
     attribute: Attribute
     value: float
-
-    @property
-    def verb(self) -> str:
-        """What evidence does for it."""
-        return "speaks for"
 
     @property
     def name(self) -> str:
@@ -69,8 +66,8 @@ class BoxPrediction:
     @property
     def text(self) -> str:
         """The score in percent, and the attribute if that is another."""
-        percent = f"{self.probability:.1%}" if self.probability >= 0.001 else "<0.1%"
-        return percent if self.attribute == "score" else f"{percent}, {self.attribute}"
+        score = tenths(self.probability)
+        return score if self.attribute == "score" else f"{score}, {self.attribute}"
 
     def reading(self, score: float) -> str:
         """Return a score in percent, or an edge as a fraction of the model's input, or a raw logit."""

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten
 
 from seewhy.explainers.core.ask import Ask, Targets
 from seewhy.explainers.core.objective import Objective
-from seewhy.explainers.core.task import Task, percent
+from seewhy.explainers.core.task import Task, percent, tenths
 from seewhy.explainers.errors import ModelOutputError, TargetError
 from seewhy.explainers.tasks.choices import PARTS, REGION_METHOD, Part
 from seewhy.explainers.tasks.classification import OfClass, class_index, contrasts_of, mean_of_nearest
@@ -240,7 +240,7 @@ class RegionPrediction(OfClass):
     @property
     def text(self) -> str:
         """The area in percent."""
-        return f"on {self.area:.1%}" if self.area >= 0.001 else "on <0.1%"
+        return f"on {tenths(self.area)}"
 
     def reading(self, score: float) -> str:
         """Return a mean probability in percent."""
