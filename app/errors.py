@@ -196,8 +196,8 @@ CODES = sorted({*(kind.code for kind in (*KINDS.values(), *HTTP_KINDS.values(), 
 
 def field_of(error: Exception) -> str | None:
     """Return the field of the request that is at fault, if any."""
-    named = error.field if isinstance(error, ServiceError | explainer_errors.ExplainerError) else None
-    return named or kind_of(error).field
+    field = error.field if isinstance(error, ServiceError | explainer_errors.ExplainerError) else None
+    return field or kind_of(error).field
 
 
 BAD_INPUT, FAILED = 2, 1

@@ -194,9 +194,9 @@ def _contrasts(
 
 def _distinct(views: Iterable[View]) -> Iterator[View]:
     """Yield views of pictures, but of each only one."""
-    seen: set[bytes] = set()
+    digests: set[bytes] = set()
     for view in views:
         digest = digest_of(view.image)
-        if digest not in seen:
-            seen.add(digest)
+        if digest not in digests:
+            digests.add(digest)
             yield view

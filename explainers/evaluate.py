@@ -87,10 +87,10 @@ def evaluate(
     check_series(model, pictures, batch_size, on_error, "skip")
     if boxes is not None and masks is not None:
         raise OptionError("Give boxes or masks, not both.", field="masks")
-    explainers, built = prepare_evaluation(model, methods, metrics, layer, options, controls)
+    explainers, measures = prepare_evaluation(model, methods, metrics, layer, options, controls)
     places = [_box_mask(box) for box in boxes] if boxes is not None else masks
-    check_truth(built, places is not None)
-    series = _Series(model, explainers, built, ask_of(model, target), places, on_error == "skip")
+    check_truth(measures, places is not None)
+    series = _Series(model, explainers, measures, ask_of(model, target), places, on_error == "skip")
     sources = list(one_by_one(pictures))
     if places is not None and len(places) != len(sources):
         counts = f"The number of pictures is {len(sources)}, that of boxes or masks {len(places)}"
@@ -109,10 +109,10 @@ def prepare_evaluation(
     controls: bool = True,
 ) -> tuple[dict[str, Explainer], dict[str, Metric]]:
     """Return the explainers, controls last, and the metrics, by name; arguments and errors are those of `evaluate`."""
-    built = build_metrics(metrics, {name: value for name, value in options.items() if "." in name})
+    measures = build_metrics(metrics, {name: value for name, value in options.items() if "." in name})
     own = {name: value for name, value in options.items() if "." not in name}
-    chosen = methods if isinstance(methods, Mapping) else _by_name(methods or [model.task.default_method])
-    explainers = _explainers(chosen, layer, own, model.module)
+    entries = methods if isinstance(methods, Mapping) else _by_name(methods or [model.task.default_method])
+    explainers = _explainers(entries, layer, own, model.module)
     if controls:
         # Options are the methods' own: a control keeps its defaults, but for the layer.
         # A model may have no layer for a control that reads one.
@@ -122,7 +122,7 @@ def prepare_evaluation(
         explainers |= _explainers(
             {name: name for name in names}, layer if "random" in names else None, {}, model.module
         )
-    return explainers, built
+    return explainers, measures
 
 
 def _explainers(

@@ -93,8 +93,8 @@ class BoxHead:
         sides = boxes[order, 2:] - boxes[order, :2]
         order = order[(sides >= self.least_side).all(dim=1)]
         numbers, labels = numbers[order], labels[order]
-        shown = batched_nms(boxes[order], scores[numbers, labels], labels, self.overlap)[: self.most]
-        return numbers[shown], labels[shown]
+        places = batched_nms(boxes[order], scores[numbers, labels], labels, self.overlap)[: self.most]
+        return numbers[places], labels[places]
 
     def _preselection(self, scores: Tensor, labels: Tensor, levels: Tensor | None, numbers: Tensor) -> Tensor:
         """Return the places in scores (M,) of the best of each level or class."""

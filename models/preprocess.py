@@ -132,10 +132,10 @@ def _centred(length: int, crop: int) -> int:
 
 def channels_hint(module: nn.Module, channels: int) -> str:
     """Return what to do if a module takes another number of channels than it is given; an empty string otherwise."""
-    taken = next((part.in_channels for part in module.modules() if isinstance(part, nn.Conv2d)), channels)
-    if taken == channels:
+    expected = next((part.in_channels for part in module.modules() if isinstance(part, nn.Conv2d)), channels)
+    if expected == channels:
         return ""
-    channel, number = counted(taken, "channel"), counted(taken, "number")
+    channel, number = counted(expected, "channel"), counted(expected, "number")
     return f"Its first convolution takes {channel}, not {channels}: give `mean` and `std` with {number} each."
 
 

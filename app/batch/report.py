@@ -77,7 +77,7 @@ def report(results: Results) -> str:
     wrong = surest[_equal(table["correct"], False)[surest]][:_SHOWN]
     weakest = _ascending(table, "proof_score")[:_SHOWN]
     of_classes = groups(results)
-    chosen = "Pictures chosen at random." if len(gallery) < len(explained) else "All explained pictures."
+    choice = "Pictures chosen at random." if len(gallery) < len(explained) else "All explained pictures."
     tiles = _Tiles(results)
     page: str = template("seewhy.app.answers", "batch.html").render(
         manifest=results.manifest,
@@ -95,7 +95,7 @@ def report(results: Results) -> str:
                 wrong,
             ),
             ("The least trustworthy heatmaps", "Those with the lowest scores of the proof.", weakest),
-            ("Gallery", chosen, gallery),
+            ("Gallery", choice, gallery),
         ],
         groups=[
             (group, _jpeg(colour(group.mean / (group.mean.max() or 1), False).resize(_side(group.mean.shape))))

@@ -292,12 +292,12 @@ def _earlier_manifest(run: _Run) -> Manifest | None:
             raise OptionError(f"{run.folder} holds other files; choose a new or empty folder.", "out")
         return None
     if earlier.run != run.manifest.run:
-        before, wanted = (
+        before, after = (
             {name: getattr(manifest, name) for name in ("model", "digest", "method", "source")} | manifest.options
             for manifest in (earlier, run.manifest)
         )
         changes = [
-            f"{name} {before.get(name)!r}, not {value!r}" for name, value in wanted.items() if before.get(name) != value
+            f"{name} {before.get(name)!r}, not {value!r}" for name, value in after.items() if before.get(name) != value
         ]
         raise OptionError(f"{run.folder} holds a run with {'; '.join(changes)}. Choose another folder.", "out")
     return earlier

@@ -105,13 +105,13 @@ def sources(data: DataSource) -> Iterator[Source]:
         OptionError: there is no picture, or two have the same path.
     """
     _column.cache_clear()  # a file may have changed since the last run
-    seen = set[str]()
+    paths = set[str]()
     for source in _sources_of(data):
-        if source.path in seen:
+        if source.path in paths:
             raise OptionError(f"Two pictures have the path {source.path!r}; each needs its own.", "source")
-        seen.add(source.path)
+        paths.add(source.path)
         yield source
-    if not seen:
+    if not paths:
         places = data if isinstance(data, str) else ", ".join(description_of(data))
         raise OptionError(f"There is no picture in {places or data}; pictures end in {', '.join(SUFFIXES)}.", "source")
 

@@ -229,9 +229,9 @@ class Client:
         fields = {"method": methods, "metrics": metrics, "layer": layer, "controls": controls, "model": model}
         answers = {}
         for number, source in enumerate(sources):
-            picture, chosen = source if isinstance(source, tuple) else (source, target)
+            picture, label = source if isinstance(source, tuple) else (source, target)
             truth = None if masks is None else _mask_file(masks[number])
-            body = {**options, **fields, "image": picture, "target": chosen, "truth": truth}
+            body = {**options, **fields, "image": picture, "target": label, "truth": truth}
             name = str(picture) if isinstance(picture, str | os.PathLike) else str(number)
             answers[name if name not in answers else f"{name} ({number})"] = self._posted("/evaluate", body, dict)
         return evaluation_of(answers, seed)
@@ -380,9 +380,10 @@ def _must_be_of_methods(options: Mapping[str, Any]) -> None:
 
 def _body(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON of a request, with pictures as base64 and without what is None."""
-    given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
-    uploads = {name: _base64(_upload(given[name])) for name in given.keys() & {"image", "reference", "truth", "other"}}
-    return {**given, **uploads}
+    body: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
+    for name in body.keys() & {"image", "reference", "truth", "other"}:
+        body[name] = _base64(_upload(body[name]))
+    return body
 
 
 def _mask_file(mask: NDArray[np.bool_]) -> bytes:

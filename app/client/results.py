@@ -207,8 +207,8 @@ def _document(explanations: Sequence[RemoteExplanation]) -> dict[str, Any]:
         parts.append({**explanation.members, "heatmap": {**heatmap, "values": values}})
     methods = [row for row in answer["methods"] if row["name"] in {part["method"] for part in parts}]
     agreement = answer["agreement"] if len(parts) > 1 else []
-    chosen = {"method": methods[0], "methods": methods, "agreement": agreement, "explanations": parts}
-    return {**answer, **chosen}
+    own = {"method": methods[0], "methods": methods, "agreement": agreement, "explanations": parts}
+    return {**answer, **own}
 
 
 def arrays_in(content: bytes) -> dict[str, NDArray[Any]]:
@@ -229,9 +229,9 @@ def segments_of(answer: Mapping[str, Any], upload: bytes) -> Segments:
         mask = np.asarray(file).astype(np.uint8 if answer["void"] == np.iinfo(np.uint8).max else np.uint16)
     rows, columns = _geometry(answer).window
     height, width = mask.shape
-    seen = Geometry(width, height, (columns.start, rows.start, columns.stop, rows.stop))
+    geometry = Geometry(width, height, (columns.start, rows.start, columns.stop, rows.stop))
     classes = tuple(map(RemotePrediction, answer["classes"]))
-    return Segments(classes, mask[rows, columns], read_picture(upload), seen)  # type: ignore[arg-type]  # as predictions
+    return Segments(classes, mask[rows, columns], read_picture(upload), geometry)  # type: ignore[arg-type]  # as predictions
 
 
 @dataclass(frozen=True, eq=False, repr=False)

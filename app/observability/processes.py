@@ -77,8 +77,8 @@ def forget_figures(pid: int) -> None:
     mark_process_dead(pid)  # type: ignore[no-untyped-call]
     for file in Path(os.environ[FOLDER]).glob(f"*_{pid}.db"):
         with file.open("rb") as opened:
-            used = int.from_bytes(opened.read(4), sys.byteorder)  # a file begins with the number of bytes used
-        os.truncate(file, max(used, 8))
+            length = int.from_bytes(opened.read(4), sys.byteorder)  # a file begins with the number of bytes used
+        os.truncate(file, max(length, 8))
 
 
 def _take_space(folder: Path) -> bool:

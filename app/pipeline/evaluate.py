@@ -59,8 +59,8 @@ def evaluate(service: Service, upload: bytes, truth: bytes | None, options: Eval
         region = None if place is None else truth_of(place, picture.geometry, picture.image)
 
     def run(model: LoadedModel, images: Tensor, ask: Ask, progress: Progress) -> Measurement:
-        known = None if region is None else region[None].to(images.device)
-        return measure(model, images, explainers, metrics, ask, known, progress)
+        mask = None if region is None else region[None].to(images.device)
+        return measure(model, images, explainers, metrics, ask, mask, progress)
 
     computation = SoloComputation(
         run,

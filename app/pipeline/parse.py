@@ -15,9 +15,9 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 def parse(schema: type[Schema], fields: dict[str, Any]) -> Schema:
     """Return options, checked by their schema; errors as `validate`."""
-    known = _options(schema, len(METHODS))
-    current().options = tuple(sorted(known.intersection(fields)))
-    return validate(schema, fields, known, _in_edits)
+    names = _options(schema, len(METHODS))
+    current().options = tuple(sorted(names.intersection(fields)))
+    return validate(schema, fields, names, _in_edits)
 
 
 @lru_cache(maxsize=32)

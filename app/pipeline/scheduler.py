@@ -102,9 +102,9 @@ class Pace:
         """Return the recent average time for these passes, in seconds; 0 without a measurement."""
         return self._of(self._usual, passes)
 
-    def _of(self, measured: dict[bool, float], passes: Passes) -> float:
+    def _of(self, paces: dict[bool, float], passes: Passes) -> float:
         # Backward passes take at least as long as forward passes.
-        pace = measured.get(passes.backwards > 0, measured.get(False, 0.0))
+        pace = paces.get(passes.backwards > 0, paces.get(False, 0.0))
         return passes.total * pace
 
 

@@ -30,13 +30,13 @@ Fault = tuple[str, str]
 def validate(
     schema: type[Schema],
     fields: Mapping[str, Any],
-    known: Set[str],
+    options: Set[str],
     place: Callable[[Any], Fault | None] = lambda fault: None,
 ) -> Schema:
     """Return options, checked by their schema.
 
     Args:
-        known: names of all options that the schema takes, those of methods among them.
+        options: names of all options that the schema takes, those of methods among them.
         place: returns place and message of one of pydantic's faults if it lies inside of a structured option.
 
     Raises:
@@ -51,7 +51,7 @@ def validate(
     try:
         return schema.model_validate(fields)
     except ValidationError as error:
-        raise InvalidOptionsError(_faults(schema, known, fields, error, place)) from error
+        raise InvalidOptionsError(_faults(schema, options, fields, error, place)) from error
 
 
 def check_methods(
@@ -107,7 +107,7 @@ def check_view(view: str, form: Format) -> None:
 
 def _faults(
     schema: type[BaseModel],
-    known: Set[str],
+    options: Set[str],
     fields: Mapping[str, Any],
     error: ValidationError,
     place: Callable[[Any], Fault | None],
@@ -121,9 +121,9 @@ def _faults(
             continue
         field = str(fault["loc"][0]) if fault["loc"] else "options"
         message = plain_fault(fault)
-        if fault["type"] == "extra_forbidden" or (fault["loc"] and field not in known):
+        if fault["type"] == "extra_forbidden" or (fault["loc"] and field not in options):
             names = sorted(schema.model_fields)
-            hint = near_matches(field, known) or (f"It takes {', '.join(names)}." if names else "It takes none.")
+            hint = near_matches(field, options) or (f"It takes {', '.join(names)}." if names else "It takes none.")
             message = f"There is no such option. {hint}"
         elif isinstance(fields.get(field), list) and len(fault["loc"]) == 1:
             message = "It is repeated; give it once."

@@ -85,9 +85,9 @@ class Attribution(Answered):
 
     def __repr__(self) -> str:
         targets = self.targets.tolist() if isinstance(self.targets, Tensor) else list(self.targets)
-        shown = ", ".join(map(str, targets[:_SHOWN])) + (", ..." if len(targets) > _SHOWN else "")
+        listing = ", ".join(map(str, targets[:_SHOWN])) + (", ..." if len(targets) > _SHOWN else "")
         layers = f", layers {', '.join(self.layers)}" if self.layers else ""
-        return f"Attribution(maps {tuple(self.maps.shape)}, targets [{shown}]{layers})"
+        return f"Attribution(maps {tuple(self.maps.shape)}, targets [{listing}]{layers})"
 
     def rows(self) -> list["Attribution"]:
         """Return the attribution of each image (N = 1), on the CPU."""

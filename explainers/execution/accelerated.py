@@ -278,8 +278,8 @@ class _Watch:
 
     def __init__(self, module: nn.Module) -> None:
         self._modules = list(module.modules())
-        self._named = [
-            named for part in self._modules for named in (part._parameters, part._buffers, part._modules) if named
+        self._tables = [
+            members for part in self._modules for members in (part._parameters, part._buffers, part._modules) if members
         ]
         self._start_members = self._members()
         self._tensors = [*module.parameters(), *module.buffers()]
@@ -301,7 +301,7 @@ class _Watch:
         return not (any(map(any, map(_HOOKS, attributes))) or any(map(contains, attributes, repeat("forward"))))
 
     def _members(self) -> list[int]:
-        return list(map(id, chain.from_iterable(named.values() for named in self._named)))
+        return list(map(id, chain.from_iterable(members.values() for members in self._tables)))
 
     def _present(self) -> list[object]:
         """Return each tensor's address, version and first element."""

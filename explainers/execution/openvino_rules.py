@@ -227,12 +227,12 @@ def _max_pool_backward(
         ends = [start + (count - 1) * step + 1 for start, count in zip(offset, counts, strict=True)]
         values = ops.slice(padded, *map(writer.constant, ([*offset], ends, [step, step], [2, 3])))
         is_largest = ops.equal(values, largest)
-        chosen = is_largest if earlier is None else ops.logical_and(is_largest, ops.logical_not(earlier))
+        is_winner = is_largest if earlier is None else ops.logical_and(is_largest, ops.logical_not(earlier))
         earlier = is_largest if earlier is None else ops.logical_or(earlier, is_largest)
         places = [divmod(start - before, step) for start, before in zip(offset, padding, strict=True)]
         shifts, phase = [place[0] for place in places], tuple(place[1] for place in places)
         margins = [length - count - shift for length, count, shift in zip(lengths, counts, shifts, strict=True)]
-        part = writer.padded(writer.masked(upstream, chosen), [0, 0, *shifts], [0, 0, *margins])
+        part = writer.padded(writer.masked(upstream, is_winner), [0, 0, *shifts], [0, 0, *margins])
         parts.setdefault(phase, []).append(part)
     phases = [reduce(ops.add, parts[phase]) for phase in sorted(parts)]
     if step == 1:

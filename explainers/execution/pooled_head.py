@@ -47,8 +47,8 @@ class PooledHead:
         if output_gradients.is_cuda:  # where the next line would wait for the device
             return output_gradients @ self.linear.weight
         # Most are of single classes, whose weights are a thousandth of all, and reading those takes as long as a layer.
-        used = output_gradients.any(dim=0).nonzero()[:, 0]
-        return output_gradients[:, used] @ self.linear.weight[used]
+        classes = output_gradients.any(dim=0).nonzero()[:, 0]
+        return output_gradients[:, classes] @ self.linear.weight[classes]
 
 
 def pooled_head(suffix: fx.GraphModule, features: tuple[Tensor, ...]) -> PooledHead | None:

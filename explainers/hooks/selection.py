@@ -149,11 +149,11 @@ def match_modules(
         raise LayerError("No layers were given; name one, or use '*' for all.")
     matching: set[str] = set()
     for selector in where:
-        meant = _meant(modules, selector)
-        matches = [path for path in meant if path not in unreachable]
+        paths = _meant(modules, selector)
+        matches = [path for path in paths if path not in unreachable]
         if not matches:
             raise UnsupportedModuleError(
-                f"Hooks cannot reach {meant[0]!r}: it belongs to {unreachable[meant[0]]}. Choose another layer, or put "
+                f"Hooks cannot reach {paths[0]!r}: it belongs to {unreachable[paths[0]]}. Choose another layer, or put "
                 "the original module in its place."
             )
         matching.update(matches)

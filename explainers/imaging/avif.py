@@ -150,10 +150,10 @@ def _streams(content: bytes, spans: dict[bytes, tuple[int, int]]) -> Iterator[tu
         raise ValueError("There are too many references.")
     kinds = _kinds(content, *spans[b"iinf"])
     _check_properties(content, *spans[b"iprp"])
-    held = units = 0
+    size = units = 0
     for item, parts in _locations(content, spans):
-        held += sum(last - first for first, last in parts)
-        if held > len(content):
+        size += sum(last - first for first, last in parts)
+        if size > len(content):
             raise ValueError("Images share their bytes.")  # each could be all of the file
         if kinds.get(item) == b"av01":
             stream = b"".join(content[first:last] for first, last in parts)

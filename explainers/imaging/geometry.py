@@ -83,8 +83,8 @@ class Geometry:
         rows, columns = self.window
         height, width = values.shape
         down, across = _cells(rows, top, bottom, height), _cells(columns, left, right, width)
-        laid: NDArray[np.unsignedinteger[Any]] = values[np.ix_(down, across)]
-        return laid
+        cells: NDArray[np.unsignedinteger[Any]] = values[np.ix_(down, across)]
+        return cells
 
     def cell(self, row: int, column: int, size: tuple[int, int]) -> Box:
         """Return left, top, right, bottom of a map's cell in pixels of the picture, without what lies beyond it.

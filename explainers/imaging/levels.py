@@ -27,6 +27,6 @@ def are_unit_levels(array: NDArray[np.float32]) -> bool:
 
 def picture_of(levels: NDArray[np.float32]) -> Image.Image:
     """Return levels (C, H, W) as a picture, RGB; other than three channels as the grey of their mean."""
-    shown = levels if len(levels) == 3 else levels.mean(axis=0, keepdims=True).repeat(3, axis=0)
-    bytes_ = (shown.clip(0, 1) * 255 + 0.5).astype(np.uint8)
+    colours = levels if len(levels) == 3 else levels.mean(axis=0, keepdims=True).repeat(3, axis=0)
+    bytes_ = (colours.clip(0, 1) * 255 + 0.5).astype(np.uint8)
     return Image.fromarray(np.ascontiguousarray(np.moveaxis(bytes_, 0, -1)))

@@ -135,8 +135,8 @@ class Capture(Result, Answered):
 
     def __repr__(self) -> str:
         keys = [item.key for item in self.tensors]
-        named = ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
-        return f"Capture({named}; target {self.target})"
+        listing = ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
+        return f"Capture({listing}; target {self.target})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,8 +324,8 @@ def _check_layers(
     ran = {path for path in paths if modules[path] in sizes}
     parameters = [value for path in paths for value in modules[path].parameters(recurse=False)]
     if set(kinds) == {"parameter_grad"} and not any(is_differentiable(value) for value in parameters):
-        named = ", ".join(path or "the model" for path in paths[:5])
-        raise LayerError(f"{named} has no parameters of its own; name a layer that does, or capture another kind.")
+        names = ", ".join(path or "the model" for path in paths[:5])
+        raise LayerError(f"{names} has no parameters of its own; name a layer that does, or capture another kind.")
     for path in paths if set(kinds) != {"parameter_grad"} else ():
         if path not in ran and ((path or ".") in layers or path in layers or not ran):
             raise LayerError(never_runs(path))

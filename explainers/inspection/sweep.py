@@ -277,12 +277,10 @@ def _swept_layer(module: nn.Module, edit: Edit) -> str:
 def _edited_tensor(replay: Replay, path: str, edit: Edit) -> Tensor:
     """Return the only tensor at the layer that the edit can change, in its first edited call."""
     if replay.value is None or replay.calls <= max(edit.calls or (0,)):
-        named, times = (
-            repr(path) if path else "The model",
-            {0: "never", 1: "once"}.get(replay.calls, f"{replay.calls} times"),
-        )
+        name = repr(path) if path else "The model"
+        times = {0: "never", 1: "once"}.get(replay.calls, f"{replay.calls} times")
         raise EditError(
-            f"{named} runs {times} for this picture; choose a layer and calls that run.",
+            f"{name} runs {times} for this picture; choose a layer and calls that run.",
             field="edits[0].calls" if replay.calls else "edits[0].layer",
         )
     leaves = tree_flatten(replay.value)[0]

@@ -209,8 +209,8 @@ def members_of(
         "method": methods[0],
         "methods": list(methods),
         "agreement": [
-            {"target": one.target.name, "methods": [one.method, other.method], "rank_correlation": value}
-            for one, other, value in agreeing(explanations)
+            {"target": first.target.name, "methods": [first.method, second.method], "rank_correlation": value}
+            for first, second, value in agreeing(explanations)
         ],
         "layers": [*dict.fromkeys(layer for explanation in explanations for layer in explanation.layers)],
         "predictions": ranked(explanations[0].predictions),
@@ -239,7 +239,7 @@ def document_of(explanations: Sequence[Explanation], *, values: bool = True) -> 
             part["heatmap"]["values"] = explanation.heatmap.tolist()
         parts.append(part)
     options = {row.method: row.origin.options if row.origin else {} for row in explanations}
-    methods = [{"name": name, "options": chosen} for name, chosen in options.items()]
+    methods = [{"name": name, "options": own} for name, own in options.items()]
     head = {"model": asdict(origin.model), "versions": VERSIONS} if origin else {}
     return {**head, **members_of(explanations, methods, parts)}
 
@@ -272,7 +272,7 @@ def _command(explanations: Sequence[Explanation], origin: Origin) -> str:
     """Return the command that repeats explanations."""
     first = explanations[0]
     proof = first.proof
-    measured = proof.faithfulness if proof else None
+    faithfulness = proof.faithfulness if proof else None
     layers = {row.layers for row in explanations if row.layers}  # some methods have none
     fields = {
         "model": origin.model.name,
@@ -281,7 +281,7 @@ def _command(explanations: Sequence[Explanation], origin: Origin) -> str:
         "layer": [*layers.pop()] if len(layers) == 1 else [],
         **({"against": first.against.name} if first.against else {}),
         **({"proof": "full" if proof.copies else "true"} if proof else {}),
-        **({"proof_area": measured.area, "proof_fill": measured.fill} if measured else {}),
+        **({"proof_area": faithfulness.area, "proof_fill": faithfulness.fill} if faithfulness else {}),
     }
     options = {name: value for row in explanations for name, value in _chosen_options(row).items()}
     device = origin.device.partition(":")[0]

@@ -76,11 +76,11 @@ class MapPanel(Drawing, Sequence[Part]):
         return self.overlay(max_side=_PREVIEW_SIDE)
 
     def __repr__(self) -> str:
-        known = [value for value in self.agreement.values() if value is not None]
-        if len(known) == 1:
-            ranks = f"; rank correlation {known[0]:z.2f}"
+        values = [value for value in self.agreement.values() if value is not None]
+        if len(values) == 1:
+            ranks = f"; rank correlation {values[0]:z.2f}"
         else:
-            ranks = f"; rank correlations {min(known):z.2f} to {max(known):z.2f}" if known else ""
+            ranks = f"; rank correlations {min(values):z.2f} to {max(values):z.2f}" if values else ""
         return f"{type(self).__name__}({self.target.label} {self.target.text} by {', '.join(self.methods)}{ranks})"
 
 

@@ -176,7 +176,7 @@ def figures(proof: Proof) -> list[Figure]:
             rows.append(Figure(name, value, format(value, form if form == "d" else f"z{form}")))  # never -0.00
 
     if proof.faithfulness:
-        for name, value, form in _measured(proof.faithfulness):
+        for name, value, form in _measurements(proof.faithfulness):
             add(name, value, form)
     if proof.copies:
         add("Rotated and mirrored copies that it beats", proof.copies.beaten)
@@ -219,13 +219,14 @@ def linked(explanation: MapDrawing) -> dict[str, Any]:
     }
 
 
-def _measured(measured: Measurement) -> Iterator[tuple[str, float | None, str]]:
+def _measurements(measurement: Measurement) -> Iterator[tuple[str, float | None, str]]:
     """Yield name, value and format of what the model says of parts of the picture."""
-    what, form = ("Probability", ".2%") if measured.probability is not None else ("Value", ".4g")
-    yield "Share of the picture that is marked", measured.area, ".0%"
-    yield f"{what} of the whole picture", measured.probability if measured.value is None else measured.value, form
-    yield f"{what} of the marked part alone", measured.kept, form
-    yield f"{what} without the marked part", measured.dropped, form
-    yield f"{what} without the same shape, rotated by 180°", measured.turned_dropped, form
-    yield f"{what} with everything hidden", measured.hidden, form
-    yield "Score", measured.score, ".2f"
+    what, form = ("Probability", ".2%") if measurement.probability is not None else ("Value", ".4g")
+    whole = measurement.probability if measurement.value is None else measurement.value
+    yield "Share of the picture that is marked", measurement.area, ".0%"
+    yield f"{what} of the whole picture", whole, form
+    yield f"{what} of the marked part alone", measurement.kept, form
+    yield f"{what} without the marked part", measurement.dropped, form
+    yield f"{what} without the same shape, rotated by 180°", measurement.turned_dropped, form
+    yield f"{what} with everything hidden", measurement.hidden, form
+    yield "Score", measurement.score, ".2f"

@@ -312,9 +312,9 @@ def logits_of(output: Any) -> Tensor:
     Raises:
         ModelOutputError: none, or several, of the tensors in the output look like logits.
     """
-    named = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
-    if isinstance(named, Tensor):
-        output = named
+    logits = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+    if isinstance(logits, Tensor):
+        output = logits
     matrices = [
         value
         for value in tree_flatten(output)[0]

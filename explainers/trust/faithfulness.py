@@ -174,8 +174,8 @@ def _masked(question: Question, score: Scorer, visible: Tensor, fill: Fill) -> T
     parts = []
     for rows in question.chunks(len(masks)):
         numbers = pictures[rows]
-        these = slice(1) if len(question.images) == 1 else numbers  # a single picture is not copied
-        copies = torch.where(masks[rows], question.images[these], hidden[these])
+        sources = slice(1) if len(question.images) == 1 else numbers  # a single picture is not copied
+        copies = torch.where(masks[rows], question.images[sources], hidden[sources])
         parts.append(score(copies, numbers))
     return torch.cat(parts).view(visible.shape[:2])
 

@@ -61,8 +61,8 @@ def top_share(maps: Tensor, share: float) -> Tensor:
     least = values.kthvalue(positions - count + 1, dim=1, keepdim=True).values  # much faster than sorting
     above = values > least
     equal = values == least
-    chosen = above | (equal & (equal.cumsum(1) <= count - above.sum(1, keepdim=True)))
-    return chosen.view_as(maps)
+    mask = above | (equal & (equal.cumsum(1) <= count - above.sum(1, keepdim=True)))
+    return mask.view_as(maps)
 
 
 def blurred(images: Tensor, sigma: float = SIGMA) -> Tensor:

@@ -172,9 +172,9 @@ def proof_of(
     """
     is_blank = bool(faithfulness.are_blank)
     measurement = measurement_of(faithfulness)
-    known: int | None = 0 if calibration is None else len(calibration.scores)
+    count: int | None = 0 if calibration is None else len(calibration.scores)
     if calibration is not None and calibration.are_probabilities != bool(faithfulness.are_probabilities):
-        calibration = known = None
+        calibration = count = None
     comparison = None if calibration is None or is_blank else calibration.compared(measurement.score)
     shape = shape_of(values, geometry)
     warnings = _warnings(shape, sanity, is_blank, codes)
@@ -184,7 +184,7 @@ def proof_of(
     return Proof(
         grade=grade,
         sentence=sentence_of(
-            grade, faithfulness, subject, None if copies is None else copies.lead > 0, known, is_improbable
+            grade, faithfulness, subject, None if copies is None else copies.lead > 0, count, is_improbable
         ),
         faithfulness=None if is_blank else measurement,
         copies=copies,
@@ -248,8 +248,8 @@ def shape_of(values: NDArray[np.float32], geometry: Geometry) -> Shape:
     whole = float(mass.sum())
     inner = float(mass[_BORDER:-_BORDER, _BORDER:-_BORDER].sum())
     rows, columns = geometry.window
-    seen = (rows.stop - rows.start) * (columns.stop - columns.start)
-    return Shape((whole - inner) / whole if whole else None, 1 - seen / (geometry.width * geometry.height), gini)
+    pixels = (rows.stop - rows.start) * (columns.stop - columns.start)
+    return Shape((whole - inner) / whole if whole else None, 1 - pixels / (geometry.width * geometry.height), gini)
 
 
 def _copies(faithfulness: Faithfulness) -> Copies | None:

@@ -55,7 +55,7 @@ def sentence_of(
     faithfulness: Faithfulness,
     about: Subject,
     leads: bool | None = None,
-    known: int | None = 0,
+    count: int | None = 0,
     is_improbable: bool = False,
 ) -> str:
     """Return the verdict on one map as a sentence.
@@ -65,11 +65,11 @@ def sentence_of(
         faithfulness: of the map (N = 1).
         about: the explained target.
         leads: whether the map beats all of its own rotated and mirrored copies; None if they were not tried.
-        known: number of comparable scores of other maps, if too few for a grade; None if those that are known are of
-            another kind.
+        count: of comparable scores of other maps, if too few for a grade; None if those that are known are of another
+            kind.
         is_improbable: whether a map is not supported because the target is improbable.
     """
-    sentence = _verdict(grade, faithfulness, about, known)
+    sentence = _verdict(grade, faithfulness, about, count)
     if grade == "not supported" and is_improbable:
         share = about.reading(float(faithfulness.whole))
         sentence = f"Do not rely on this heatmap: the model gives {about.name} only {share}, so it can explain little."
@@ -78,7 +78,7 @@ def sentence_of(
     return f"{sentence} Rotated or mirrored, the heatmap does {'worse' if leads else 'as well or better'}."
 
 
-def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, known: int | None) -> str:
+def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, count: int | None) -> str:
     """Return the verdict, without the sentence about copies."""
     first, then = _HIDDEN[faithfulness.fill]
     part = _part(faithfulness.area)
@@ -124,8 +124,8 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, know
         return f"Do not rely on this heatmap: with the marked {part} {then}, {rest}."
     if grade == "blank":
         return f"The heatmap is blank: it marks nothing that {about.verb} {subject}."
-    reason = f"fewer than {ENOUGH} comparable scores of other maps are known{f' ({known} so far)' if known else ''}"
-    if known is None:
+    reason = f"fewer than {ENOUGH} comparable scores of other maps are known{f' ({count} so far)' if count else ''}"
+    if count is None:
         kinds = "values" if bool(faithfulness.are_probabilities) else "probabilities"
         reason = f"the known scores of other maps are of {kinds}"
     return f"With the marked {part} {then}, {change}; alone, it gives {kept}. That is not graded: {reason}."

@@ -89,8 +89,8 @@ def explain() -> Response:
             response.headers["Content-Security-Policy"] = CONTENT_POLICY
         return response
 
-    named = [upload.name.encode("utf-8", "replace")] if form == "report" else []
-    return _tagged([*upload.pictures, *named], options, form, answer)
+    names = [upload.name.encode("utf-8", "replace")] if form == "report" else []
+    return _tagged([*upload.pictures, *names], options, form, answer)
 
 
 @blueprint.post("/similar")
@@ -141,8 +141,8 @@ def segment() -> Response:
     check_view(options.view, form)
 
     def answer() -> Response:
-        drawn = form in DRAWINGS and options.view != "mask"
-        result = service().segment(upload.picture, options, drawn)
+        is_drawing = form in DRAWINGS and options.view != "mask"
+        result = service().segment(upload.picture, options, is_drawing)
         with service().processors:
             body = segment_body(result, form, service().settings)
         return picture_response(body, form, Facts(result.model, result.segments.classes, result.timings))

@@ -54,9 +54,9 @@ class LayerTensors:
 
     def only(self, paths: Iterable[str]) -> "LayerTensors":
         """Return those of some of the layers."""
-        chosen = [path for path in self.paths if path in {*paths}]
-        activations = {path: self.activations[path] for path in chosen}
-        gradients = {path: self.gradients[path] for path in chosen if path in self.gradients}
+        names = [path for path in self.paths if path in {*paths}]
+        activations = {path: self.activations[path] for path in names}
+        gradients = {path: self.gradients[path] for path in names if path in self.gradients}
         return replace(self, activations=activations, gradients=gradients)
 
     def pairs(self) -> list[tuple[Tensor, Tensor]]:

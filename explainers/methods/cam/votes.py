@@ -82,9 +82,13 @@ class Votes(LayerExplainer):
         rivals = tensors.objective.rivals(tensors.outputs)
         if rivals is None:
             return {}
-        contests = {path: contest_at(question, path, tensors, rivals) for path in paths}
-        known = {path: contest for path, contest in contests.items() if contest is not None}
-        return known if len(known) == len(contests) else {}
+        contests = {}
+        for path in paths:
+            contest = contest_at(question, path, tensors, rivals)
+            if contest is None:
+                return {}
+            contests[path] = contest
+        return contests
 
 
 @method("votes-detail", family="cam")
@@ -130,8 +134,8 @@ class VotesDetail(Votes):
         def scores(objective: Objective, outputs: Tensor) -> Tensor:
             return _lead(objective, outputs) if contests else objective.scores(outputs)
 
-        named = (*(ends.get(layer, layer) for layer in layers), *details)
-        tensors = collect(question, tuple(dict.fromkeys(named)), scores, gate)
+        paths = (*(ends.get(layer, layer) for layer in layers), *details)
+        tensors = collect(question, tuple(dict.fromkeys(paths)), scores, gate)
         if not contests:
             gradcam = GradCAM(sign=self.sign, smooth=self.smooth)
             return _without_votes(gradcam.combine(tensors.only(ends.values())))

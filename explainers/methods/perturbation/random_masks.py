@@ -60,9 +60,9 @@ class Moments:
     @property
     def means(self) -> Tensor:
         """(N, H, W): the mean score of the masks that show a pixel, less that of all; 0 where none shows it."""
-        shown, scored, _ = self.sums.unbind(1)
+        coverage, scored, _ = self.sums.unbind(1)
         overall = self.history.nanmean(dim=1)[:, None, None]
-        return torch.where(shown > 0, scored / shown.where(shown > 0, 1) - overall, 0)
+        return torch.where(coverage > 0, scored / coverage.where(coverage > 0, 1) - overall, 0)
 
     @property
     def spreads(self) -> Tensor:
@@ -79,14 +79,14 @@ class Moments:
         and the standard error is the square root of sum(psi_i^2) / n^2.
         """
         count = self.history.shape[1]
-        shown, scored, scored_twice = self.sums.unbind(1)
-        share = shown / count
+        coverage, scored, scored_twice = self.sums.unbind(1)
+        share = coverage / count
         overall = self.history.mean(dim=1)[:, None, None]
-        mean = scored / shown
+        mean = scored / coverage
         shown_spread = (self.squares * torch.stack([mean**2, -2 * mean, torch.ones_like(mean)], dim=1)).sum(
             dim=1
         ) / share**2
-        covariance = (scored_twice - (mean + overall) * scored + mean * overall * shown) / share
+        covariance = (scored_twice - (mean + overall) * scored + mean * overall * coverage) / share
         overall_spread = ((self.history - self.history.mean(dim=1, keepdim=True)) ** 2).sum(dim=1)[:, None, None]
         return (shown_spread - 2 * covariance + overall_spread).clamp_min(0).sqrt() / count
 

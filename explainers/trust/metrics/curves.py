@@ -50,8 +50,8 @@ class Curve(Metric):
 
         def copies(pictures: Tensor, numbers: Tensor) -> Tensor:
             first = subject.ranks[pictures] < counts[numbers][:, None, None]
-            shown = first if self.inserts else ~first
-            return torch.where(shown[:, None], subject.images[pictures], other[pictures])
+            visible = first if self.inserts else ~first
+            return torch.where(visible[:, None], subject.images[pictures], other[pictures])
 
         return subject.probe(len(self.levels), copies, probability)
 

@@ -19,8 +19,8 @@ class Masking(Metric):
 
     def seen(self, subject: Subject) -> Tensor:
         """Return the probabilities (N,) of the pictures, each masked by its map."""
-        seen = through(subject, subject.filled(self.fill))
-        return subject.probe(1, lambda pictures, _: seen[pictures], probability)[:, 0]
+        copies = through(subject, subject.filled(self.fill))
+        return subject.probe(1, lambda pictures, _: copies[pictures], probability)[:, 0]
 
 
 @metric("average-drop", aspect="faithfulness", better="lower", forwards="1")

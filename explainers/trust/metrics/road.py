@@ -96,19 +96,19 @@ def imputed(images: Tensor, removed: Tensor, imputation: Imputation) -> Tensor:
     return torch.from_numpy(np.stack([_solved(image, mask) for image, mask in rows])).to(images)
 
 
-def _smoothed(images: Tensor, known: Tensor) -> Tensor:
-    """Fill unknown pixels (known: (N, 1, H, W) bool) from the solution at half the resolution, then by Jacobi steps."""
+def _smoothed(images: Tensor, visible: Tensor) -> Tensor:
+    """Fill pixels that `visible` (N, 1, H, W) omits: from the solution at half the resolution, then by Jacobi steps."""
     height, width = images.shape[2:]
     if height == width == 1:
         return images
-    weights = known.to(images)
+    weights = visible.to(images)
     halves = [functional.avg_pool2d(values, 2, ceil_mode=True) for values in (images * weights, weights)]
-    coarse_known = halves[1] > 0
-    coarse = _smoothed(halves[0] / halves[1].where(coarse_known, 1), coarse_known)
-    filled = torch.where(known, images, functional.interpolate(coarse, size=(height, width), mode="bilinear"))
+    coarse_visible = halves[1] > 0
+    coarse = _smoothed(halves[0] / halves[1].where(coarse_visible, 1), coarse_visible)
+    filled = torch.where(visible, images, functional.interpolate(coarse, size=(height, width), mode="bilinear"))
     inside = _neighbours(torch.ones_like(images[:1, :1]))
     for _ in range(SWEEPS):
-        filled = torch.where(known, images, _neighbours(filled) / inside)
+        filled = torch.where(visible, images, _neighbours(filled) / inside)
     return filled
 
 
@@ -136,7 +136,7 @@ def _solved(image: NDArray[np.float64], removed: NDArray[np.bool_]) -> NDArray[n
     numbers = np.full(removed.shape, -1)
     numbers[down, across] = unknowns = np.arange(len(down))
     diagonal = np.zeros(len(down))
-    known = np.zeros((len(down), len(image)))
+    sides = np.zeros((len(down), len(image)))
     rows, columns, values = [unknowns], [unknowns], [diagonal]
     for (step_down, step_across), weight in _NEIGHBOURS.items():
         to_down, to_across = down + step_down, across + step_across
@@ -145,7 +145,7 @@ def _solved(image: NDArray[np.float64], removed: NDArray[np.bool_]) -> NDArray[n
         diagonal[here] += weight
         other = numbers[there]
         is_known = other < 0
-        known[here[is_known]] += weight * image[:, there[0][is_known], there[1][is_known]].T
+        sides[here[is_known]] += weight * image[:, there[0][is_known], there[1][is_known]].T
         rows.append(here[~is_known])
         columns.append(other[~is_known])
         values.append(np.full((~is_known).sum(), -weight))
@@ -153,5 +153,5 @@ def _solved(image: NDArray[np.float64], removed: NDArray[np.bool_]) -> NDArray[n
     # The matrix is symmetric and diagonally dominant, so pivoting is not needed.
     factors = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0, options={"SymmetricMode": True})
     filled = image.copy()
-    filled[:, down, across] = factors.solve(known).T
+    filled[:, down, across] = factors.solve(sides).T
     return filled
