@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from seewhy.explainers.methods.rules.base import Handler, Operation, Rules, only_first_depends, replaced
-from seewhy.explainers.methods.rules.relevance import Composite, relevance_rules
+from seewhy.explainers.methods.rules.relevance import Composite, identity_rule, relevance_rules
 
 ELEMENTWISE = (
     *("relu", "relu6", "leaky_relu", "prelu", "rrelu", "threshold", "hardtanh", "clamp", "clamp_min", "clamp_max"),
@@ -30,8 +30,7 @@ def attention_rules(method: str, composite: Composite, epsilon: float) -> Rules:
     products = dict.fromkeys(("matmul", "bmm", "mm"), partial(_product, epsilon, 0))
     handlers: dict[str, Handler] = {
         **rules.handlers,
-        **dict.fromkeys(ELEMENTWISE, _identity),
-        **dict.fromkeys(("normalize", "rms_norm"), _identity),
+        **dict.fromkeys((*ELEMENTWISE, "normalize", "rms_norm"), identity_rule),
         **products,
         "einsum": partial(_product, epsilon, 1),
         "softmax": _softmax,
@@ -61,12 +60,6 @@ def product_relevance(
         parts = len(factors) * (output + torch.where(output < 0, -epsilon, epsilon))
         gradients = torch.autograd.grad(result, leaves, (relevance / parts).to(result))
     return tuple(leaf.detach() * gradient for leaf, gradient in zip(leaves, gradients, strict=True))
-
-
-def _identity(operation: Operation) -> Tensor | None:
-    if not only_first_depends(operation):
-        return None
-    return replaced(operation(operation.args[0].detach()), lambda relevance: (relevance,), operation.args[0])
 
 
 def _softmax(operation: Operation) -> Tensor | None:

@@ -245,7 +245,12 @@ def _scaled(operation: Operation) -> Tensor | None:
 
 def _activation(operation: Operation) -> Tensor | None:
     """Rectifiers hand on all relevance."""
-    if not only_first_depends(operation) or not (operation.name == "leaky_relu" or rectifies(operation)):
+    return identity_rule(operation) if operation.name == "leaky_relu" or rectifies(operation) else None
+
+
+def identity_rule(operation: Operation) -> Tensor | None:
+    """The identity rule: the only argument that depends on the picture gets all relevance."""
+    if not only_first_depends(operation):
         return None
     return replaced(operation(operation.args[0].detach()), lambda relevance: (relevance,), operation.args[0])
 
