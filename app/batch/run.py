@@ -4,8 +4,8 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +29,9 @@ from seewhy.explainers.many import explain_many
 from seewhy.explainers.methods.catalogue import get_method
 from seewhy.models import LoadedModel, load_model
 
-_OF_QUESTIONS = ("target", "layer", "against", "proof", "proof_area", "proof_fill", "proof_calibration")
+_NO_PROOF = {"proof": False, "proof_area": AREA, "proof_fill": "blur", "proof_calibration": None}
+
+_OF_QUESTIONS = ("target", "layer", "against", *_NO_PROOF)
 """Options that are not the method's."""
 
 _CPU_BATCH, _GPU_BATCH = 8, 32
@@ -163,7 +165,7 @@ def _explain_rest(
     paths.clear()
     with (
         tqdm(total=total, initial=outcome.pictures, unit="picture", disable=not progress, smoothing=0.1) as bar,
-        closing(explain(run.work, listing, run.folder) if listing else _nothing()) as outcomes,
+        closing(explain(run.work, listing, run.folder)) if listing else nullcontext(()) as outcomes,
     ):
         for latest in outcomes:
             outcome += latest
@@ -196,8 +198,7 @@ def forecast(
     Raises:
         OptionError, LayerError, TargetError, ModelError: as `batch`.
     """
-    proof = {"proof": False, "proof_area": AREA, "proof_fill": "blur", "proof_calibration": None}
-    question = {"target": target, "layer": layer, "against": against, **proof, **options}
+    question = {"target": target, "layer": layer, "against": against, **_NO_PROOF, **options}
     run = _plan(source, out, model, method, question, batch_size, map_type, pictures)
     _earlier_manifest(run)
     paths, listing = shards.explained_paths(run.folder), list(sources(source))
@@ -235,10 +236,6 @@ def _engine(engine: str, address: str | None, workers: int | None, source: DataS
     from seewhy.app.batch.cluster import OnRay  # takes seconds to import
 
     return OnRay(address, workers, data, run.passes)
-
-
-def _nothing() -> Generator[Outcome]:
-    yield from ()
 
 
 def _plan(

@@ -42,7 +42,7 @@ class State(ctypes.Structure):
     )
 
 
-def shared_state(delay: float = 0.0) -> State:
+def shared_state(delay: float) -> State:
     """Return a state in memory that a process forked later shares."""
     state = State.from_buffer(mmap.mmap(-1, ctypes.sizeof(State)))
     state.delay = delay
