@@ -21,6 +21,9 @@ from seewhy.explainers.imaging.render import Style
 _SUFFIXES = (".png", ".jpg", ".webp")
 """The suffixes of pictures that errors name."""
 
+_PREVIEW_SIDE = 1200
+"""Longest side of a drawing in a notebook, in pixels."""
+
 QUALITY: Mapping[str, dict[str, Any]] = MappingProxyType(
     {".jpg": {"quality": 90}, ".jpeg": {"quality": 90}, ".webp": {"quality": 90, "method": 2}}
 )
@@ -160,3 +163,6 @@ class Drawing(Document):
 
     def _file_picture(self, **drawing: Any) -> Image.Image:
         return self.overlay(**drawing)
+
+    def _preview(self) -> Image.Image:
+        return self.overlay(max_side=_PREVIEW_SIDE)

@@ -220,9 +220,6 @@ class Likeness(Drawing):
             return scale
         return 0.0, max(render.magnitude(values, scale) for values in self.maps) or 1.0
 
-    def _preview(self) -> Image.Image:
-        return self.overlay(max_side=1200)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.caption}; {counted(len(self.pairs), 'pair')})"
 

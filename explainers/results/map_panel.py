@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 Part = TypeVar("Part", bound=MapDrawing)
 
-_PREVIEW_SIDE = 1200
-"""Longest side of the drawing in a notebook, in pixels."""
-
 
 class MapPanel(Drawing, Sequence[Part]):
     """Base of a sequence of one class's maps, one per method.
@@ -71,9 +68,6 @@ class MapPanel(Drawing, Sequence[Part]):
     def widget(self, **traits: "Unpack[WidgetTraits]") -> "MapWidget":
         """Return a widget for notebooks with the maps side by side; see `MapDrawing.widget`."""
         return self[0].widget(*self[1:], **traits)
-
-    def _preview(self) -> Image.Image:
-        return self.overlay(max_side=_PREVIEW_SIDE)
 
     def __repr__(self) -> str:
         values = [value for value in self.agreement.values() if value is not None]
