@@ -139,21 +139,22 @@ class AttentionSession:
         UnsupportedModuleError: the module is scripted, compiled or data-parallel.
 
     Attributes:
+        hooks: a `HookSession` of the same modules, for further hooks and records.
         calls: one entry for each attention, in order.
     """
 
     def __init__(self, module: Any) -> None:
-        self._hooks = HookSession(module)
+        self.hooks = HookSession(module)
         self._mode = DefinedAttention(self._see)
         self._running: list[str] = []
         self.calls: list[AttentionCall] = []
 
     def __enter__(self) -> Self:
-        self._hooks.__enter__()
+        self.hooks.__enter__()
         self.calls.clear()
         self._running.clear()
-        self._hooks.before_forward(self._begin, nn.Module)
-        self._hooks.after_forward(self._end, nn.Module, always_call=True)
+        self.hooks.before_forward(self._begin, nn.Module)
+        self.hooks.after_forward(self._end, nn.Module, always_call=True)
         self._mode.__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -161,17 +162,12 @@ class AttentionSession:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._mode.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        self._hooks.__exit__(kind, error, trace)
+        self.hooks.__exit__(kind, error, trace)
 
     def __repr__(self) -> str:
         paths = dict.fromkeys(call.path for call in self.calls)
         records = f"; attention of {listed([*paths])}" if paths else ""
-        return f"AttentionSession({self._hooks.state}{records})"
-
-    @property
-    def hooks(self) -> HookSession:
-        """A `HookSession` of the same modules, for further hooks and records."""
-        return self._hooks
+        return f"AttentionSession({self.hooks.state}{records})"
 
     @property
     def probabilities(self) -> dict[str, list[Tensor]]:
@@ -182,7 +178,7 @@ class AttentionSession:
         return paths
 
     def _begin(self, _module: nn.Module, _args: Any) -> None:
-        call = self._hooks.current
+        call = self.hooks.current
         if call is not None:
             self._running.append(call.path)
 

@@ -64,12 +64,15 @@ class HookSession:
 
     Raises:
         UnsupportedModuleError: the module is scripted, compiled or data-parallel.
+
+    Attributes:
+        modules: all modules by path; a module with several names is listed under each.
     """
 
     def __init__(self, module: Any) -> None:
         self._module = as_module(module)
-        self._modules = dict(self._module.named_modules(remove_duplicate=False))
-        self._unreachable = out_of_reach(self._modules)
+        self.modules: Mapping[str, nn.Module] = dict(self._module.named_modules(remove_duplicate=False))
+        self._unreachable = out_of_reach(self.modules)
         self._registry = Registry()
         self._start_afresh()
 
@@ -165,11 +168,6 @@ class HookSession:
     def current(self) -> Call | None:
         """The call whose hook is running; None outside hooks and in hooks of parameters."""
         return self._registry.call
-
-    @property
-    def modules(self) -> Mapping[str, nn.Module]:
-        """All modules by path; a module with several names is listed under each."""
-        return self._modules
 
     def before_forward(
         self, hook: Hook, *where: ModuleSelector, with_kwargs: bool = False, shared: bool = False, prepend: bool = False
@@ -271,8 +269,8 @@ class HookSession:
         """
         self._require_open()
         function = callable_with(hook, "parameter_gradient", "gradient")
-        parameters = named_parameters(self._modules, where)
-        names = match_parameters(parameters, self._modules, where)
+        parameters = named_parameters(self.modules, where)
+        names = match_parameters(parameters, self.modules, where)
         key = next(self._keys)
         undo: list[Callable[[], object]] = []
         for site in dict.fromkeys(self._parameter_site(name, parameters[name]) for name in names):
@@ -305,7 +303,7 @@ class HookSession:
         if unknown := names - set(KINDS):
             choices = f"choose from {', '.join(KINDS)}"
             raise InvalidArgumentError(f"Unknown kinds {sorted(map(str, unknown))}; {choices}.", field="kinds")
-        paths = match_modules(self._modules, where, self._unreachable)
+        paths = match_modules(self.modules, where, self._unreachable)
         for path in paths:
             for kind in names & set(CALL_KINDS):
                 self._site(path).records[path, kind] = self._registry.records[kind].setdefault(path, [])
@@ -324,8 +322,8 @@ class HookSession:
             RuntimeError: the session is not open.
         """
         self._require_open()
-        matched = match_modules(self._modules, paths, self._unreachable)
-        self._leaves.make(*(self._modules[path] for path in matched))
+        matched = match_modules(self.modules, paths, self._unreachable)
+        self._leaves.make(*(self.modules[path] for path in matched))
 
     def backward(self, score: Tensor, retain_graph: bool = False) -> None:
         """Run autograd from a scalar score back to the cut, or else to all hooks. No ``.grad`` is written.
@@ -378,10 +376,10 @@ class HookSession:
             raise RuntimeError("The session is not open; use `with HookSession(module) as hooks:`.")
 
     def _site(self, path: str) -> CallSite:
-        module = self._modules[path]
+        module = self.modules[path]
         site = self._sites.get(id(module))  # one for all names of a module, or its hooks would run several times
         if site is None:
-            name = first_names(self._modules, [path])[0]
+            name = first_names(self.modules, [path])[0]
             site = self._sites[id(module)] = CallSite(self._registry, name, module)
         return site
 
@@ -397,7 +395,7 @@ class HookSession:
         """Register a hook, whose entry a call site keeps among those of its kind."""
         self._require_open()
         key = next(self._keys)  # numbers, for the same hook may be registered twice
-        paths = match_modules(self._modules, where, self._unreachable)
+        paths = match_modules(self.modules, where, self._unreachable)
         undo: list[Callable[[], object]] = []
         for site in dict.fromkeys(self._site(path) for path in paths):
             hooks: OrderedDict[int, Any] = site.hooks[kind]
@@ -420,7 +418,7 @@ class HookSession:
     def _record_parameters(self, path: str) -> None:
         gradients: dict[str, Tensor | None] = {}
         self.parameter_grads[path] = gradients
-        for name, parameter in self._modules[path].named_parameters(recurse=False):
+        for name, parameter in self.modules[path].named_parameters(recurse=False):
             if is_differentiable(parameter):
                 gradients[name] = None
                 self._parameter_site(f"{path}.{name}".lstrip("."), parameter).records.append((gradients, name))

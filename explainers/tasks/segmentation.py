@@ -227,15 +227,12 @@ class RegionPrediction(OfClass):
         logit: mean over the region.
     """
 
+    probability: ClassVar[None] = None  # each position has its own
+
     index: int
     label: str
     area: float
     logit: float
-
-    @property
-    def probability(self) -> None:
-        """None: each position has its own."""
-        return None
 
     @property
     def text(self) -> str:

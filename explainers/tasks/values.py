@@ -128,6 +128,8 @@ class ValuePrediction:
         direction: of a target: whether what makes it larger is explained, or what makes it smaller.
     """
 
+    probability: ClassVar[None] = None  # a value has none
+
     index: int
     label: str
     value: float
@@ -143,11 +145,6 @@ class ValuePrediction:
     def score(self) -> float:
         """The value."""
         return self.value
-
-    @property
-    def probability(self) -> None:
-        """None: a value is no probability."""
-        return None
 
     @property
     def text(self) -> str:
