@@ -73,7 +73,7 @@ class SegmentAnswer(BaseModel):
 
     index: int
     label: str
-    area: float = Field(description="Share of the model's input that it covers, 0 to 1.")
+    area: float = Field(description="Share of the model's input that it covers within the explained region, 0 to 1.")
 
 
 class BoxAnswer(PredictionAnswer):

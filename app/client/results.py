@@ -57,10 +57,9 @@ class RemotePrediction(SimpleNamespace):
         if "unit" in members:
             down = ", down" if members.get("direction") == "down" else ""
             return f"{members['value']:.4g} {members['unit']}".rstrip() + down
-        share: float = members["area"] if "area" in members else members["probability"]
-        text = f"{share:.1%}" if share >= 0.001 else "<0.1%"
         if "area" in members:
-            return f"on {text}"
+            return "on <0.1%" if 0 < members["area"] < 0.001 else f"on {members['area']:.1%}"
+        text = f"{members['probability']:.1%}" if members["probability"] >= 0.001 else "<0.1%"
         return text if members.get("attribute", "score") == "score" else f"{text}, {members['attribute']}"
 
 

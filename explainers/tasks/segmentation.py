@@ -140,9 +140,10 @@ class Segmentation(Task):
             row = (int(target), rows[0][1]) if rows and not isinstance(target, Region) else None
             rows.append(row or self._resolved(target, predicted))
         rows += [(index, predicted == index) for index in largest]
+        found = [float((mask & (predicted == index)).double().mean()) for index, mask in rows]
         return tuple(
-            RegionPrediction(index, self._label(index), float(mask.double().mean()), float(logits[index][mask].mean()))
-            for index, mask in rows
+            RegionPrediction(index, self._label(index), area, float(logits[index][mask].mean()))
+            for (index, mask), area in zip(rows, found, strict=True)
         )
 
     def are_probabilities(self, outputs: Tensor) -> bool:
@@ -223,7 +224,7 @@ class RegionPrediction(OfClass):
     Attributes:
         index: class index.
         label: class label.
-        area: share of the model's input that the region covers, in [0, 1].
+        area: share of the model's input that the class covers within the region, in [0, 1].
         logit: mean over the region.
     """
 
@@ -237,7 +238,7 @@ class RegionPrediction(OfClass):
     @property
     def text(self) -> str:
         """The area in percent."""
-        return f"on {tenths(self.area)}"
+        return "on <0.1%" if 0 < self.area < 0.001 else f"on {tenths(self.area)}"
 
     def reading(self, score: float) -> str:
         """Return a mean probability in percent."""

@@ -153,15 +153,26 @@ def test_a_pixel_means_its_connected_region(model, inputs):
     assert result.target.logit == pytest.approx(logits[classes[row, column]][island].mean().item(), rel=1e-4)
 
 
-def test_a_mask_of_the_picture_is_cut_and_scaled_like_it(model):
+def test_a_mask_of_the_picture_is_cut_and_scaled_like_it(model, inputs):
     picture = explain(model, CAT).picture
     mask = np.zeros((picture.height, picture.width), dtype=bool)
     left, top, right, bottom = (round(edge) for edge in explain(model, CAT).geometry.box)
     mask[top : (top + bottom) // 2, left:right] = True
-    result = explain(model, CAT, target=mask)
-    assert result.target.area == pytest.approx(0.5, abs=0.02)
-    ones = explain(model, CAT, target=np.ones_like(mask))
-    assert ones.target.area == 1
+    classes = logits_of(model, inputs).argmax(0)
+    for marked, rows in ((mask, SIZE[0] // 2), (np.ones_like(mask), SIZE[0])):
+        target = explain(model, CAT, target=marked).target
+        found = (classes[:rows] == target.index).sum() / classes.numel()
+        assert target.area == pytest.approx(found.item(), abs=0.02)
+
+
+def test_an_area_is_what_the_class_covers_wherever_logits_are_averaged(model):
+    absent = explain(model, CAT, target="sky:picture").target
+    assert (absent.area, absent.text) == (0, "on 0.0%")
+    usual = explain(model, CAT).target
+    assert explain(model, CAT, target=":picture").target.text == usual.text != "on 100.0%"
+    effect = intervene(model, CAT, [{"op": "set", "layer": "head", "channels": [usual.index], "value": -99}])
+    assert effect.before.target.area == usual.area
+    assert effect.after.target.text == "on 0.0%"
 
 
 @pytest.mark.parametrize(
@@ -414,4 +425,4 @@ def test_a_contrast_is_described_in_the_region_of_its_target(model, inputs):
     result = explain(model, CAT, against="sky")  # which the model gives no position
     where = logits.argmax(0) == index
     assert result.against.logit == pytest.approx(logits[3][where].mean().item(), rel=1e-4)
-    assert result.against.area == result.target.area
+    assert (result.against.area, result.against.text) == (0, "on 0.0%")
