@@ -10,7 +10,7 @@ resize = 256                         # shorter side before the centre crop; defa
 interpolation = "bilinear"
 mean = [0.485, 0.456, 0.406]         # of each channel: three, or one of a network that sees grey
 std = [0.229, 0.224, 0.225]
-head = "sigmoid"                     # of labels of which several may apply; default: "softmax", of one logit "sigmoid";
+head = "sigmoid"                     # of labels of which several may apply, and of a single logit; default: "softmax";
                                      # "value" of a regression; "detection" of a module with a `box_head`
 units = ["years"]                    # of values
 default_layers = ["layer4"]          # default: found

@@ -61,8 +61,7 @@ class ModelSpec:
         fill: loads a state dict into the architecture that `build` made.
         weights: where to find the weights; None if none were published.
         default_layers: declared default layers; empty to choose them automatically.
-        declared_head: interpretation of the outputs; None for logits, with the sigmoid of one or the softmax of
-            several.
+        declared_head: interpretation of the outputs; None for logits, of which there are several, with the softmax.
         units: units of the values, one for each; empty if unknown.
         box_head: reads the results of a detector; None for all other models.
         is_sized: whether the size of the input is known; of a detector of torchvision it need not be declared.

@@ -59,7 +59,7 @@ def wrap_model(
         head: interpretation of the outputs: ``softmax`` of logits if classes exclude each other, ``sigmoid`` of logits
             if several labels may apply, ``value`` for regression, ``segmentation`` for logits at each position, or a
             `BoxHead` for a detector. None detects torchvision's detectors and modules that return
-            ``{"out": (N, K, H, W)}``, and otherwise means the sigmoid of a single logit or the softmax of several.
+            ``{"out": (N, K, H, W)}``, and otherwise means the softmax; a single output needs one of the others.
         units: units of the values, such as ``years``.
         transform: the evaluation transform of torchvision or timm, instead of the five arguments about the input.
 
@@ -69,7 +69,7 @@ def wrap_model(
 
     Raises:
         ModelError: the size of the input is unknown, or the module fails on a picture of it, does not return one
-            logit for each label, or does not match the head.
+            logit for each label, or does not match the head; or it has one output and no head.
         OptionError: the accelerator is unknown or not installed.
     """
     if not isinstance(module, nn.Module):
@@ -105,7 +105,7 @@ def wrap_model(
         raise ModelError(text.rstrip()) from error
     units = (units,) if isinstance(units, str) else tuple(units)
     names = _names(labels, count, kind, name)
-    if fault := head_fault(kind, count, units):
+    if fault := head_fault("detection" if box_head else kind, count, units):
         raise ModelError(f"{name}: {fault}")
     if is_normalised:
         warnings.warn(f"{name} {ADVICE}", UserWarning, stacklevel=2)

@@ -115,7 +115,7 @@ def test_the_surest_pictures_are_kept_in_their_order():
             mean = images.mean(dim=(1, 2, 3))
             return torch.stack([mean, -mean], dim=1)
 
-    model = wrap_model(Bright().eval(), input_size=8, mean=(0, 0, 0), std=(1, 1, 1))
+    model = wrap_model(Bright().eval(), input_size=8, mean=(0, 0, 0), std=(1, 1, 1), head="sigmoid")
     pictures = [Image.new("RGB", (8, 8), (grey,) * 3) for grey in (200, 40, 250, 90)]
     assert table.surest(model, pictures, 2) == [pictures[0], pictures[2]]
     assert table.surest(model, pictures, None) == pictures

@@ -76,6 +76,7 @@ PRESENT = {"ETag", "X-Request-ID", HEADER, "RateLimit"}
 KEY = "seewhy_recorder"
 OWN_MODELS = "".join(
     f'[models.{name}]\narchitecture = "shufflenet_v2_x0_5"\nweights = "{name}.safetensors"\nlabels = ["cat"]\n'
+    'head = "sigmoid"\n'
     for name in ("single", "blank", "damaged")
 )
 """A model with one logit, one that answers NaN, and one whose weights cannot be read."""

@@ -19,7 +19,7 @@ boxes."""
 
 
 def declared_head(head: Head | None, count: int) -> Head:
-    """Return the head of a network of this many outputs: as declared, otherwise that of a classifier."""
+    """Return the head of a network of this many outputs: as declared, otherwise that of a bare classifier."""
     return head or head_of(count)
 
 
@@ -48,8 +48,9 @@ def head_fault(head: str | None, count: int, units: Sequence[str] = ()) -> str |
     """Return why a network of this many outputs cannot have a head, with these units of values; None if it can."""
     if head not in (None, *get_args(Head)):
         return f"There is no head {head!r}; choose from {', '.join(map(repr, get_args(Head)))}."
-    if head == "softmax" and count == 1:
-        return "The softmax of one logit is always 1; declare the head 'sigmoid'."
+    if head in (None, "softmax") and count == 1:
+        reason = "The softmax of one output is always 1" if head else "There is one output, and no head says what it is"
+        return f"{reason}; declare the head 'sigmoid' if it is the logit of a label, or 'value' if it is a value."
     if units and head != "value":
         return "Only values have units; declare the head 'value'."
     if units and len(units) != count:

@@ -24,7 +24,7 @@ CAT = EXAMPLES / "cat.png"
 def file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     torch.save(nets.seeded(nets.OneLogit).state_dict(), folder / "w.pth")
-    return declare(folder, "tests.nets:OneLogit", labels=["cat"])
+    return declare(folder, "tests.nets:OneLogit", labels=["cat"], head="sigmoid")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def client(file):
 
 @pytest.fixture(scope="module")
 def model():
-    return wrap_model(nets.seeded(nets.OneLogit), ["cat"], input_size=32)
+    return wrap_model(nets.seeded(nets.OneLogit), ["cat"], input_size=32, head="sigmoid")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_another_class_is_refused_with_what_to_do(model, client, cat, question, 
 
 def test_two_labels_for_one_logit_are_refused_with_the_reason():
     with pytest.raises(ModelError, match=r"2 labels are given\. One logit has one label"):
-        wrap_model(nets.seeded(nets.OneLogit), ["cat", "dog"], input_size=32)
+        wrap_model(nets.seeded(nets.OneLogit), ["cat", "dog"], input_size=32, head="sigmoid")
 
 
 def test_our_own_routes_say_so(client, cat, expected):

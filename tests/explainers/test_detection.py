@@ -418,6 +418,15 @@ def test_heads_that_do_not_fit_are_refused(arguments, reason):
         wrap_model(Windows(), **{"input_size": SIDE, **arguments})
 
 
+def test_a_detector_of_one_class_needs_no_other_head():
+    def one_class(raw):
+        candidates = decode(raw)
+        return Candidates(candidates.boxes, candidates.logits[..., :1], candidates.objectness)
+
+    model = wrap_model(Windows(), ["dog"], SIDE, head=BoxHead(one_class, threshold=0.2))
+    assert {box.label for box in detect(model, CAT)} == {"dog"}
+
+
 def test_a_detector_of_torchvision_needs_no_head_or_normalisation():
     module = detector("SSD")
     for arguments, reason in (({"mean": (0, 0, 0)}, "resize and normalise"), ({"head": "softmax"}, "omit `head`")):

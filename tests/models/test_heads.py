@@ -70,9 +70,16 @@ def test_a_head_without_weights_chooses_no_class():
     assert notes["equal-logits"].startswith("The model gives all 3 classes the same logit, so it chooses none;")
 
 
-@pytest.mark.parametrize(("classes", "head"), [(1, "softmax"), (3, "argmax")])
-def test_a_head_that_does_not_suit_is_refused(classes, head):
-    with pytest.raises(ModelError, match=r"always 1; declare the head|no head 'argmax'"):
+@pytest.mark.parametrize(
+    ("classes", "head", "fault"),
+    [
+        (1, "softmax", "always 1; declare the head 'sigmoid'"),
+        (1, None, "no head says what it is; declare the head 'sigmoid' if it is the logit of a label, or 'value'"),
+        (3, "argmax", "no head 'argmax'"),
+    ],
+)
+def test_a_head_that_does_not_suit_is_refused(classes, head, fault):
+    with pytest.raises(ModelError, match=fault):
         wrap_model(nets.seeded(nets.Net, classes), input_size=32, head=head)
 
 
@@ -93,6 +100,8 @@ def test_the_service_tells_the_head_of_its_answers(tmp_path, module):
         assert (row["label"], row["probability"]) == (entry.label, pytest.approx(entry.probability, abs=1e-3))
 
 
-def test_a_softmax_of_one_declared_label_is_refused(tmp_path):
-    with pytest.raises(ModelsFileError, match=r"models\.mine\], head: The softmax of one logit is always 1"):
-        own_specs(declare(tmp_path, head="softmax", labels=["mass"]))
+@pytest.mark.parametrize(("head", "fault"), [("softmax", "The softmax of one output"), (None, "There is one output")])
+def test_one_declared_label_needs_a_head(tmp_path, head, fault):
+    options = {} if head is None else {"head": head}
+    with pytest.raises(ModelsFileError, match=rf"models\.mine\], head: {fault}"):
+        own_specs(declare(tmp_path, labels=["mass"], **options))
