@@ -90,6 +90,11 @@ class ModelSpec:
         """Interpretation of the outputs."""
         return "detection" if self.box_head else declared_head(self.declared_head, len(self.labels))
 
+    @property
+    def input_size(self) -> tuple[int, int] | None:
+        """Height and width of the input; None where only the module knows them, once it is built."""
+        return self.preprocess.size if self.is_sized else None
+
     @cached_property
     def task(self) -> Task:
         """What the model was trained for."""

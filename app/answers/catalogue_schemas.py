@@ -22,7 +22,9 @@ class ModelAnswer(BaseModel):
     name: str
     source: str
     licence: str
-    input_size: tuple[int, int] = Field(description="Height and width.")
+    input_size: tuple[int, int] | None = Field(
+        description="Height and width; null for a detector that does not declare them, until it is loaded."
+    )
     classes: int
     head: HeadName
     default_layers: list[str] | None = Field(description="Null in the list of models if the model is not loaded.")

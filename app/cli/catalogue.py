@@ -40,9 +40,8 @@ def models(name: str | None, source: str | None, available: bool) -> None:
     for spec in registry.specs():
         at_hand = registry.missing_weights(spec) is None
         if source in (None, spec.source) and (at_hand or not available):
-            height, width = spec.preprocess.size
-            size, classes = f"{height}x{width}", str(len(spec.labels))
-            rows.append((spec.name, spec.source, size, classes, spec.licence, yes(at_hand)))
+            size = "-" if spec.input_size is None else "x".join(map(str, spec.input_size))
+            rows.append((spec.name, spec.source, size, str(len(spec.labels)), spec.licence, yes(at_hand)))
     table(("NAME", "SOURCE", "INPUT", "CLASSES", "LICENCE", "WEIGHTS"), rows)
 
 

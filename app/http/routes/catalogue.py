@@ -129,7 +129,7 @@ def _describe(spec: ModelSpec) -> ModelAnswer:
         name=spec.name,
         source=spec.source,
         licence=spec.licence,
-        input_size=spec.preprocess.size,
+        input_size=spec.input_size if loaded is None else loaded.preprocess.size,
         classes=len(spec.labels),
         head=spec.head,
         default_layers=list(loaded.default_layers) if loaded is not None else None,

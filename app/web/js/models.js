@@ -80,7 +80,7 @@ function row(model, checked, choose) {
   const said = [
     model.source === "embedded" && !available ? "not installed" : (SOURCES[model.source] ?? model.source),
     model.licence === "own" ? null : `licence ${model.licence}`,
-    `${[...model.input_size].reverse().join(" × ")} pixels`,
+    model.input_size && `${[...model.input_size].reverse().join(" × ")} pixels`,
     `${count(model.classes)} ${model.classes === 1 ? "class" : "classes"}`,
     TASKS[model.head],
   ];
