@@ -26,6 +26,7 @@ from seewhy.explainers.results.display import QUALITY
 from seewhy.explainers.results.explanation import Explanation, arrays_of, members_of
 from seewhy.explainers.results.origin import VERSIONS, options_of
 from seewhy.explainers.results.predictions import ranked, target_of
+from seewhy.explainers.tasks.detected import named
 from seewhy.explainers.trust.metrics.measure import is_control
 from seewhy.models import LoadedModel
 
@@ -199,7 +200,7 @@ def _columns(result: ExplainResult) -> int:
 
 def _caption(explanation: Explanation, result: ExplainResult) -> str:
     target, against = explanation.target, explanation.against
-    text = f"{target.label} {target.text}" + (f" against {against.label}" if against else "")
+    text = f"{named(target)} {target.text}" + (f" against {against.label}" if against else "")
     return f"{explanation.method}: {text}" if len(result.methods) > 1 else text
 
 

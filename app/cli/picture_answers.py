@@ -58,6 +58,7 @@ from seewhy.explainers.results.evaluation import Evaluation
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.results.report import warnings
 from seewhy.explainers.tasks.classification import ClassPrediction
+from seewhy.explainers.tasks.detected import named
 from seewhy.explainers.tasks.values import ValuePrediction
 from seewhy.explainers.trust.calibration import check_calibration, is_leading
 from seewhy.explainers.trust.proof import Proof
@@ -87,11 +88,13 @@ class _Run:
     """A run of `seewhy explain`.
 
     Attributes:
+        calibration: as the user passes it; None for none.
         mask: bytes of the picture that marks the region to explain, in all pictures.
         is_watched: whether a terminal shows the progress of each picture.
     """
 
     service: Service
+    calibration: Calibration | None
     items: list[Item]
     options: ExplainOptions
     mask: bytes | None
@@ -131,7 +134,7 @@ class _Run:
             if skipped < len(self.items):
                 model = load_model(self.service, self.options.model)
                 trial = Trial(self.options.proof_area, self.options.proof_fill)
-                check_calibration(self.service.models.calibration, model, trial)
+                check_calibration(self.calibration, model, trial)
             for_each(self.items, self._answer, report, report_failure, concurrency(self.service.settings.max_batch))
 
     def _skips(self, item: Item) -> bool:
@@ -167,9 +170,10 @@ class _Run:
         milliseconds = round((time.perf_counter() - start) * 1000, 1)
         classes = _classes(result)
         methods = ", ".join(method.name for method, _ in result.methods)
+        by = methods if self.options.model else f"{methods} of {result.model.name}"
         place = f" -> {printable(item.output)}" if to_file else ""
         return _Answer(
-            line="\n".join([f"{printable(item.picture)}: {classes} by {methods}{place}", *_proofs(result)]),
+            line="\n".join([f"{printable(item.picture)}: {classes} by {by}{place}", *_proofs(result)]),
             caption=f": {classes}",
             rows=tuple(_rows(item, result, milliseconds)) if self.summary else (),
             body=b"" if to_file else body,
@@ -198,9 +202,9 @@ def explain_pictures(
     """Explain pictures, several at once, so that they share passes of the model; exit with 1 if some failed."""
     marked = None if mask is None else mask.read_bytes()
     is_watched = len(items) == 1 and not (is_quiet() or is_verbose())
-    service = open_service(device)
-    service.models.calibration = None if proof_calibration is None else Calibration.load(proof_calibration)
-    _Run(service, items, options, marked, form, skip_existing, sheet, summary, is_watched).start()
+    calibration = None if proof_calibration is None else Calibration.load(proof_calibration)
+    service = open_service(device, calibration)
+    _Run(service, calibration, items, options, marked, form, skip_existing, sheet, summary, is_watched).start()
 
 
 def predict_pictures(items: list[Item], options: PredictOptions, as_json: bool, device: str | None) -> None:
@@ -288,7 +292,7 @@ def _share(prediction: Prediction) -> str:
 
 
 def _classes(result: ExplainResult) -> str:
-    targets = ", ".join(f"{target.label} {target.text}" for target in result.targets)
+    targets = ", ".join(f"{named(target)} {target.text}" for target in result.targets)
     against = result.explanations[0].against
     return f"{targets} against {against.label}" if against else targets
 
@@ -296,7 +300,7 @@ def _classes(result: ExplainResult) -> str:
 def _proofs(result: ExplainResult) -> list[str]:
     """Return a line for each proof, which names its map if there are several."""
     maps = result.explanations
-    names = [f"{part.method} for {part.target.label}, " if len(maps) > 1 else "" for part in maps]
+    names = [f"{part.method} for {named(part.target)}, " if len(maps) > 1 else "" for part in maps]
     proofs = [(name, part.proof) for name, part in zip(names, maps, strict=True) if part.proof]
     lines = [_proof_line(name, proof) for name, proof in proofs]
     for name, part in zip(names, maps, strict=True):

@@ -71,7 +71,7 @@ TABLES = (".csv", ".json", ".png", ".pdf", ".svg")
 @file_option("--mask", MASK)
 @layer_option(HEATMAP["layer"])
 @format_option(EXPLAIN_FORMATS)
-@click.option("--report", is_flag=True, help="Write HTML reports; the same as --format report.")
+@click.option("--report", is_flag=True, help="Write HTML reports: the same as --format report, or -o FILE.html.")
 @values_option("false", "true", "map")
 @heatmap_options
 @click.option("--skip-existing", is_flag=True, help="Skip pictures whose output already exists.")
@@ -104,6 +104,8 @@ def explain(
     """
     if report and form not in (None, "report"):
         raise click.UsageError(f"Use either --report or --format {form}, not both.")
+    if report and (named := [str(picture) for picture in pictures if picture.suffix.lower() == ".html"]):
+        raise click.UsageError(f"--report takes no file; write -o {named[0]}.")
     answer_form, items = plan(pictures, output, "report" if report else form, EXPLAIN_FORMATS, sheet)
     if skip_existing and items[0].output == DASH:
         raise click.UsageError("--skip-existing needs files, not standard output.")

@@ -22,6 +22,7 @@ from seewhy.app.errors import EXPECTED, field_of, kind_of
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.record import Record, begin, unwatched
 from seewhy.app.pipeline.ticket import Ticket
+from seewhy.explainers.core.calibration import Calibration
 from seewhy.models import LoadedModel
 
 T = TypeVar("T")
@@ -36,9 +37,10 @@ _SHORT = 1.0
 """Seconds of work that show no progress."""
 
 
-def open_service(device: str | None) -> Service:
+def open_service(device: str | None, calibration: Calibration | None = None) -> Service:
     """Return a service with the settings of the environment, on this device if it is not None.
 
+    A calibration takes the place of the models' own.
     Its queue holds all concurrent pictures of the command, and it has no deadline unless SEEWHY_DEADLINE is set.
     """
     settings = read_settings()
@@ -46,7 +48,8 @@ def open_service(device: str | None) -> Service:
     overrides["queue_size"] = max(settings.queue_size, concurrency(settings.max_batch) * settings.max_targets)
     if "deadline" not in settings.model_fields_set:
         overrides["deadline"] = float("inf")
-    service = Service(read_settings(**overrides), warm=False)  # not worth it for a few pictures
+    # Compiling is not worth it for a few pictures.
+    service = Service(read_settings(**overrides), warm=False, calibration=calibration)
     # A process that ends while PyTorch runs in another thread is aborted.
     click.get_current_context().call_on_close(lambda: service.models.stop(_LAST_PASS))
     return service

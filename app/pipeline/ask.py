@@ -33,6 +33,7 @@ from seewhy.app.pipeline.ticket import Submission, Ticket
 from seewhy.app.pipeline.validation import check_counts
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.ask import DEFAULT_ASK
+from seewhy.explainers.core.calibration import Calibration
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.detect import detected, must_detect
 from seewhy.explainers.errors import PictureError, UnsuitableModelError, at_fault
@@ -53,16 +54,22 @@ class Service:
     """The service behind the routes, the streams and the command line: pictures and questions in, results out.
 
     Args:
-        warm: see `ModelStore`; without it, sanity is not measured.
+        warm, calibration: see `ModelStore`; without `warm`, sanity is not measured.
 
     Attributes:
         processors: semaphore for decoding and drawing; see `Decoder`.
         null: what proofs are compared with where nothing ships.
     """
 
-    def __init__(self, settings: Settings, warm: bool = True, observer: Observer = UNOBSERVED) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        warm: bool = True,
+        observer: Observer = UNOBSERVED,
+        calibration: Calibration | None = None,
+    ) -> None:
         self.settings = settings
-        self.models = ModelStore(settings, warm, observer)
+        self.models = ModelStore(settings, warm, observer, calibration)
         self._observer = observer
         self.null = NullScores()
         self._sanity = SanityChecks(self.models.engine, self.models.memory, settings.sanity and warm)

@@ -45,18 +45,23 @@ class ModelStore:
 
     Args:
         warm: whether models are compiled when they are loaded rather than after some pictures.
+        calibration: of all models; None for their own.
 
     Attributes:
         registry: all models, loaded or not.
         memory: budget of requests, which models share.
-        calibration: of models that are loaded from now on; None for their own.
     """
 
-    calibration: Calibration | None = None
-
-    def __init__(self, settings: Settings, warm: bool = True, observer: Observer = UNOBSERVED) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        warm: bool = True,
+        observer: Observer = UNOBSERVED,
+        calibration: Calibration | None = None,
+    ) -> None:
         self._settings = settings
         self._warm = warm
+        self._calibration = calibration
         self._observer = observer
         try:
             with accepted_changes():
@@ -165,8 +170,8 @@ class ModelStore:
             is_counted = self._device.type == "cpu"
             size = self.registry.file_size(self.registry.spec(name)) if is_counted else 0
             model = self._model_memory.load(name, size, load)
-        if self.calibration is not None:
-            model = replace(model, calibration=self.calibration)
+        if self._calibration is not None:
+            model = replace(model, calibration=self._calibration)
         if self._warm:
             model.accelerated.warm()
         model.accelerated.seal()

@@ -91,6 +91,12 @@ class BoxPrediction:
         return replace(self, box=(x1, y1, x2, y2), value=edges.get(self.attribute, self.value))
 
 
+def named(prediction: Prediction) -> str:
+    """Return the label of a prediction, and the number of a box, which may be one of several of its class."""
+    number = prediction.number if isinstance(prediction, BoxPrediction) else None
+    return prediction.label if number is None else f"{prediction.label} (box:{number})"
+
+
 def located(predictions: Sequence[Prediction], geometry: Geometry) -> tuple[Prediction, ...]:
     """Return the predictions of a task, boxes among them in pixels of the upload."""
     return tuple(row.located(geometry) if isinstance(row, BoxPrediction) else row for row in predictions)

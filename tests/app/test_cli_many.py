@@ -280,7 +280,7 @@ def test_from_the_standard_input_to_the_standard_output(run):
     result = run("explain", "-", "-o", "-", "--format", "jpeg", input=CAT)
     with Image.open(io.BytesIO(result.stdout_bytes)) as drawing:
         assert (drawing.format, drawing.size) == ("JPEG", (451, 300))
-    assert result.stderr == "-: tiger cat 39.3% by gradcam\n"
+    assert result.stderr == "-: tiger cat 39.3% by gradcam of efficientnet_lite0\n"
 
 
 @pytest.mark.parametrize("command", ["trace", "capture"])

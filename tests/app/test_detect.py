@@ -286,10 +286,25 @@ def test_the_command_shows_and_explains_boxes(models, model, tmp_path, monkeypat
     assert (answer["picture"], answer["model"]["name"]) == (str(CAT), "street")
     assert answer["boxes"][0]["label"] == first.label
     options = ("-o", str(tmp_path / "out.json"), "--target", "box:1")
-    run("explain", *options, "--attribute", "y1", "--method", "odam")
+    assert f"cat.png: {detect(model, CAT)[1].label} (box:1) " in run(
+        "explain", *options, "--attribute", "y1", "--method", "odam"
+    )
     target = json.loads((tmp_path / "out.json").read_text())["explanations"][0]["target"]
     assert (target["number"], target["attribute"]) == (1, "y1")
     assert "This detector has no objectness" in run("explain", *options, "--attribute", "objectness", status=2)
+    proofs = run("explain", "-o", str(tmp_path / "all.png"), "--target", f"label:{first.label}", "--proof")
+    assert f"odam for {first.label} (box:0), ungraded: " in proofs
+    listed = CliRunner().invoke(main, ["models"]).output
+    assert [line.split()[2] for line in listed.splitlines() if line.startswith("street ")] == ["-"]
+
+
+def test_the_size_of_a_detectors_input_is_known_once_it_is_loaded(models):
+    with application(models=models, default_model="own") as app:
+        client = app.test_client()
+        listed = {row["name"]: row["input_size"] for row in client.get("/models?source=own").json["models"]}
+        assert (listed["street"], listed["own"]) == (None, [SIDE, SIDE])
+        post(client, "/detect", model="street")
+        assert client.get("/models/street").json["input_size"] == [SIDE, SIDE]
 
 
 def test_a_declared_detector_of_ones_own(client, models):

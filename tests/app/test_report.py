@@ -220,3 +220,5 @@ def test_the_command_line_writes_reports(run, tmp_path, monkeypatch):
     assert "<h2>Record</h2>" in (tmp_path / "why.html").read_text()
     result = run("explain", CAT, "--report", "--format", "png")
     assert (result.exit_code, "not both" in result.output) == (2, True)
+    result = run("explain", CAT, "--report", "why.html")
+    assert (result.exit_code, "--report takes no file; write -o why.html." in result.output) == (2, True)
