@@ -18,7 +18,7 @@ from docs.methods import (
     is_drawn,
     notes,
     options,
-    paper,
+    papers,
 )
 from seewhy.explainers.core.costs import evaluate
 from seewhy.explainers.methods.catalogue import METHODS, Method, list_methods
@@ -61,7 +61,7 @@ def page(method: Method) -> str:
             "",
         ]
     lines += [*advice(method, "{}.md"), *_facts(method), "", *_calls(method)]
-    lines += ["## Equation", "", *equations(method), *paper(method)]
+    lines += ["## Equation", "", *equations(method), *papers(method)]
     lines += ["## Options", "", *options(method, method.options), ""]
     lines += ["## Related methods", ""]
     for name in ADVICE[method.name].related:

@@ -125,7 +125,7 @@ def _section(method: Method) -> list[str]:
     title, _ = notes(method.explainer)
     name = anchor(method.name)
     lines = [*([f'<a id="{name}"></a>', ""] if name != method.name else []), f"### `{method.name}`", "", title, ""]
-    lines += [*_picture(method), *advice(method, f"{PAGE.name}#{{}}"), "", *equations(method), *paper(method)]
+    lines += [*_picture(method), *advice(method, f"{PAGE.name}#{{}}"), "", *equations(method), *papers(method)]
     shared = METHODS["gradcam"].options
     own = [option for option, schema in method.options.items() if schema != shared.get(option)]
     return [*lines, *options(method, own), ""] if own else lines
@@ -171,12 +171,9 @@ def equations(method: Method) -> list[str]:
     return lines
 
 
-def paper(method: Method) -> list[str]:
-    """Return the publication of a method."""
-    published = method.paper
-    if published is None:
-        return []
-    return [f"{published.authors}: [{published.title}]({published.url}), {published.year}.", ""]
+def papers(method: Method) -> list[str]:
+    """Return the publications of a method, each as a paragraph."""
+    return [line for row in method.papers for line in (f"{row.authors}: [{row.title}]({row.url}), {row.year}.", "")]
 
 
 def notes(kind: type[Any]) -> tuple[str, str]:

@@ -21,11 +21,15 @@ class Paper:
     url: str
 
 
-_ROWS = csv.DictReader(files(__package__).joinpath("papers.csv").read_text(encoding="utf-8").splitlines())
+_ROWS = [
+    (Paper(row["authors"], row["title"], int(row["year"]), row["url"]), row["entries"], row["sources"] or "")
+    for row in csv.DictReader(files(__package__).joinpath("papers.csv").read_text(encoding="utf-8").splitlines())
+]
 
-PAPERS = {
-    name: Paper(row["authors"], row["title"], int(row["year"]), row["url"])
-    for row in _ROWS
-    for name in row["entries"].split()
-}
+PAPERS = {name: paper for paper, entries, _ in _ROWS for name in entries.split()}
 """By the names of methods and metrics."""
+
+
+def sources_of(name: str) -> tuple[Paper, ...]:
+    """Return the publications that a method draws on besides its own."""
+    return tuple(paper for paper, _, heirs in _ROWS if name in heirs.split())

@@ -44,7 +44,7 @@ def test_each_method_has_a_page_of_the_site():
         assert re.match(rf"# .+ \(`{re.escape(name)}`\)\n", text)
         assert method.summary in text
         assert method.equation.partition("\n")[0] in text
-        assert method.paper is None or method.paper.url in text
+        assert all(paper.url in text for paper in method.papers)
         assert is_drawn(method) == (f"](../images/methods/{file_of(method)})" in text)
         assert f"`seewhy.{method.explainer.__name__}(" in text
         for option, schema in method.options.items():

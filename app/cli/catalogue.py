@@ -118,7 +118,7 @@ def _description(method: "Method") -> Iterator[str]:
 
 
 def _source_and_cost(method: "Method") -> Iterator[str]:
-    if (paper := method.paper) is not None:
+    for paper in method.papers:
         yield f"  {paper.authors} ({paper.year}). {paper.title}. {paper.url}"
     yield f"  forwards: {method.forwards}; backwards: {method.backwards}"
 

@@ -16,7 +16,7 @@ from seewhy.explainers.core.costs import Passes, evaluate, names_in
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.errors import InvalidArgumentError, OptionError, near_matches, plain_fault
 from seewhy.explainers.methods.explainer import AUGMENTATIONS, Explainer
-from seewhy.explainers.papers import PAPERS, Paper
+from seewhy.explainers.papers import PAPERS, Paper, sources_of
 from seewhy.explainers.unknown_names import owners, public, unknown_method, unknown_option
 
 Family = Literal["cam", "gradient", "rule", "transformer", "perturbation", "concept", "control"]
@@ -57,6 +57,11 @@ class Method:
     discriminates: bool
     fine: bool = False
     rounding: str = ""
+
+    @property
+    def papers(self) -> tuple[Paper, ...]:
+        """Its publication, then those that a method of ours draws on besides."""
+        return () if self.paper is None else (self.paper, *sources_of(self.name))
 
     @cached_property
     def options(self) -> dict[str, dict[str, Any]]:

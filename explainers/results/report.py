@@ -41,7 +41,7 @@ def report_page(
     """
     picture = fit(explanations[0].picture, max_side)
     rows = [
-        {"name": method.name, "summary": method.summary, "paper": method.paper, "equation": mathml(method.equation)}
+        {"name": method.name, "summary": method.summary, "papers": method.papers, "equation": mathml(method.equation)}
         for method in methods
     ]
     page = template("seewhy.explainers.results", "report.html").render(

@@ -71,6 +71,9 @@ def test_methods(client):
     assert list(methods) == list_methods()
     gradcam = methods["gradcam"]
     assert gradcam["paper"]["url"].endswith("1610.02391")
+    assert gradcam["papers"] == [gradcam["paper"]]
+    layercam, finercam, *_ = methods["votes-detail"]["papers"]
+    assert (layercam["title"][:8], finercam["title"][:9]) == ("LayerCAM", "Finer-CAM")
     assert gradcam["cost"] == {"forwards": "1", "backwards": "1"}
     assert gradcam["options"]["sign"]["enum"] == ["positive", "signed", "absolute"]
     assert r"\frac{\partial y^c}" in gradcam["equation"]

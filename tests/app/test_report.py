@@ -218,6 +218,9 @@ def test_the_command_line_writes_reports(run, tmp_path, monkeypatch):
     result = run("explain", CAT, "-o", "why.html")
     assert result.exit_code == 0, result.output
     assert "<h2>Record</h2>" in (tmp_path / "why.html").read_text()
+    run("explain", CAT, "--method", "votes-detail", "-o", "votes.html")
+    text = (tmp_path / "votes.html").read_text()
+    assert all(title in text for title in ("LayerCAM: Exploring", "A Simple Saliency Method", "Refine your CAM"))
     result = run("explain", CAT, "--report", "--format", "png")
     assert (result.exit_code, "not both" in result.output) == (2, True)
     result = run("explain", CAT, "--report", "why.html")

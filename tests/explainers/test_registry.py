@@ -13,8 +13,8 @@ def test_methods_have_names_papers_equations_and_costs():
     assert {"gradcam", "saliency"} <= set(list_methods())
     for name, entry in METHODS.items():
         assert entry.name == name
-        assert entry.paper.url.startswith("https://"), name
-        assert 1990 < entry.paper.year <= 2026
+        assert entry.papers[0] == entry.paper
+        assert all(paper.url.startswith("https://") and 1990 < paper.year <= 2026 for paper in entry.papers), name
         assert entry.equation, name
         assert entry.summary.endswith(".")
         for expression in (entry.forwards, entry.backwards):
@@ -99,3 +99,4 @@ def test_a_private_method_has_no_paper(monkeypatch):
 
     method("mine", family="cam", summary="My own.")(Private)
     assert entries["mine"].paper is None
+    assert entries["mine"].papers == ()

@@ -133,7 +133,7 @@ function showMethod() {
   byId("method-about").hidden = !method;
   if (!method) return;
   byId("method-summary").textContent = method.summary;
-  byId("method-paper").replaceChildren(...(method.paper ? [citation(method.paper)] : []));
+  byId("method-paper").replaceChildren(...method.papers.flatMap((paper, place) => (place ? ["; ", citation(paper)] : [citation(paper)])));
   const cost = costOf(method, state.options, state.layer);
   const isTooLong = cost.seconds > limit() ? `: an answer may take ${Math.round(limit())} s here` : "";
   byId("method-cost").textContent = `${costInWords(cost) || passesOf(method.cost)}${isTooLong}`;

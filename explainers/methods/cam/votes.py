@@ -62,9 +62,8 @@ class Votes(LayerExplainer):
     Grad-CAM's. It then takes an extra forward pass and a backward pass, and a diagnostic (``votes-unavailable``)
     reports it.
 
-    This method is our own. In the paper, classes compete for each pixel of gradients times inputs. Contrasts with other
-    classes are also in Wang and Wang: "Why Not Other Classes?" (2022), VAR (2025, arXiv 2503.07346) and Finer-CAM. With
-    ``sign="signed"`` the map is :math:`z_c\, p`. ``smooth="eigen"`` changes nothing.
+    This method is our own. In the first paper, classes compete for each pixel of gradients times inputs; the others
+    contrast classes, too. With ``sign="signed"`` the map is :math:`z_c\, p`. ``smooth="eigen"`` changes nothing.
     """
 
     def attribute(self, question: Question) -> Attribution:
@@ -105,7 +104,7 @@ class VotesDetail(Votes):
     only one such grid, M is the square root of two factors; with none, it uses E on A's own grid. The root does not
     change ranks. ``layer`` is the layer of A.
 
-    This method is our own. Features times positive gradients on earlier grids are the paper's idea, and the product of
+    This method is our own. Features times positive gradients on earlier grids are LayerCAM's idea, and the product of
     stages is RefineCAM's. If there are no votes, the map is Grad-CAM's, as in ``votes``, but without extra passes. A
     product of signed maps would be meaningless, so ``sign="signed"`` is not available; ``smooth="eigen"`` has no
     effect.
