@@ -11,8 +11,8 @@ from torch import Tensor
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.calibration import ENOUGH, Calibration, ContrastScores
-from seewhy.explainers.core.choices import AREA, Fill
-from seewhy.explainers.core.faithfulness import LIKELY, Faithfulness
+from seewhy.explainers.core.choices import AREA, LIKELY, Fill
+from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.errors import OptionError, TargetError, counted
 from seewhy.explainers.explain import Layers, Target, ask_of, explainers_of

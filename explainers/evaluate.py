@@ -180,6 +180,7 @@ class _Series:
         failures: of those that were left out.
         values: by method and column, a tensor for each batch.
         reasons: by method and metric, why there are no values.
+        left_out: by column, which values do not count, a tensor for each batch.
         unsuitable: by method, why it has no rule for the model.
         pool: the pictures and questions that metrics of several pictures wait for.
     """
@@ -194,6 +195,7 @@ class _Series:
     failures: dict[str, str] = field(default_factory=dict)
     values: dict[tuple[str, str], list[Tensor]] = field(default_factory=dict)
     reasons: dict[tuple[str, str], str] = field(default_factory=dict)
+    left_out: dict[str, list[Tensor]] = field(default_factory=dict)
     unsuitable: dict[str, str] = field(default_factory=dict)
     pool: list[tuple[Tensor, Ask]] = field(default_factory=list)
 
@@ -243,6 +245,8 @@ class _Series:
                 self.values.setdefault((method, column), []).append(values)
             for metric, reason in measurement.reasons[method].items():
                 self.reasons.setdefault((method, metric), reason)
+        for column, rows in measurement.left_out.items():
+            self.left_out.setdefault(column, []).append(rows)
 
     def evaluation(self, seed: int) -> Evaluation:
         """Return the table."""
@@ -256,6 +260,7 @@ class _Series:
             values={key: torch.cat(parts).double().numpy() for key, parts in self.values.items()},
             failures=self.failures,
             reasons=self.reasons,
+            left_out={column: torch.cat(rows).numpy() for column, rows in self.left_out.items()},
             seed=seed,
         )
 

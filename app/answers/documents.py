@@ -55,7 +55,11 @@ def evaluation_document(result: EvaluateResult) -> schemas.EvaluateAnswer:
         for name, explainer in result.explainers.items()
     ]
     return schemas.EvaluateAnswer(
-        **head_of(result), target=target_of(result.target), metrics=list(result.columns), methods=methods
+        **head_of(result),
+        target=target_of(result.target),
+        metrics=list(result.columns),
+        left_out=[name for name, rows in result.left_out.items() if rows.any()],
+        methods=methods,
     )
 
 

@@ -269,6 +269,9 @@ class EvaluateAnswer(WorkAnswer):
 
     target: AnyTarget
     metrics: list[Column] = Field(description="The metrics, and which values are better.")
+    left_out: list[str] = Field(
+        description="Metrics whose values should not count in means over pictures: shares of a probability under 30 %."
+    )
     methods: list[MethodValuesAnswer]
 
 

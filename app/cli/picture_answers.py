@@ -431,6 +431,8 @@ def _write(table: Evaluation, output: Path | None) -> None:
     if table.controls:
         controls = ", ".join(table.controls)
         note(f"* better than each of the controls ({controls}), picture by picture; controls explain nothing", err=True)
+    for text in table.notes:
+        note(text, err=True)
     unmeasured: dict[tuple[str, str], list[str]] = defaultdict(list)
     for (method, metric), reason in table.reasons.items():
         unmeasured[method, reason].append(metric)

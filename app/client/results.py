@@ -301,6 +301,10 @@ def evaluation_of(answers: Mapping[str, Mapping[str, Any]], seed: int) -> Evalua
         reasons={
             (row["name"], metric): reason for row in first["methods"] for metric, reason in row["reasons"].items()
         },
+        left_out={
+            column.name: np.array([column.name in answer["left_out"] for answer in answers.values()])
+            for column in columns
+        },
         seed=seed,
     )
 

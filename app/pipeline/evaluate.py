@@ -72,7 +72,14 @@ def evaluate(service: Service, upload: bytes, truth: bytes | None, options: Eval
     measurement: Measurement = service.run(Plan(model, computation, (ask,), deadline, "evaluate"), picture, timings)
     (target,) = located(model.task.describe(measurement.outputs[0], [measurement.targets[0]], top=0), picture.geometry)
     return EvaluateResult(
-        model, timings, target, explainers, columns_of(metrics), measurement.values, measurement.reasons
+        model,
+        timings,
+        target,
+        explainers,
+        columns_of(metrics),
+        measurement.values,
+        measurement.reasons,
+        measurement.left_out,
     )
 
 

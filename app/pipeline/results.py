@@ -108,12 +108,14 @@ class EvaluateResult(TargetResult):
         explainers: the methods by name, controls among them.
         values: by method and column, (1,).
         reasons: by method and metric, why there is no value.
+        left_out: by column, (1,) bool, whether the values do not count in means.
     """
 
     explainers: Mapping[str, Explainer]
     columns: tuple[Column, ...]
     values: Mapping[str, Mapping[str, Tensor]]
     reasons: Mapping[str, Mapping[str, str]]
+    left_out: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)

@@ -18,3 +18,7 @@ AREA = 0.25
 
 AREAS = (0.01, 0.9)
 """The minimum and the maximum of that share."""
+
+LIKELY = 0.3
+"""Minimum probability of a target whose scores are compared with others, or averaged. Scores are shares of the
+probability: those of an improbable target may be of any size."""

@@ -6,16 +6,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from seewhy.explainers.core.choices import Fill
+from seewhy.explainers.core.choices import LIKELY, Fill
 
 Batch = TypeVar("Batch", bound=Any)
 
 LEAST = 1e-6
 """Minimum probability that differences are divided by, and minimum relative change of other scores."""
-
-LIKELY = 0.3
-"""Minimum probability of a target whose scores others are compared with. Scores are shares of the probability: those of
-an improbable target may be of any size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +70,7 @@ class Faithfulness:
     @property
     def is_likely(self) -> bool:
         """Whether other scores may be compared with those of this picture (N = 1), whose target is probable enough."""
-        return not bool(self.are_probabilities) or float(self.whole) >= LIKELY
+        return bool(are_likely(self.whole, self.are_probabilities))
 
     @property
     def copy_scores(self) -> Tensor | None:
@@ -97,6 +93,11 @@ class Faithfulness:
     def rows(self) -> list["Faithfulness"]:
         """Return the faithfulness of each picture (N = 1), on the CPU."""
         return tensor_rows(self, len(self.whole))
+
+
+def are_likely(wholes: Tensor, are_probabilities: Tensor) -> Tensor:
+    """Return whether shares of the scores of whole pictures (N,) may be compared and averaged, (N,) bool."""
+    return ~are_probabilities | (wholes >= LIKELY)
 
 
 def tensor_rows(batch: Batch, count: int) -> list[Batch]:

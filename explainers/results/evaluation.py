@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from seewhy.explainers.core.choices import LIKELY
 from seewhy.explainers.errors import OptionError, counted, near_matches
 from seewhy.explainers.results.display import Result
 from seewhy.explainers.trust.choices import Aspect, Better
@@ -54,9 +55,9 @@ class Cell:
     """The values of a metric for a method.
 
     Attributes:
-        mean: over all pictures whose value is defined; None if there is none.
+        mean: over all pictures whose value is defined and counts; None if there is none.
         low, high: ends of the 95 % interval of the mean, by the bootstrap; None below two values.
-        count: number of values.
+        count: number of values in the mean.
         beats_controls: whether the method is better than each control, picture by picture: zero is beyond the bad end
             of the interval of every mean difference. None for controls, without any, and below two values.
         reason: why the metric cannot measure the method; None where it can.
@@ -85,6 +86,8 @@ class Evaluation(Result):
         values: by method and column, (N,) float64, one for each picture, or for each mosaic; NaN where undefined.
         failures: why pictures were left out, by name.
         reasons: by method and metric, why the metric cannot measure the method.
+        left_out: by column, (N,) bool, which values do not count in means; absent if all do. Shares of the probability
+            do not where this is less than 30 %: they may be of any size, and one picture would decide the mean.
         seed: of the bootstrap.
     """
 
@@ -96,6 +99,7 @@ class Evaluation(Result):
     values: Mapping[tuple[str, str], NDArray[np.float64]]
     failures: Mapping[str, str]
     reasons: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    left_out: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     seed: int = 0
 
     def __getitem__(self, key: tuple[str, str]) -> Cell:
@@ -117,17 +121,35 @@ class Evaluation(Result):
         return {(method, column.name): self._cell(method, column) for column in self.columns for method in self.methods}
 
     def _cell(self, method: str, column: Column) -> Cell:
-        values = self.values[method, column.name]
+        values = self._counted(method, column.name)
         defined = values[np.isfinite(values)]
         low, high = self._interval(values)
         controls = [name for name in self.controls if (name, column.metric) not in self.reasons]
         beats = None
         if method not in self.controls and controls and low is not None:
             sign = 1 if column.better == "higher" else -1
-            ends = [self._interval(sign * (values - self.values[name, column.name]))[0] for name in controls]
+            ends = [self._interval(sign * (values - self._counted(name, column.name)))[0] for name in controls]
             beats = all(end is not None and end > 0 for end in ends)
         mean, reason = float(defined.mean()) if len(defined) else None, self.reasons.get((method, column.metric))
         return Cell(mean, low, high, len(defined), beats, reason)
+
+    def _counted(self, method: str, column: str) -> NDArray[np.float64]:
+        """Return the values of the pictures, NaN where they do not count."""
+        values = self.values[method, column]
+        return np.where(self.left_out[column], np.nan, values) if column in self.left_out else values
+
+    @property
+    def notes(self) -> list[str]:
+        """How many pictures the means of columns leave out, a sentence for each number; none if they leave out none."""
+        columns: dict[int, list[str]] = {}
+        for column, rows in self.left_out.items():
+            if rows.any():
+                columns.setdefault(int(rows.sum()), []).append(column)
+        return [
+            f"Means of {', '.join(names)} leave out {number} of {counted(len(self.pictures), 'picture')}: values are "
+            f"shares of the target's probability, which is less than {LIKELY:.0%}. With relative=false, all count."
+            for number, names in columns.items()
+        ]
 
     def _interval(self, values: NDArray[np.float64]) -> tuple[float | None, float | None]:
         """Return the ends of the interval of the mean; None for fewer than two values."""
@@ -173,6 +195,10 @@ class Evaluation(Result):
                 }
                 for method in self.methods
             ],
+            "left_out": {
+                name: [picture for picture, is_left_out in zip(self.pictures, rows, strict=True) if is_left_out]
+                for name, rows in self.left_out.items()
+            },
             "failures": dict(self.failures),
         }
 
@@ -274,10 +300,12 @@ class Evaluation(Result):
             )
             rows.append(f"<tr{style}><th>{escape(method)}</th>{cells}</tr>")
         note = f"{escape(self.model)}, {counted(len(self.pictures), 'picture')}; * beats all controls"
+        note = "<br>".join([note, *map(escape, self.notes)])
         return f"<table><caption>{note}</caption><tr><th></th>{head}</tr>{''.join(rows)}</table>"
 
     def __repr__(self) -> str:
-        return f"Evaluation({self.model}, {counted(len(self.pictures), 'picture')})\n{self.table()}"
+        head = f"Evaluation({self.model}, {counted(len(self.pictures), 'picture')})"
+        return "\n".join([head, self.table(), *self.notes])
 
 
 def _text(cell: Cell) -> str:

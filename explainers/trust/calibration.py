@@ -6,7 +6,7 @@ from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.calibration import ENOUGH, Calibration, beats
-from seewhy.explainers.core.faithfulness import LIKELY
+from seewhy.explainers.core.choices import LIKELY
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.core.task import Prediction, Task
 from seewhy.explainers.errors import OptionError

@@ -12,7 +12,7 @@ from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.choices import Fill
 from seewhy.explainers.core.costs import Passes
-from seewhy.explainers.core.faithfulness import LEAST, LIKELY, Faithfulness
+from seewhy.explainers.core.faithfulness import LEAST, Faithfulness, are_likely
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
@@ -71,8 +71,7 @@ def prove(
         are_probabilities = objective.are_probabilities
         blank = are_blank(first.maps)
         wholes = [objective.scores(objective.probabilities(part.outputs)) for part in attributions]
-        are_likely = ~are_probabilities | (wholes[0] >= LIKELY)
-        kinds = are_probabilities, are_likely
+        kinds = are_probabilities, are_likely(wholes[0], are_probabilities)
         foreign = None if strangers is None else strangers.of(question.images, marks[0], blank, *kinds)
         scores = scores_of(question, _scorer(question, objective), marks, trial, are_probabilities, foreign)
         gaps = [_gap(question, objective, *pair) for pair in zip_longest(attributions, explainers)]

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from seewhy.explainers.core.calibration import Calibration, Comparison
-from seewhy.explainers.core.choices import Fill
+from seewhy.explainers.core.choices import LIKELY, Fill
 from seewhy.explainers.core.costs import Passes
-from seewhy.explainers.core.faithfulness import LIKELY, Faithfulness
+from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.trust.marking import resized
 from seewhy.explainers.trust.sanity import Sanity

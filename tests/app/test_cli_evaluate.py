@@ -64,6 +64,8 @@ def test_options_and_targets_reach_methods_and_metrics(run, folder, tmp_path):
     assert [row["method"] for row in document["methods"]] == ["gradcam"]
     assert document["pictures"] == [str(folder / "cat.png")]
     assert document["methods"][0]["metrics"]["insertion"]["low"] is None
+    assert document["left_out"] == {"insertion": document["pictures"]}
+    assert "Means of insertion leave out 1 of 1 picture: " in result.stderr
 
 
 def test_a_picture_marks_where_the_targets_are(run, folder, tmp_path):

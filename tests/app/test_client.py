@@ -180,7 +180,8 @@ def test_a_likeness_is_that_of_the_library(client, model, tmp_path):
 
 
 def test_an_evaluation_is_that_of_the_library(client, model):
-    asked = {"methods": ["gradcam", "saliency"], "metrics": ["sparseness", "pointing-game"], "sign": "positive"}
+    metrics = ["sparseness", "pointing-game", "deletion"]
+    asked = {"methods": ["gradcam", "saliency"], "metrics": metrics, "sign": "positive", "deletion.steps": 1}
     pictures, masks = [(CAT, "tabby"), ROCKET], []
     for path in (CAT, ROCKET):
         width, height = read_picture(path).size
@@ -193,6 +194,7 @@ def test_an_evaluation_is_that_of_the_library(client, model):
     for key, values in here.values.items():
         np.testing.assert_allclose(there.values[key], values, atol=0.02, err_msg=key)
     assert there["gradcam", "sparseness"].count == 2
+    assert there.notes == here.notes != []
     with pytest.raises(OptionError, match="pictures is 2, that of masks 1"):
         client.evaluate(pictures, masks=masks[:1])
     with pytest.raises(OptionError, match="list of pictures is empty"):

@@ -13,7 +13,7 @@ from torch import nn
 from tqdm.auto import tqdm
 
 import seewhy
-from seewhy import ExcitationBackprop, GradCAM, Insertion, Saliency, evaluate, wrap_model
+from seewhy import ExcitationBackprop, GradCAM, Insertion, Saliency, evaluate, explain, wrap_model
 from seewhy.explainers.errors import (
     ExplainerError,
     LayerError,
@@ -126,6 +126,31 @@ def test_undefined_values_are_left_out():
     assert document["methods"][1]["metrics"]["x"]["mean"] is None
     assert "-" in repr(table)
     table.plot()
+
+
+def test_means_leave_out_shares_of_a_small_probability(model):
+    pictures, targets = spots(4), ["red", "red", "blue", "red"]
+    pairs = list(zip(pictures, targets, strict=True))
+    likely = [explain(model, picture, target=target).target.probability >= 0.3 for picture, target in pairs]
+    assert likely == [True, False, True, True]
+    table = evaluate(model, pairs, ["hirescam"], ["insertion", "sparseness"], batch_size=3)
+    values = table.values["hirescam", "insertion"]
+    assert np.isfinite(values).all()
+    assert table["hirescam", "insertion"].mean == pytest.approx(values[likely].mean())
+    assert table["hirescam", "insertion"].count == 3
+    assert table["hirescam", "sparseness"].count == 4
+    assert table.document()["left_out"] == {"insertion": ["picture 2"]}
+    assert table.document()["methods"][0]["metrics"]["insertion"]["values"] == values.tolist()
+    (note,) = table.notes
+    assert note.startswith("Means of insertion leave out 1 of 4 pictures: ")
+    assert note in repr(table)
+    assert "leave out 1 of 4" in table._repr_html_()
+    alone = evaluate(model, [pairs[0], *pairs[2:]], ["hirescam"], ["insertion"])
+    assert alone["hirescam", "insertion"] == table["hirescam", "insertion"]
+    assert not alone.notes
+    absolute = evaluate(model, pairs, ["hirescam"], [Insertion(relative=False)])
+    assert absolute["hirescam", "insertion"].count == 4
+    assert not absolute.notes
 
 
 def test_files_hold_the_table(table, tmp_path):

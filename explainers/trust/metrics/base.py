@@ -156,6 +156,10 @@ class Metric(Parameters, ABC):
     def score(self, subject: Subject) -> Tensor:
         """Return the value of each map, (N,) float32; (M, columns) for a metric with several columns."""
 
+    def left_out(self, subject: Subject) -> Tensor | None:
+        """Return which values (N,) bool do not count in means; None if all do."""
+        return None
+
     def quantities(self) -> dict[str, int]:
         """Return the quantities besides the options on which the number of passes depends."""
         return {}

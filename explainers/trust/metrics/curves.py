@@ -7,6 +7,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from seewhy.explainers.core.faithfulness import are_likely
 from seewhy.explainers.trust.metrics.base import FillOption, Metric, Subject, probability
 from seewhy.explainers.trust.metrics.catalogue import metric
 
@@ -28,7 +29,10 @@ class Curve(Metric):
     fill: FillOption = "blur"
     relative: Annotated[
         bool,
-        Field(description="Divide by the probability of the whole picture, so that all pictures have the same weight."),
+        Field(
+            description="Divide by the probability of the whole picture, so that all pictures have the same weight; "
+            "means then leave out targets below 30 %."
+        ),
     ] = True
 
     inserts: ClassVar[bool]
@@ -41,6 +45,12 @@ class Curve(Metric):
     def quantities(self) -> dict[str, int]:
         """Return the number of levels."""
         return {"levels": len(self.levels)}
+
+    def left_out(self, subject: Subject) -> Tensor | None:
+        """Return whether targets (N,) are improbable: shares of a small probability may be of any size."""
+        if not self.relative:
+            return None
+        return ~are_likely(subject.probabilities, subject.objective.are_probabilities)
 
     def curve(self, subject: Subject) -> Tensor:
         """Return the probabilities (N, levels) float32."""

@@ -37,12 +37,14 @@ class Measurement:
         outputs: (N, ...) float32 on the CPU, the model's outputs.
         reasons: by method and metric: why the metric cannot measure the method, or why the method cannot explain the
             model; the values are NaN.
+        left_out: by column: (N,) bool on the CPU, which values do not count in means; absent if all do.
     """
 
     values: dict[str, dict[str, Tensor]]
     targets: Targets
     outputs: Tensor
     reasons: dict[str, dict[str, str]]
+    left_out: dict[str, Tensor]
 
 
 def measure(
@@ -75,6 +77,7 @@ def measure(
     check_truth(metrics, truth is not None)
     values: dict[str, dict[str, Tensor]] = {name: {} for name in explainers}
     reasons: dict[str, dict[str, str]] = {name: {} for name in explainers}
+    left_out: dict[str, Tensor] = {}
     unsuitable = {} if unsuitable is None else unsuitable
     number = 0
     channels, height, width = images.shape[1:]
@@ -108,7 +111,9 @@ def measure(
                     scores = torch.full((len(images), len(columns)), torch.nan)
                     reasons[name][label] = str(error)
                 values[name].update(zip(columns, scores.view(len(scores), -1).unbind(1), strict=True))
-    return Measurement(values, plain[0].ask_targets, plain[1].float().cpu(), reasons)
+                if (rows := metric.left_out(subject)) is not None:
+                    left_out.update(dict.fromkeys(columns, rows.cpu()))
+    return Measurement(values, plain[0].ask_targets, plain[1].float().cpu(), reasons, left_out)
 
 
 def _explained(
