@@ -1,5 +1,6 @@
 """The OpenAPI 3.1 document, made from the declarations of the views and the schemas that validate requests."""
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
@@ -172,14 +173,22 @@ def _picture_body(schema: Schema, declaration: Declaration) -> dict[str, Any]:
     }
     body = {"type": "object", "required": needed}
     # A form may have all options as fields too, but if they were listed, Swagger UI would fill them all in.
-    fields = {name: {"type": "string", "description": properties[name]["description"]} for name in required}
+    examples = {name: _EXAMPLES[name] for name in required}
+    fields = {
+        name: {
+            "type": "string",
+            "description": properties[name]["description"],
+            "example": value if isinstance(value, str) else json.dumps(value),
+        }
+        for name, value in examples.items()
+    }
     form = {**body, "properties": binary | fields, "additionalProperties": True}
     members = {name: _member(option) for name, option in properties.items()}
     content: dict[str, Any] = {
         "multipart/form-data": {"schema": {**form, "description": "Every option can also be a form field."}},
         "application/json": {
             "schema": {**body, "properties": base64 | members},
-            "example": {**dict.fromkeys(needed, "aGVsbG8="), **{name: _EXAMPLES[name] for name in required}},
+            "example": {**dict.fromkeys(needed, "aGVsbG8="), **examples},
         },
     }
     return content if len(needed) > 1 else content | {"image/*": {"schema": binary["image"]}}

@@ -163,10 +163,13 @@ def _read_form(request: Request, other: str | None) -> Upload:
     if "image" not in request.files:
         hint = "The field 'image' is text, not a file. " if "image" in request.form else ""
         raise MalformedRequestError(f"{hint}There is no picture. {_HOW}")
-    if other is not None and other in request.form:
+    if other is not None and any(request.form.getlist(other)):
         raise FieldError(f"{other} must be a file.", field=other)
-    other_picture = file_bytes(request.files[other]) if other is not None and other in request.files else None
-    image = request.files["image"]
+    image, second = request.files["image"], None if other is None else request.files.get(other)
+    other_picture = None if second is None else file_bytes(second)
+    # Forms send what nobody chose: browsers an empty file without a name, Swagger UI an empty text.
+    if second is not None and not (second.filename or other_picture):
+        other_picture = None
     fields = merge(flatten(request.args), flatten(request.form))
     return Upload(file_bytes(image), other_picture, fields, (image.filename or "")[:_LONGEST_NAME])
 

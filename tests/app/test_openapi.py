@@ -1,3 +1,4 @@
+import json
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -137,7 +138,9 @@ def test_what_must_be_given_stands_in_the_form_and_in_the_example(client):
     paths = document(client)["paths"]
     for path, name in (("capture", "layer"), ("intervene", "edits")):
         content = paths[f"/hooks/{path}"]["post"]["requestBody"]["content"]
-        assert name in content["multipart/form-data"]["schema"]["properties"]
+        field = content["multipart/form-data"]["schema"]["properties"][name]
+        example = content["application/json"]["example"][name]
+        assert field["example"] == (example if isinstance(example, str) else json.dumps(example))
         assert set(content["application/json"]["example"]) == {"image", name}
     layer = content["application/json"]["schema"]["properties"]["layer"]
     assert [schema["type"] for schema in layer["anyOf"]] == ["string", "array"]

@@ -218,6 +218,16 @@ def test_what_a_segmenter_returns_counts_until_it_is_read(app, monkeypatch):
     assert request.holdings == 0
 
 
+@pytest.mark.parametrize("blank", ["", (io.BytesIO(), "")], ids=["text", "file"])
+def test_a_blank_field_is_no_mask(client, blank):
+    fields = {"image": (io.BytesIO(CAT.read_bytes()), "cat.png"), "format": "json"}
+    response = client.post("/explain", data={**fields, "mask": blank})
+    assert response.status_code == 200, response.get_data(as_text=True)
+    fields["image"] = (io.BytesIO(CAT.read_bytes()), "cat.png")
+    response = client.post("/explain", data={**fields, "mask": "cat.png"})
+    assert refused(response) == (422, "bad-option", ["mask"])
+
+
 def test_a_mask_is_no_text_of_a_query(client):
     response = client.post("/explain?mask=cat.png", data=CAT.read_bytes(), content_type="image/png")
     assert refused(response) == (422, "bad-option", ["mask"])
