@@ -4,12 +4,16 @@ from functools import cache
 
 from seewhy.explainers.methods.catalogue import METHODS, list_methods
 from seewhy.explainers.results.templates import mathml, template
-from seewhy.explainers.trust.proof import Grade
+from seewhy.explainers.trust.proof import PARTLY, SUPPORTED, Grade
 from seewhy.explainers.trust.sentences import WARNINGS
 
+_SUPPORTED, _PARTLY = (f"{100 * share:g} %" for share in (SUPPORTED, PARTLY))
+
 GRADES: dict[Grade, str] = {
-    "supported": "The map does better than 95 % of those that cannot depend on the picture, and what it marks matters.",
-    "partly supported": "It does better than 80 % of them, or than 95 % with a warning about the method or the class.",
+    "supported": f"The map does better than {_SUPPORTED} of those that cannot depend on the picture, and what it marks "
+    "matters.",
+    "partly supported": f"It does better than {_PARTLY} of them, or than {_SUPPORTED} with a warning about the method "
+    "or the class.",
     "spread": "The probability falls to half or less without the marked part, but too many other maps do as well.",
     "not supported": "The map does no better than those, what it marks hardly matters, or the class is improbable.",
     "blank": "The map has the same value everywhere.",
