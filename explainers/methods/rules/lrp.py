@@ -58,8 +58,8 @@ class LRP(Explainer):
     average poolings and resizing use the epsilon rule, or z-plus under ``z-plus``. Batch normalisation is folded into
     the convolution or dense layer before it. Without one, as in DenseNet, it distributes relevance between its input
     and its bias like an addition. Biases and added constants keep their share; without any, the map sums to the logit,
-    up to epsilon. In trained networks with batch normalisation they keep nearly all of it, so a map shows where relevance
-    is, but not its total.
+    up to epsilon. In trained networks with batch normalisation they keep nearly all of it, so a map shows where
+    relevance is, but not its total.
 
     Beyond the papers: for a negative output (only layers without a ReLU have them) the gamma rule, and so z-plus,
     favours the negative contributions. Under alpha-beta, if there are no contributions of one sign, those of the other
