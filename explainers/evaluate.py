@@ -17,6 +17,7 @@ from seewhy.explainers.core.model import Model
 from seewhy.explainers.errors import MaskError, OptionError, PictureError
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.explain import Layers, Target, ask_of, explainers_of
+from seewhy.explainers.imaging.decode import read_file
 from seewhy.explainers.imaging.geometry import Box, Geometry
 from seewhy.explainers.many import Pair, one_by_one
 from seewhy.explainers.methods.catalogue import METHODS, get_method
@@ -222,7 +223,7 @@ class _Series:
         """Return the model's input, the question, and where the target lies; None for a picture that is left out."""
         name = os.fspath(picture) if isinstance(picture, str | os.PathLike) else f"picture {number + 1}"
         try:
-            view = prepare(self.model, picture)
+            view = prepare(self.model, read_file(picture))  # without the path, which failures are listed by
             place = None if self.places is None else self.places[number]
             truth = truth_of(place, view.geometry, view.image)
         except (MaskError, PictureError, OSError) as error:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seewhy.explainers.core.model import Model, Preprocess, must_know_pictures
 from seewhy.explainers.errors import OptionError, UnreadablePictureError
-from seewhy.explainers.imaging.decode import PictureSource, read_file, read_picture
+from seewhy.explainers.imaging.decode import PictureSource, named, read_file, read_picture
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.levels import are_unit_levels, ends, levels_of, picture_of
 from seewhy.explainers.results.origin import FileIdentity, file_identity
@@ -71,7 +71,8 @@ def prepare(model: Model, picture: ViewSource) -> View:
     if isinstance(picture, Tensor):
         return _view_of_input(model, picture)
     content = read_file(picture)
-    upright = read_picture(content)
+    with named(picture):
+        upright = read_picture(content)
     geometry = model.preprocess.geometry(upright.width, upright.height)
     name = Path(picture).name if isinstance(picture, str | os.PathLike) else ""
     file = file_identity(content, name) if isinstance(content, bytes) else None

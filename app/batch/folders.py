@@ -1,10 +1,15 @@
 """Pictures in folders. It imports neither PyTorch nor Parquet, because the command line uses it."""
 
 import os
+import stat
 from collections.abc import Iterator
 
-SUFFIXES = (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-"""Suffixes of pictures in a folder; a named file is tried whatever its suffix."""
+READABLE = (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+"""Suffixes of pictures that can be read."""
+
+SUFFIXES = (*READABLE, ".dcm", ".heic", ".heif", ".jp2", ".jxl")
+"""Suffixes of pictures in a folder; a named file is tried whatever its suffix. Those that cannot be read fail with the
+reason, instead of being skipped in silence."""
 
 
 def below(folder: str) -> Iterator[str]:
@@ -12,5 +17,14 @@ def below(folder: str) -> Iterator[str]:
     for top, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
-            if name.lower().endswith(SUFFIXES) and not name.startswith("."):
-                yield os.path.join(top, name)
+            path = os.path.join(top, name)
+            if name.lower().endswith(SUFFIXES) and not name.startswith(".") and not is_special(path):
+                yield path
+
+
+def is_special(path: str) -> bool:
+    """Whether a file is a folder, a pipe, a socket or a device: reading some of these never ends."""
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:  # such as a broken link, which fails where it is read, with the reason
+        return False

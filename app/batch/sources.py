@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 import fsspec
 import pyarrow.parquet as parquet
 
-from seewhy.app.batch.folders import SUFFIXES, below
+from seewhy.app.batch.folders import READABLE, SUFFIXES, below, is_special
 from seewhy.explainers.errors import ExplainerError, OptionError
 from seewhy.explainers.view import ViewSource
 
@@ -113,7 +113,7 @@ def sources(data: DataSource) -> Iterator[Source]:
         yield source
     if not paths:
         places = data if isinstance(data, str) else ", ".join(description_of(data))
-        raise OptionError(f"There is no picture in {places or data}; pictures end in {', '.join(SUFFIXES)}.", "source")
+        raise OptionError(f"There is no picture in {places or data}; pictures end in {', '.join(READABLE)}.", "source")
 
 
 def places_of(data: DataSource) -> list[str] | None:
@@ -164,7 +164,7 @@ def _sources_at(place: str) -> Iterator[Source]:
         yield from (_source_of_file(path, os.path.relpath(path, place)) for path in below(place))
     elif not os.path.exists(place) and glob.has_magic(place):
         for match in sorted(glob.glob(place, recursive=True)):
-            if not os.path.isdir(match):
+            if not is_special(match):
                 yield from _sources_at(match)
     elif not os.path.exists(place):
         raise OptionError(f"{place} does not exist.", "source")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from seewhy.app.batch.folders import SUFFIXES, below
+from seewhy.app.batch.folders import READABLE, below, is_special
 from seewhy.app.cli.options import Form
 
 DASH = Path("-")
@@ -90,19 +90,23 @@ def plan(
     single = len(arguments) == 1 and sources[0].picture == arguments[0]
     is_folder = not output or output.endswith(_SLASHES) or place.is_dir()
     if single and not is_folder:
-        return form or _form_of(place, forms), [Item(sources[0].picture, place)]
+        return _form_of(place, forms, form), [Item(sources[0].picture, place)]
     several = "several pictures need a folder, such as heatmaps/; --sheet puts them on one page"
     named_as_file = not is_folder and place.suffix.lower() in suffixes_of(forms)
     if named_as_file or (place.exists() and not place.is_dir()):
         raise click.BadParameter(several, param_hint="-o")
     form = form or forms[0]
-    return form, list(_items(sources, place, f".{_SUFFIXES.get(form, form)}"))
+    return form, list(_items(sources, place, suffix_of(form)))
+
+
+def suffix_of(form: Form) -> str:
+    """Return the usual suffix of a format."""
+    return f".{_SUFFIXES.get(form, form)}"
 
 
 def suffixes_of(forms: Sequence[Form]) -> dict[str, Form]:
     """Return the suffixes of formats, and the format that each means."""
-    usual = {f".{_SUFFIXES[form]}": form for form in forms if form in _SUFFIXES}
-    return {f".{form}": form for form in forms if form != "report"} | usual
+    return {f".{form}": form for form in forms if form != "report"} | {suffix_of(form): form for form in forms}
 
 
 def printable(path: Path) -> str:
@@ -142,7 +146,7 @@ def _expanded(argument: Path, sheet: Path | None) -> Iterator[_PlacedPicture]:
         yield from _below(argument, sheet)
     elif not argument.exists() and glob.has_magic(str(argument)):
         matches = [Path(match) for match in sorted(glob.glob(str(argument), recursive=True))]
-        files = [match for match in matches if not match.is_dir() and not _is_output(match, sheet)]
+        files = [match for match in matches if not is_special(str(match)) and not _is_output(match, sheet)]
         if not files:
             raise click.UsageError(f"No file matches {str(argument)!r}.")
         yield from (_PlacedPicture(file, Path(file.name)) for file in files)
@@ -153,7 +157,7 @@ def _expanded(argument: Path, sheet: Path | None) -> Iterator[_PlacedPicture]:
 def _below(folder: Path, sheet: Path | None) -> Iterator[_PlacedPicture]:
     pictures = [file for file in map(Path, below(str(folder))) if not _is_output(file, sheet)]
     if not pictures:
-        raise click.UsageError(f"There is no picture in {str(folder)!r}; pictures end in {', '.join(SUFFIXES)}.")
+        raise click.UsageError(f"There is no picture in {str(folder)!r}; pictures end in {', '.join(READABLE)}.")
     yield from (_PlacedPicture(file, file.relative_to(folder)) for file in pictures)
 
 
@@ -191,9 +195,15 @@ def _items(sources: Sequence[_PlacedPicture], folder: Path, suffix: str) -> Iter
         yield Item(source.picture, output)
 
 
-def _form_of(output: Path, forms: Sequence[Form]) -> Form:
-    """Return the format of a file's suffix; the first without a suffix."""
+def _form_of(output: Path, forms: Sequence[Form], form: Form | None) -> Form:
+    """Return the given format, or that of a file's suffix; the first without a suffix."""
     suffixes = suffixes_of(forms)
+    if form:
+        if suffixes.get(output.suffix.lower(), form) != form:
+            raise click.BadParameter(
+                f"{output.suffix!r} is not the suffix of the format {form}; use {suffix_of(form)}", param_hint="-o"
+            )
+        return form
     if output.suffix and output.suffix.lower() not in suffixes:
         raise click.BadParameter(
             f"{output.suffix!r} is not an output format; use {', '.join(suffixes)}", param_hint="-o"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageCms, ImageOps, UnidentifiedImageError
 
-from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
+from seewhy.explainers.errors import PictureError, PictureTooLargeError, UnreadablePictureError
 from seewhy.explainers.imaging.avif import is_avif
 from seewhy.explainers.imaging.geometry import Box
 from seewhy.explainers.imaging.limits import MAX_PIXELS
@@ -166,6 +166,10 @@ def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.I
         PictureTooLargeError: more pixels than `max_pixels`; none is decoded.
         OSError: the path cannot be opened.
     """
+    if isinstance(source, str | os.PathLike):
+        content = read_file(source)
+        with named(source):
+            return read_picture(content, max_pixels)
     source = read_file(source)
     if isinstance(source, np.ndarray):
         source = _from_array(source)
@@ -205,6 +209,17 @@ def read_file(source: PictureSource) -> Any:
 
 
 @contextmanager
+def named(source: object) -> Iterator[None]:
+    """Begin errors of a picture with its path, if it has one."""
+    try:
+        yield
+    except PictureError as error:
+        if isinstance(source, str | os.PathLike):
+            error.args = (f"{os.fspath(source)}: {error}",)
+        raise
+
+
+@contextmanager
 def _faults(max_pixels: int) -> Iterator[None]:
     """Turn exceptions of Pillow into errors of pictures."""
     try:
@@ -215,7 +230,8 @@ def _faults(max_pixels: int) -> Iterator[None]:
         ) from error
     except UnidentifiedImageError as error:
         raise UnreadablePictureError(
-            "The bytes are not a readable picture; send a JPEG, PNG, WebP, AVIF, GIF, BMP or TIFF file."
+            "The bytes are not a readable picture; send a JPEG, PNG, WebP, AVIF, GIF, BMP or TIFF file. Convert other "
+            "formats, such as HEIC."
         ) from error
     except (MemoryError, UnreadablePictureError, PictureTooLargeError):
         raise

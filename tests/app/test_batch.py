@@ -132,6 +132,13 @@ def test_a_broken_picture_is_a_row_with_its_error(run_batch, folder):
     assert results[-1].method == "gradcam"
 
 
+@pytest.mark.parametrize("place", ["", "*"])
+def test_pipes_are_skipped_and_foreign_formats_are_kept(tmp_path, place):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "phone.heic").touch()
+    assert [source.path.rpartition("/")[2] for source in sources(str(tmp_path / place))] == ["phone.heic"]
+
+
 def test_the_name_of_a_folder_is_looked_up_once(run_batch, folder, monkeypatch):
     names = []
     find = work.class_index

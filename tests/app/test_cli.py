@@ -401,7 +401,7 @@ def test_intervene(run, tmp_path):
     ],
 )
 def test_what_intervene_refuses(run, tmp_path, arguments, message):
-    result = run("intervene", EXAMPLES / "cat.png", *arguments, "-o", tmp_path / "o.png")
+    result = run("intervene", EXAMPLES / "cat.png", *arguments, "-o", tmp_path / "o")
     assert result.exit_code != 0
     assert message in result.output
     assert not (tmp_path / "o.png").exists()

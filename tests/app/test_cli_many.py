@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -64,6 +65,17 @@ def test_a_folder_means_the_pictures_in_it_and_below(run, photos):
     assert errors[-1] == "1 of 5 pictures failed."
 
 
+@pytest.mark.parametrize("source", ["photos", "photos/**"])
+def test_pipes_are_skipped_and_foreign_formats_fail(run, photos, source):
+    os.mkfifo("photos/pipe.jpg")
+    shutil.copy("photos/a.png", "photos/kept.png")
+    Path("photos/phone.HEIC").write_bytes(b"heic")
+    result = run("explain", source, "-o", "out")
+    assert "photos/kept.png" in lines(result)
+    assert "Error: photos/phone.HEIC: The bytes are not a readable picture; send a JPEG" in result.stderr
+    assert "pipe" not in result.output
+
+
 def test_a_quoted_glob_is_expanded(run, photos):
     result = run("explain", "photos/**/[a-b]*.*g", "-o", "out")
     assert lines(result) == ["photos/a.png", "photos/b.jpg", "photos/sub/a.png"]
@@ -82,6 +94,7 @@ def test_a_quoted_glob_is_expanded(run, photos):
         (["photos", "--summary", "rows.xls"], ".jsonl"),
         (["photos/a.png", "-o", "-", "--skip-existing"], "needs files"),
         (["photos/a.png", "-o", "a.gif"], "is not an output format"),
+        (["photos/a.png", "-o", "a.png", "--format", "json"], "'.png' is not the suffix of the format json; use .json"),
         (["photos", "--method", "gradcan"], "gradcam"),
         (["photos", "--layer", "blocks.66"], "blocks.6"),
         (["photos", "--layer", "classifier"], "classifier"),
