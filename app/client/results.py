@@ -55,7 +55,7 @@ class RemotePrediction(SimpleNamespace):
         """What the model says, for a person: ``37.1%``, ``41.2 years``."""
         members = vars(self)
         if "unit" in members:
-            down = ", down" if members.get("direction") == "down" else ""
+            down = " (what lowers it)" if members.get("direction") == "down" else ""
             return f"{members['value']:.4g} {members['unit']}".rstrip() + down
         if "area" in members:
             return "on <0.1%" if 0 < members["area"] < 0.001 else f"on {members['area']:.1%}"

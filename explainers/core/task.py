@@ -44,8 +44,12 @@ class Prediction(Protocol):
     def verb(self) -> str:
         """What evidence does for it: it ``speaks for`` a class, ``raises`` or ``lowers`` a value."""
 
+    @property
+    def sign(self) -> int:
+        """-1 where the negative of its score is explained, because evidence lowers it; otherwise 1."""
+
     def reading(self, score: float) -> str:
-        """Return what a score like the explained one, of probabilities, reads like: ``37%``, ``41.2 years``."""
+        """Return what a score, of probabilities where there are any, reads like: ``37%``, ``41.2 years``."""
 
     def change(self, before: Self) -> str:
         """Return how far this is from an earlier one of the same index, for a person: ``+3.2 points``."""

@@ -204,6 +204,7 @@ class OfClass:
     """Base of a prediction of a class, which a user names by its index."""
 
     verb: ClassVar[str] = "speaks for"
+    sign: ClassVar[int] = 1
 
     index: int
     logit: float

@@ -41,6 +41,7 @@ class BoxPrediction:
     """
 
     verb: ClassVar[str] = "speaks for"
+    sign: ClassVar[int] = 1
 
     index: int
     label: str

@@ -60,14 +60,16 @@ class Values(Task):
         if ask.against is None:
             return ValueObjective(targets)
         against = ask.against.to(outputs.device, torch.int64, non_blocking=outputs.is_cuda)
-        is_contrasted = against != NO_CONTRAST
-        _check(torch.where(is_contrasted, _places(against), 0), outputs.shape[1])
-        same = is_contrasted & (_places(targets) == _places(against))
+        is_contrasted, places = against != NO_CONTRAST, _places(against)
+        _check(torch.where(is_contrasted, places, 0), outputs.shape[1])
+        same = is_contrasted & (_places(targets) == places)
         fault = "The model has one value, so there is no other to contrast it with."
         if outputs.shape[1] > 1:
             fault = "A value is contrasted with itself; name two values."
         require(~same.any(), lambda: TargetError(fault))
-        return ValueObjective(targets, against)
+        # What lowers a value rather than another one lowers its lead: both have the direction of the target.
+        directed = torch.where(targets < 0, ~places, places)
+        return ValueObjective(targets, torch.where(is_contrasted, directed, against))
 
     def target(self, target: int | str) -> int:
         """Return the number of a value: its index, ``output:INDEX`` or its label; with ``:down``, that of its fall."""
@@ -148,17 +150,22 @@ class ValuePrediction:
 
     @property
     def text(self) -> str:
-        """The value with its unit, and with ``, down`` where its fall is explained."""
-        return _with_unit(f"{self.value:.4g}", self.unit) + (", down" if self.direction == "down" else "")
+        """The value with its unit; where its fall is explained, it says so."""
+        return _with_unit(f"{self.value:.4g}", self.unit) + (" (what lowers it)" if self.direction == "down" else "")
 
     @property
     def verb(self) -> str:
         """What the explained evidence does to it."""
         return "raises" if self.direction == "up" else "lowers"
 
+    @property
+    def sign(self) -> int:
+        """-1 where its fall is explained."""
+        return 1 if self.direction == "up" else -1
+
     def reading(self, score: float) -> str:
-        """Return a value with its unit; the score of one whose fall is explained is its negative."""
-        return _with_unit(f"{score if self.direction == 'up' else -score:.4g}", self.unit)
+        """Return a value with its unit."""
+        return _with_unit(f"{score:.4g}", self.unit)
 
     def change(self, before: Self) -> str:
         """Return the change of the value."""

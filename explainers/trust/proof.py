@@ -53,18 +53,19 @@ _BORDER = _GRID // 14
 
 @dataclass(frozen=True)
 class Measurement:
-    """Scores of the whole picture and of parts of it; see `Faithfulness`.
+    """What the model says of the whole picture and of parts of it; see `Faithfulness`.
 
     Attributes:
         area: share of the model's input that is marked.
         fill: replacement of hidden pixels.
         probability: of the target in the whole picture; None if the explained score is not a probability.
-        value: the explained score, in its own units; None if it is a probability.
+        value: the explained value, in its own units, also where its fall is explained; None if it is a probability.
         kept: the probability, or the value, with everything hidden except the marked part.
         dropped: with the marked part hidden.
         turned_dropped: with the same shape, rotated by 180 degrees, hidden; None unless ``proof="full"``.
         hidden: the value with everything hidden; None for probabilities.
-        score: kept minus dropped, divided by the probability, or by the difference of `value` and `hidden`.
+        score: kept minus dropped, divided by the probability, or by the difference of `value` and `hidden`; of the
+            negative values where the fall is explained.
     """
 
     area: float
@@ -171,7 +172,7 @@ def proof_of(
         sanity: of the method on the model.
     """
     is_blank = bool(faithfulness.are_blank)
-    measurement = measurement_of(faithfulness)
+    measurement = measurement_of(faithfulness, subject)
     count: int | None = 0 if calibration is None else len(calibration.scores)
     if calibration is not None and calibration.are_probabilities != bool(faithfulness.are_probabilities):
         calibration = count = None
@@ -221,19 +222,19 @@ def _is_improbable(measurement: Measurement, warnings: Collection[WarningCode]) 
     return "improbable-target" in warnings and probability is not None and probability < LIKELY
 
 
-def measurement_of(faithfulness: Faithfulness) -> Measurement:
+def measurement_of(faithfulness: Faithfulness, subject: Subject) -> Measurement:
     """Return the measurement of one map (N = 1)."""
-    whole, is_probability = float(faithfulness.whole), bool(faithfulness.are_probabilities)
-    hidden = None if faithfulness.hidden is None or is_probability else float(faithfulness.hidden)
+    is_probability = bool(faithfulness.are_probabilities)
+    whole, turned, hidden = subject.said(faithfulness.whole), faithfulness.turned_dropped, faithfulness.hidden
     return Measurement(
         area=faithfulness.area,
         fill=faithfulness.fill,
         probability=whole if is_probability else None,
         value=None if is_probability else whole,
-        kept=float(faithfulness.kept),
-        dropped=float(faithfulness.dropped),
-        turned_dropped=None if faithfulness.turned_dropped is None else float(faithfulness.turned_dropped),
-        hidden=hidden,
+        kept=subject.said(faithfulness.kept),
+        dropped=subject.said(faithfulness.dropped),
+        turned_dropped=None if turned is None else subject.said(turned),
+        hidden=None if hidden is None or is_probability else subject.said(hidden),
         score=float(faithfulness.score),
     )
 

@@ -36,18 +36,24 @@ class Subject:
     Attributes:
         name: its name.
         verb: what evidence does for it.
-        reading: returns one of its scores as text.
+        reading: returns what the model says of it as text.
+        sign: -1 where the explained score is the negative of that; otherwise 1.
     """
 
     name: str
     verb: str
     reading: Callable[[float], str]
+    sign: int = 1
+
+    def said(self, score: Tensor) -> float:
+        """Return what the model says where the explained score (1,) is this."""
+        return self.sign * float(score) + 0.0  # never -0
 
 
 def subject_of(target: Prediction, against: Prediction | None = None) -> Subject:
     """Return the subject of sentences about a target, which may be contrasted with another."""
     name = f"the lead of {target.label!r} over {against.label!r}" if against else repr(target.label)
-    return Subject(name, "speaks for" if against else target.verb, target.reading)
+    return Subject(name, target.verb, target.reading, target.sign)
 
 
 def sentence_of(
@@ -71,7 +77,7 @@ def sentence_of(
     """
     sentence = _verdict(grade, faithfulness, about, count)
     if grade == "not supported" and is_improbable:
-        share = about.reading(float(faithfulness.whole))
+        share = about.reading(about.said(faithfulness.whole))
         sentence = f"Do not rely on this heatmap: the model gives {about.name} only {share}, so it can explain little."
     if leads is None:
         return sentence
@@ -83,7 +89,7 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
     first, then = _HIDDEN[faithfulness.fill]
     part = _part(faithfulness.area)
     subject = about.name
-    scores = [float(score) for score in (faithfulness.whole, faithfulness.kept, faithfulness.dropped)]
+    scores = [about.said(score) for score in (faithfulness.whole, faithfulness.kept, faithfulness.dropped)]
     whole, kept, dropped = map(about.reading, scores)
     if whole == dropped and bool(faithfulness.are_probabilities):
         whole, kept, dropped = _precisely(scores)

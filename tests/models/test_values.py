@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -148,8 +149,20 @@ def test_a_contrast_is_the_difference_of_two_values(model, module):
     both = explain(model, CAT, "input-x-gradient", target=1, against=0, sign="signed")
     maps = [explain(model, CAT, "input-x-gradient", target=index, sign="signed").map for index in (1, 0)]
     assert np.allclose(both.map, maps[0] - maps[1], atol=1e-5 * abs(maps[0]).max())
+    fall = explain(model, CAT, "input-x-gradient", target="output:1:down", against=0, sign="signed")
+    assert np.allclose(fall.map, -both.map, atol=1e-5 * abs(both.map).max())  # what lowers the lead
     with pytest.raises(TargetError, match="contrasted with itself"):
         explain(model, CAT, target=1, against="output:1:down")
+
+
+def test_the_lead_of_a_value_is_said_to_be_lowered(model):
+    options = {"sign": "absolute", "proof": True}
+    rise, fall = (
+        explain(model, CAT, "gradcam", target=target, against="age", **options).proof
+        for target in ("height", "output:1:down")
+    )
+    assert fall.sentence == rise.sentence
+    assert fall.faithfulness == replace(rise.faithfulness, score=-rise.faithfulness.score)
 
 
 def test_a_network_may_return_one_number_for_each_picture():

@@ -22,6 +22,7 @@ from seewhy.explainers.explain import ask_of
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.tasks.classification import ClassPrediction
 from seewhy.explainers.tasks.pose import predict
+from seewhy.explainers.tasks.values import ValuePrediction
 from seewhy.explainers.trust.calibration import false_alarms
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.marking import turned
@@ -162,14 +163,25 @@ def test_a_value_reads_in_its_unit():
         "With the marked quarter painted over, 'light' goes from 1.5 lux to 0 lux; alone, it gives 1.5 lux. That "
         "is not graded: fewer than 100 comparable scores of other maps are known."
     )
-    fall = explain(
-        light_meter(), bright_corner()[0], "gradcam", "output:0:down", proof=True, proof_fill="mean", sign="absolute"
-    )
-    assert "'light' goes from 1.5 lux to" in fall.proof.sentence
     measured = result.proof.faithfulness
     assert (measured.probability, measured.value, measured.hidden, measured.score) == (None, 1.5, 0, 1)
     assert result.proof.cost == Passes(3)
     assert measured.turned_dropped is None
+
+
+def test_what_lowers_a_value_is_told_by_the_value_itself():
+    options = {"sign": "absolute", "proof_fill": "mean"}
+    fall = explain(light_meter(), bright_corner()[0], "gradcam", "output:0:down", proof="full", **options).proof
+    assert fall.sentence.startswith(
+        "With the marked quarter painted over, 'light' goes from 1.5 lux to 0 lux; alone, it gives 1.5 lux."
+    )
+    measured = fall.faithfulness
+    assert (measured.value, measured.kept, measured.dropped, measured.hidden) == (1.5, 1.5, 0, 0)
+    assert measured.turned_dropped == 1.5
+    assert measured.score == -1  # the marked part raises it
+    assert "-0" not in repr(measured)
+    height, width = ValuePrediction(1, "height", 1.5, "cm", "down"), ValuePrediction(0, "width", 1.0, "cm")
+    assert sentence("blank", height, width).endswith("marks nothing that lowers the lead of 'height' over 'width'.")
 
 
 @pytest.mark.parametrize(
