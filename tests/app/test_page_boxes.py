@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from PIL import Image
 from playwright.sync_api import expect
 from torch import nn
 
@@ -231,3 +232,33 @@ def test_the_class_of_a_box_is_contrasted(street, boxes):
     fields = explained_anew(street, street.locator("#predictions .rather").nth(row).click)
     assert {("target", "box:0"), ("against", boxes[row]["label"])} <= set(fields)
     expect(street.locator("#contrast")).to_contain_text(f"{boxes[0]['label']} rather than {boxes[row]['label']}")
+
+
+@pytest.mark.slow
+def test_the_surest_boxes_are_compared_and_the_others_offered(browser, scenes, tmp_path):
+    Image.new("RGB", (WIDTH, HEIGHT), "red").save(tmp_path / "red.png")
+    with opened(browser, scenes) as tab:
+        tab.goto(f"{scenes}/?compare=odam&show=compare&layer=neck&classes=box:0")
+        tab.wait_for_selector("body[data-ready]")
+        tab.set_input_files("#image", tmp_path / "red.png")
+        chips, more = tab.locator("#chips-classes label"), tab.locator("#class-add")
+        expect(more.locator("option").first).to_have_text("4 more…")
+        expect(tab.locator("#classes-title")).to_have_text("Boxes")
+        expect(chips).to_have_text([f"red {number}" for number in range(8)])
+        more.select_option("red 10")
+        expect(chips).to_have_text([f"red {number}" for number in (*range(8), 10)])
+        expect(more.locator("option")).to_have_text(["3 more…", "red 8", "red 9", "red 11"])
+        expect(tab.locator(".card h3")).to_have_text(["odam, red 0", "odam, red 10"])
+
+
+@pytest.mark.slow
+def test_without_a_channel_the_surest_box_of_each_class_is_listed(browser, scenes, picture, boxes):
+    with opened(browser, scenes) as tab:
+        tab.goto(f"{scenes}/?layer=neck&show=inside")
+        tab.wait_for_selector("body[data-ready]")
+        tab.set_input_files("#image", picture)
+        surest = {box["label"]: box["score"] for box in reversed(boxes[:5])}
+        rows = tab.locator("#effect-list li")
+        expect(rows).to_have_count(len(surest))
+        for label, score in surest.items():
+            expect(rows.filter(has_text=label).locator(".share")).to_have_text(f"{score:.1%}")

@@ -34,7 +34,7 @@ function ask() {
 function showAsked() {
   byId("absent").hidden = !kind()?.isDragged;
   byId("ask").hidden = !kind()?.isDragged;
-  byId("target-title").textContent = kind()?.isDragged ? "Class" : "Another class";
+  byId("target-title").textContent = kind()?.isDragged ? "Class" : state.answer?.model.head === "value" ? "Another value" : "Another class";
   const [, edges] = split(askedTarget()).place.match(/^region:([^:]*)/) ?? [];
   byId("edges").value = edges ?? "";
   if (edges !== undefined) byId("target").value = explained()?.label ?? "";

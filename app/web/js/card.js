@@ -7,8 +7,9 @@ import { Overlay } from "./overlay.js";
 import { problemBox } from "./problems.js";
 import { badge, proofOf } from "./proof.js";
 import { HEATMAP } from "./question.js";
+import { readingOf, subjectOf } from "./scene.js";
 import { state } from "./state.js";
-import { duration, progress, reading } from "./words.js";
+import { duration, progress } from "./words.js";
 
 export class Card {
   heatmap = null; // once it has arrived
@@ -156,15 +157,16 @@ export class Card {
 
   /** Says what the name does not: class, model and duration, and how far the map can be relied on. */
   #describe() {
-    const { explanations: [explanation], method, timings_ms: timings } = this.#answer;
+    const { explanations: [explanation], method, model: { head }, timings_ms: timings } = this.#answer;
     const { target, against, diagnostics } = explanation;
     const proof = proofOf(explanation, method.name);
-    this.overlay.describe(`Heatmap of ${method.name} for ${target.label}, by ${this.#model}`);
+    this.overlay.describe(`Heatmap of ${method.name} for ${subjectOf(target)}, by ${this.#model}`);
     const rather = against ? ` rather than ${against.label}` : "";
     const has = (sought) => diagnostics.some(({ code }) => code === sought);
     const kind = `${has("votes-unavailable") ? ", drawn by Grad-CAM" : ""}${has("blank-map") ? ", blank" : ""}`;
+    const said = readingOf(target, new Map(this.#fields).get("target") ?? null, head);
     const model = this.name.endsWith(` ${this.#model}`) ? "" : `, ${this.#model}`;
-    const facts = `${target.label}${rather} ${reading(target)}${model}, ${duration(timings.explain)}${kind} `;
+    const facts = `${subjectOf(target)}${rather} ${said}${model}, ${duration(timings.explain)}${kind} `;
     this.#facts.replaceChildren(facts, ...(proof ? [badge(proof)] : []));
   }
 }

@@ -7,18 +7,20 @@ import { chooseLayers } from "./layers.js";
 import { chooseModel } from "./models.js";
 import { showProblem } from "./problems.js";
 import { modelName } from "./question.js";
-import { kind } from "./scene.js";
+import { asks, kind, split, subjectOf } from "./scene.js";
 import { methodGroups } from "./settings.js";
-import { change, explained, state } from "./state.js";
+import { askedTarget, change, explained, state } from "./state.js";
 
 /** Maps that a grid has at most. */
 export const MOST = 24;
 
 const ACROSS = 6; // columns in which maps can still be read
 const NEAR = 5; // models that are offered without a search
+const SUREST = 8; // boxes that are offered so
 
 let near = []; // models that run here without waiting
 let labels = []; // of the classes of a classifier
+let classEntries = []; // how a request names them, and their names for people, in the order of these
 let learnt = null; // the model that both are about
 
 /** The values of each kind; a class that is null is that of the page's question. */
@@ -49,7 +51,7 @@ export async function usualModels() {
 
 /** The values that are chosen, of one kind. */
 function chosen(name) {
-  return choicesOf()[name].flatMap((value) => value ?? (explained() ? [entryOf(explained())[0]] : []));
+  return choicesOf()[name].flatMap((value) => value ?? (explained() ? [explainedEntry()[0]] : []));
 }
 
 export function prepareChoices() {
@@ -89,9 +91,12 @@ export function showChoices(choices, usual, note) {
   learn();
   offer("models", "", [...choices.models, ...near].map((name) => [name, name]));
   offer("compare", isByLayer ? modelName() : "", [...choices.compare, ...(isByLayer ? [] : usual)].map((name) => [name, name]));
-  offer("classes", `${modelName()} ${state.picture.url}`, [...predicted(), ...state.classes.map((name) => [name, name])]);
+  byId("classes-title").textContent = asks()?.listed ?? "Classes";
+  const entries = predicted();
+  const isOffered = ([name], place) => place < SUREST || state.classes.includes(name);
+  offer("classes", `${modelName()} ${state.picture.url}`, [...entries.filter(isOffered), ...state.classes.map((name) => [name, name])]);
+  offerMore(entries);
   if (!byId("compare-add").options.length) byId("compare-add").replaceChildren(new Option("Add a method…", ""), ...methodGroups());
-  byId("class-add").hidden = !isClassifier();
   const count = choices.models.length * choices.compare.length * choices.classes.length;
   for (const name of ["models", "compare", "classes"]) allow(name, (count / (choices[name].length || 1)) * (choices[name].length + 1) <= MOST);
   byId("compare-note").textContent = [note, bound(count), ownClasses(choices)].filter(Boolean).join(" ");
@@ -109,11 +114,13 @@ function offer(name, subject, entries) {
   const list = byId(`chips-${name}`);
   if (list.dataset.subject !== subject) list.replaceChildren();
   list.dataset.subject = subject;
-  const known = new Set([...list.querySelectorAll("input")].map(({ value }) => value));
+  const known = new Map([...list.querySelectorAll("input")].map((box) => [box.value, box]));
   for (const [value, text] of entries) {
-    if (known.has(value)) continue;
-    known.add(value);
-    list.append(make("li", {}, make("label", {}, make("input", { type: "checkbox", value }), text)));
+    if (!known.has(value)) {
+      const box = make("input", { type: "checkbox", value });
+      list.append(make("li", {}, make("label", {}, box, text)));
+      known.set(value, box);
+    } else if (value !== text) known.get(value).nextSibling.textContent = text; // a link named it before the answer did
   }
 }
 
@@ -129,17 +136,43 @@ function allow(name, hasRoom) {
 
 const isClassifier = () => Boolean(state.answer) && !kind() && explained().unit === undefined;
 
-/** The classes, values, regions or boxes that the model predicts. */
+/** What is explained and the classes, values or boxes that the model predicts, each once. */
 function predicted() {
   if (!state.answer) return [];
-  return [explained(), ...(state.scene?.rows ?? state.answer.predictions)].map(entryOf);
+  return [...new Map([explainedEntry(), ...(state.scene?.rows ?? state.answer.predictions).map(entryOf)])];
+}
+
+/** The names of classes, values and boxes for people, by how a request names them. */
+export const namesOf = () => new Map(predicted());
+
+/** What is explained, as it was asked for: of a region or a box, it may be a part. */
+function explainedEntry() {
+  const [name, text] = entryOf(explained());
+  const asked = askedTarget();
+  if (!kind() || asked === null) return [name, text];
+  const { place, part } = split(asked);
+  const parts = [text, place.startsWith("pixel:") ? "one region" : "", part && asks().parts.find(([key]) => key === part)[1]];
+  return [String(asked), parts.filter(Boolean).join(", ")];
 }
 
 /** How a request names a prediction, and its name for people. */
 function entryOf(prediction) {
   const { label, index, number } = prediction;
   if (isClassifier()) return [isAmbiguous(label) ? String(index) : label, label];
-  return [String(named(prediction, "up")), number === undefined ? label : `${label} ${number}`];
+  return [String(named(prediction)), Number.isInteger(number) ? `${label} ${number}` : subjectOf(prediction)];
+}
+
+/** Lists what has no check box: the other boxes of a detector, or all classes of a classifier. */
+function offerMore(entries) {
+  const select = byId("class-add");
+  const isBoxed = (name) => byId("chips-classes").querySelector(`[value="${CSS.escape(name)}"]`);
+  const rest = isClassifier() ? classEntries : entries.filter(([name]) => !isBoxed(name));
+  select.hidden = rest.every(([name]) => isBoxed(name));
+  const subject = String(rest);
+  if (select.dataset.subject === subject) return; // a new list would close it
+  select.dataset.subject = subject;
+  const title = isClassifier() ? "Add a class…" : `${rest.length} more…`;
+  select.replaceChildren(new Option(title, ""), ...rest.map(([name, text]) => new Option(text, name)));
 }
 
 const isAmbiguous = (label) => labels.indexOf(label) !== labels.lastIndexOf(label);
@@ -155,8 +188,8 @@ async function learn() {
     const isNear = ({ weights, loaded, source, head }) => weights.available && (loaded || source === "embedded") && head === about.head;
     near = models.filter(isNear).map(({ name }) => name).slice(0, NEAR);
     labels = about.labels;
-    const options = labels.map((label, index) => (isAmbiguous(label) ? new Option(`${label} (${index})`, index) : new Option(label)));
-    byId("class-add").replaceChildren(new Option("Add a class…", ""), ...options.sort((left, right) => left.text.localeCompare(right.text)));
+    const entry = (label, index) => (isAmbiguous(label) ? [String(index), `${label} (${index})`] : [label, label]);
+    classEntries = labels.map(entry).sort(([, left], [, right]) => left.localeCompare(right));
     change({}); // so that they are offered
   } catch {
     learnt = null; // without them, there is less to choose from

@@ -6,14 +6,11 @@ import { doubts, unsure } from "./doubt.js";
 import { movedBy, movedTrack, stillTrack } from "./moved.js";
 import { point } from "./places.js";
 import { proofOf, showProof, warningsOf } from "./proof.js";
-import { explainPlace, identity, joined, kind, split } from "./scene.js";
+import { asks, explainPlace, identity, joined, kind, readingOf, split } from "./scene.js";
 import { asTarget, askedTarget, change, explained, explanation, onChange, state } from "./state.js";
 import { percent, plain, reading } from "./words.js";
 
 const narrow = matchMedia("(max-width: 60rem)"); // the style sheet uses the same query
-
-/** What is averaged over a part of a region, in place of its area. */
-const AVERAGED = { border: "at its border", picture: "over the whole picture" };
 
 let labelled = null; // the model whose labels are suggested
 
@@ -32,8 +29,9 @@ export function prepareClasses() {
   });
   byId("target-form").addEventListener("submit", (event) => event.preventDefault());
   byId("part").addEventListener("change", (event) => {
-    const { place } = split(askedTarget());
-    change({ target: asTarget(joined(place || String(named(explained())), event.target.value)) });
+    const target = explained();
+    const place = isValue(target) ? "" : split(askedTarget()).place;
+    change({ target: asTarget(joined(place || String(placeOf(target)), event.target.value)) });
   });
   byId("boxes").addEventListener("change", ({ target: { value } }) => change({ answer: state.answer, map: Number(value) }));
   byId("contrast-clear").addEventListener("click", () => change({ against: null }));
@@ -60,12 +58,11 @@ function show() {
   document.title = `${target.label}: SeeWhy`;
   showDoubts(target);
   byId("answer-label").textContent = target.label;
-  byId("answer-probability").textContent = AVERAGED[split(askedTarget()).part] ?? reading(target);
+  byId("answer-probability").textContent = readingOf(target);
   byId("whole").hidden = !state.altered;
   byId("contrast").hidden = !against;
-  if (against) byId("contrast-text").textContent = `Evidence for ${target.label} rather than ${against.label}.`;
-  const isAlone = predictions.length + added.length === 1 && !kind();
-  for (const id of ["target-form", "choosing"]) byId(id).hidden = isAlone;
+  if (against) byId("contrast-text").textContent = contrasted(target, against);
+  byId("choosing").hidden = predictions.length + added.length === 1 && !kind();
   showPart(explanation());
   showBoxes(answer.explanations);
   showProof(byId("proof"), proof);
@@ -73,6 +70,11 @@ function show() {
   byId("diagnostics").replaceChildren(...notes.map((textContent) => make("li", { textContent })));
   if (!added.length) byId("target").value = "";
   offerLabels(answer.model.name);
+}
+
+function contrasted({ label, direction }, against) {
+  if (!direction) return `Evidence for ${label} rather than ${against.label}.`;
+  return `What ${direction === "up" ? "raises" : "lowers"} the lead of ${label} over ${against.label}.`;
 }
 
 /** A headline is modest if the model is unsure or the map shows nothing, and a sentence says so. */
@@ -86,8 +88,8 @@ function showDoubts(target) {
 
 /** Shows which part of which place is explained. */
 function showPart(current) {
-  const { parts = [], about = "", scope = () => "" } = kind() ?? {};
-  const { place, part } = split(askedTarget());
+  const { parts = [], about = "", scope = () => "" } = asks() ?? {};
+  const { place, part } = isValue(current.target) ? { part: directed(current.target) } : split(askedTarget());
   byId("part-field").hidden = !parts.length;
   byId("part-name").textContent = about;
   byId("part").replaceChildren(...parts.map(([name, text]) => new Option(text, name)));
@@ -106,8 +108,7 @@ function showBoxes(explanations) {
 function row(prediction, target, against) {
   const same = classOf(prediction) === classOf(target);
   const chosen = identity(prediction) === identity(target) && !split(askedTarget()).place.startsWith("pixel:");
-  const contrasted = against && classOf(prediction) === classOf(against);
-  const next = chosen && target.direction === "up" ? "down" : "up"; // a second click asks what makes a value smaller
+  const isContrast = against && classOf(prediction) === classOf(against);
   const show = () => state.scene && point(state.scene.row(prediction));
   const hide = () => point(null);
   const explain = make(
@@ -115,22 +116,21 @@ function row(prediction, target, against) {
     {
       class: "class",
       "aria-pressed": String(chosen),
-      title: isValue(prediction) ? `Explain what makes it ${next === "down" ? "smaller" : "larger"}` : "",
       on: {
-        click: (event) => (event.shiftKey ? contrast(prediction) : explainPlace(named(prediction, next))),
+        click: (event) => (event.shiftKey ? contrast(prediction) : explainPlace(placeOf(prediction))),
         pointerenter: show, pointerleave: hide, focus: show, blur: hide,
       },
     },
     make("span", { class: "label", textContent: prediction.label }),
-    ...shares(prediction, chosen && target.direction === "down" ? " ↓" : ""),
+    ...shares(prediction),
   );
   explain.dataset.focus = `class-${identity(prediction)}`;
   const rather = make("button", {
     class: "rather",
     textContent: "vs",
-    title: `Why ${target.label} rather than ${prediction.label}?`,
+    title: isValue(target) ? `Explain the lead of ${target.label} over ${prediction.label}` : `Why ${target.label} rather than ${prediction.label}?`,
     "aria-label": `Contrast with ${prediction.label}`,
-    "aria-pressed": String(Boolean(contrasted)),
+    "aria-pressed": String(Boolean(isContrast)),
     disabled: same,
     on: { click: () => contrast(prediction) },
   });
@@ -139,9 +139,9 @@ function row(prediction, target, against) {
 }
 
 /** The text and the bar of a prediction, and with a marked part how they move. */
-function shares(prediction, sign) {
+function shares(prediction) {
   const after = state.altered?.after.get(identity(prediction));
-  const text = make("span", { class: "share" }, reading(after ?? prediction) + sign);
+  const text = make("span", { class: "share" }, reading(after ?? prediction));
   if (after) text.append(make("span", { class: "moved", textContent: movedBy(prediction, after) }));
   return [text, after ? movedTrack(prediction, after) : stillTrack(prediction)];
 }
@@ -157,8 +157,8 @@ function contrast(prediction) {
   if (classOf(prediction) === classOf(target)) return;
   const { against } = explanation();
   const same = against && classOf(against) === classOf(prediction);
-  const other = isBox(prediction) ? prediction.label : named(prediction, "up");
-  change({ target: askedTarget() ?? named(target, target.direction), against: same ? null : other });
+  const other = isBox(prediction) ? prediction.label : placeOf(prediction);
+  change({ target: askedTarget() ?? named(target), against: same ? null : other });
 }
 
 const isValue = (prediction) => prediction.unit !== undefined;
@@ -167,18 +167,27 @@ const isBox = (prediction) => prediction.number !== undefined;
 /** What two predictions of one class have in common. */
 const classOf = (prediction) => (isBox(prediction) ? prediction.label : prediction.index);
 
-/** How a request names a class, a box, or what makes a value larger or smaller. */
-export function named(prediction, direction) {
-  if (isValue(prediction)) return `output:${prediction.index}:${direction}`;
+/** The part of a value that is explained: what lowers it. */
+const directed = ({ direction }) => (direction === "down" ? "down" : "");
+
+/** How a request names a class, a box or a value. */
+function placeOf(prediction) {
+  if (isValue(prediction)) return `output:${prediction.index}`;
   return prediction.number === null ? split(askedTarget()).place : identity(prediction);
 }
 
+/** The same with what is asked of a value. */
+export const named = (prediction) => joined(placeOf(prediction), directed(prediction));
+
+/** Suggests the labels of a model; they are not asked for where all are listed. */
 async function offerLabels(model) {
   if (labelled === model) return;
   labelled = model;
   try {
     const { labels } = await catalogue(modelPath(model));
-    if (labelled === model) byId("labels").replaceChildren(...labels.map((label) => new Option(label)));
+    if (labelled !== model) return;
+    byId("labels").replaceChildren(...labels.map((label) => new Option(label)));
+    byId("target-form").hidden = !kind() && labels.length <= state.answer.predictions.length;
   } catch {
     labelled = null; // the next answer requests them again
   }

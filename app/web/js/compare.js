@@ -3,16 +3,17 @@
 import { showAgreement } from "./agreement.js";
 import { AT_ONCE } from "./api.js";
 import { Card } from "./card.js";
-import { choicesOf, columnsOf, MOST, prepareChoices, showChoices, usualModels } from "./choices.js";
+import { choicesOf, columnsOf, MOST, namesOf, prepareChoices, showChoices, usualModels } from "./choices.js";
 import { announce, byId, pointAt } from "./dom.js";
 import { PATIENCE } from "./explain.js";
 import { layersOf } from "./layers.js";
 import { pixelBeside } from "./overlay.js";
 import { problemBox } from "./problems.js";
 import { learn, methodNamed, modelName, question } from "./question.js";
-import { askedTarget, change, explained, methodName, onChange, redraws, state } from "./state.js";
+import { askedTarget, change, explained, isLayerless, methodName, onChange, redraws, state } from "./state.js";
 
 const USUAL = ["gradcam", "layercam", "saliency"];
+const WITHOUT_LAYERS = ["saliency", "input-x-gradient", "occlusion"];
 
 /** Cards by their requests; cards whose request stays the same are kept. */
 let cards = new Map();
@@ -46,7 +47,7 @@ export function prepareCompare() {
 /** The method whose layers are compared: the chosen one, if it uses layers; the recommended one may need the last. */
 const layered = () => ("layer" in (methodNamed(state.method)?.options ?? {}) ? state.method : "gradcam");
 
-const usualMethods = () => [...new Set([methodName(), ...USUAL])].slice(0, 4);
+const usualMethods = () => [...new Set([methodName(), ...(isLayerless() ? WITHOUT_LAYERS : USUAL)])].slice(0, 4);
 
 async function standard() {
   if (state.by === "method") return usualMethods();
@@ -103,12 +104,13 @@ function show() {
   const choices = choicesOf();
   const cells = choices.models.flatMap((model) => choices.classes.flatMap((target) => choices.compare.map((name) => ({ model, target, name }))));
   const kept = new Map();
+  const names = namesOf();
   for (const cell of cells.slice(0, MOST)) {
     const asked = questionOf(cell);
     const fields = question({ ...asked, model: cell.model });
     const key = JSON.stringify([state.picture.url, fields]);
     const card = cards.get(key) ?? makeCard(fields, asked);
-    card.name = nameOf(cell, choices);
+    card.name = nameOf({ ...cell, target: names.get(cell.target) ?? cell.target }, choices);
     kept.set(key, card);
   }
   for (const [key, card] of cards) if (!kept.has(key)) card.stop();

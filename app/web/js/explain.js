@@ -8,9 +8,10 @@ import { doubts } from "./doubt.js";
 import { clearProblems, showProblem } from "./problems.js";
 import { HEATMAP, learn, limit, methodNamed, question } from "./question.js";
 import { gradeOf, proofOf } from "./proof.js";
-import { change, explanation, methodName, onChange, state } from "./state.js";
+import { readingOf, subjectOf } from "./scene.js";
+import { LAYERLESS, change, explanation, isLayerless, learnMethod, methodName, onChange, state } from "./state.js";
 import { restore, showPreview } from "./stage.js";
-import { progress, reading } from "./words.js";
+import { progress } from "./words.js";
 
 const ASKS = ["picture", "model", "method", "options", "target", "against", "layer", "colormap", "scale"];
 
@@ -82,12 +83,16 @@ async function run() {
     change({ answer, asked, map: 0 });
     const { target } = explanation();
     const proof = proofOf(explanation(), answer.method.name);
-    announce(`${target.label}, ${reading(target)}, explained by ${answer.method.name}. ${doubts()} ${proof ? `${gradeOf(proof)}: ${proof.sentence}` : ""}`);
+    announce(`${subjectOf(target)}, ${readingOf(target)}, explained by ${answer.method.name}. ${doubts()} ${proof ? `${gradeOf(proof)}: ${proof.sentence}` : ""}`);
   } catch (error) {
     if (pending !== mine || error.name === "AbortError") return;
     restore();
-    if (error.errors?.some((fault) => fault.field === "method") && !methodNamed(methodName())) explainByDefault(error);
-    else {
+    const isAbout = (name) => error.errors?.some(({ field }) => field === name);
+    if (isAbout("method") && !methodNamed(methodName())) explainByDefault(error);
+    else if (isAbout("layer") && !state.method && !state.layer.length && !isLayerless()) {
+      learnMethod(state.model, LAYERLESS);
+      amend({ method: null }); // the network has no layer for the recommended one
+    } else {
       change({ failure: error });
       refuse(error, wanted);
     }

@@ -9,12 +9,13 @@ function bar(name, prediction) {
   return element;
 }
 
-const track = (...bars) => make("span", { class: "track", "aria-hidden": "true" }, ...bars);
+/** A value has no bar: nobody knows between what ends it lies. */
+const track = (prediction, ...bars) => (prediction.unit === undefined ? make("span", { class: "track", "aria-hidden": "true" }, ...bars) : null);
 
-export const stillTrack = (prediction) => track(bar("", prediction));
+export const stillTrack = (prediction) => track(prediction, bar("", prediction));
 
 /** Its bars before and after. */
-export const movedTrack = (before, after) => track(bar("before", before), bar("after", after));
+export const movedTrack = (before, after) => track(before ?? after, bar("before", before), bar("after", after));
 
 /** By how much it moves, in percent or in units of a value; empty if that is next to nothing. */
 export function movedBy(before, after) {

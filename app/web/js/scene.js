@@ -5,16 +5,25 @@ import { post } from "./api.js";
 import { clearProblems, showProblem } from "./problems.js";
 import { Boxes } from "./boxes.js";
 import { Regions } from "./regions.js";
-import { change, explanation, onChange, state } from "./state.js";
-import { number, percent } from "./words.js";
+import { askedTarget, change, explanation, onChange, state } from "./state.js";
+import { number, percent, reading } from "./words.js";
 
-/** By the head of the model: the route that tells, how its answer is read, and the parts of a target with their names. */
+/**
+ * By the head of the model: the parts of a target with their names, and what is said in place of a reading that is not
+ * about them; of models with places, the route that tells them, and how its answer is read.
+ */
 const KINDS = {
+  value: {
+    listed: "Values",
+    about: "Explain what",
+    parts: [["", "raises it"], ["down", "lowers it"]],
+  },
   segmentation: {
     path: "/segment",
     read: Regions.read,
+    first: "largest region",
     about: "Average over",
-    parts: [["", "the region"], ["border", "its border"], ["picture", "the whole picture"]],
+    parts: [["", "the region"], ["border", "its border", "at its border"], ["picture", "the whole picture", "over the whole picture"]],
     help: "Click the picture to explain the region there.",
     key: "Enter explains the region there",
     scope: describeRegion,
@@ -22,6 +31,8 @@ const KINDS = {
   detection: {
     path: "/detect",
     read: Boxes.read,
+    listed: "Boxes",
+    first: "surest box",
     about: "Explain the box’s",
     parts: [
       ["", "score"],
@@ -43,7 +54,7 @@ const KINDS = {
 function describeRegion({ outside }, place, part) {
   const [, x, y] = place.match(/^pixel:(\d+),(\d+)$/) ?? [];
   const said = x === undefined ? [] : [`The connected region at x ${x}, y ${y}.`];
-  if (outside !== undefined) said.push(`${percent(outside)} of the map lies outside ${part === "border" ? "the border" : "it"}.`);
+  if (outside !== undefined && part !== "picture") said.push(`${percent(outside)} of the map lies outside ${part === "border" ? "the border" : "it"}.`);
   return said.join(" ");
 }
 
@@ -56,8 +67,20 @@ function describeBox({ target }, place, part) {
 
 let asking = null; // {picture, model} whose scene is requested
 
-/** What is special about the model of the answer; undefined for models without places. */
-export const kind = () => KINDS[state.answer?.model.head];
+/** What can be asked of the model of the answer beside its classes; undefined for classifiers. */
+export const asks = (head = state.answer?.model.head) => KINDS[head];
+
+/** The same of a model that predicts places; undefined for others. */
+export const kind = () => (asks()?.path ? asks() : undefined);
+
+/** What the model says of a target, as it was asked for: the area of a region is not that of its border. */
+export function readingOf(target, asked = askedTarget(), head = undefined) {
+  const { part } = split(asked, head);
+  return asks(head)?.parts.find(([name]) => name === part)[2] ?? reading(target);
+}
+
+/** What is explained, for a sentence. */
+export const subjectOf = ({ label, direction }) => (direction === "down" ? `what lowers ${label}` : label);
 
 export function prepareScene() {
   onChange((patch) => {
@@ -102,10 +125,10 @@ export async function sceneOf(file, shape, signal) {
 export const identity = ({ number, index }) => (number === undefined ? index : `box:${number}`);
 
 /** A target's place and part, such as `pixel:3,4` and `border`. */
-export function split(target) {
+export function split(target, head = undefined) {
   const text = String(target ?? "");
   const isClass = /^label:[^:]*$/.test(text); // which may be called like a part
-  const part = kind()?.parts.find(([name]) => name && !isClass && text.endsWith(`:${name}`))?.[0] ?? "";
+  const part = asks(head)?.parts.find(([name]) => name && !isClass && text.endsWith(`:${name}`))?.[0] ?? "";
   return { place: part ? text.slice(0, -part.length - 1) : text, part };
 }
 

@@ -8,7 +8,8 @@ import { Overlay, pixelBeside } from "./overlay.js";
 import { turnUpright } from "./picture.js";
 import { methodNamed } from "./question.js";
 import { DEFAULTS, change, explained, explanation, onChange, redraws, state } from "./state.js";
-import { number, reading } from "./words.js";
+import { readingOf, subjectOf } from "./scene.js";
+import { number } from "./words.js";
 
 export const overlay = new Overlay(byId("stage"));
 
@@ -72,7 +73,7 @@ async function showAnswer() {
   dress();
   const [height, width] = current.heatmap.shape;
   byId("unseen").hidden = String(seen(current.heatmap, width, height)) === String([0, 0, width, height]);
-  overlay.describe(`Heatmap of ${answer.method.name} for ${explained().label}, ${reading(explained())}`);
+  overlay.describe(`Heatmap of ${answer.method.name} for ${subjectOf(explained())}, ${readingOf(explained())}`);
 }
 
 /** Shows the values of the colours. */
@@ -100,10 +101,12 @@ function meaning({ name, options }, current) {
   const { target, against, heatmap } = current;
   const { family, discriminates = true, options: schemas } = methodNamed(name) ?? {};
   if (family === "control") return "A control: its colours say nothing about the model.";
-  const what = `“${target.label}”${against ? ` rather than “${against.label}”` : ""}`;
+  const { label, direction } = target;
+  const lead = `the lead of “${label}” over “${against?.label}”`;
+  const what = against && direction ? lead : `“${label}”${against ? ` rather than “${against.label}”` : ""}`;
   if (!discriminates) return `Bright: what the model reacts to, whether it is ${what} or not.`;
-  const [speaks, opposes] = { up: ["raises", "lowers"], down: ["lowers", "raises"] }[target.direction] ?? ["evidence for", "evidence against"];
-  if (heatmap.signed && against) return `Left: evidence for “${against.label}”; right: evidence for “${target.label}”.`;
+  const [speaks, opposes] = { up: ["raises", "lowers"], down: ["lowers", "raises"] }[direction] ?? ["evidence for", "evidence against"];
+  if (heatmap.signed && against && !direction) return `Left: evidence for “${against.label}”; right: evidence for “${label}”.`;
   if (heatmap.signed) return `Left: ${opposes} ${what}; right: ${speaks} it.`;
   const isSize = (options.sign ?? schemas?.sign?.default) === "absolute";
   return isSize ? `Bright: matters for ${what}, for or against it.` : `Bright: ${speaks} ${what}.`;

@@ -49,21 +49,30 @@ export function change(patch) {
 /** Whether maps are drawn anew after a change, without another request. */
 export const redraws = (patch) => ["alpha", "look", "strongest"].some((name) => name in patch);
 
-/** The chosen model and class, as fields. */
+/** The chosen model and class, as fields; of a value what raises it, so that contributions are to the value itself. */
 export function subject() {
   const fields = [];
   if (state.model) fields.push(["model", state.model]);
-  if (state.target !== null) fields.push(["target", String(state.target)]);
+  const { direction, index } = explained() ?? {};
+  const target = direction === "down" ? `output:${index}` : state.target;
+  if (target !== null) fields.push(["target", String(target)]);
   return fields;
 }
 
 const recommended = new Map();
 
 /** Stores the method that the page starts with for a model; null for the service's default one. */
-export const learnMethod = (model, method) => recommended.set(model, method);
+export function learnMethod(model, method) {
+  if (recommendedFor(model) !== LAYERLESS) recommended.set(model, method); // the service does not know the layers yet
+}
 
 /** The method that the page starts with for a model; undefined if it is not known. */
 export const recommendedFor = (model) => recommended.get(model);
+
+/** The method for networks of which no layer has a grid of features. */
+export const LAYERLESS = "saliency";
+
+export const isLayerless = () => recommendedFor(state.model) === LAYERLESS;
 
 /** The method: the chosen one, the recommended one, or else that of the last answer. */
 export function methodName() {
