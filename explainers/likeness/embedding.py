@@ -19,6 +19,8 @@ _TOKEN_LAYERS = 32
 """Most layers of tokens to look at: more than a block has, and few enough to keep their gradients."""
 
 
+_OTHERWISE = "Choose a model that turns a picture into one vector, such as a classifier."
+
 Pictures = tuple[Tensor, Tensor]
 """A tensor of each picture."""
 
@@ -57,7 +59,8 @@ def anatomy_of(model: Model) -> Anatomy:
     whole = model.survey.layers[0].output_shape if model.survey.layers else None
     if head is None and whole is not None and not _length(whole):
         raise LayerError(
-            f"The model has no embedding: it has no linear head, and its outputs are {whole} instead of a vector."
+            f"The model has no embedding: it has no linear head, and its outputs are {whole} instead of a vector. "
+            f"{_OTHERWISE}"
         )
     size = len(model.labels) if head is None or head.input_shape is None else head.input_shape[1]
     layers = [layer for layer in model.survey.layers if layer.calls == 1 and layer.path]
@@ -163,7 +166,7 @@ def _vectors(embeddings: list[Tensor]) -> Pictures:
     """
     if [_length(tuple(tensor.shape)) > 0 for tensor in embeddings] != [True, True]:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in embeddings) or "nothing"
-        raise UnsuitableModelError(f"Expected a vector for each picture before the head, got {shapes}.")
+        raise UnsuitableModelError(f"Expected a vector for each picture before the head, got {shapes}. {_OTHERWISE}")
     return embeddings[0].flatten(), embeddings[1].flatten()
 
 

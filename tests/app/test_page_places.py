@@ -156,3 +156,34 @@ def test_regions_that_do_not_come_are_asked_for_again(regions, scenes, picture):
     regions.get_by_role("button", name="Try again").click()
     shown(regions)
     expect(regions.locator("#problem")).to_be_hidden()
+
+
+@pytest.mark.slow
+def test_similarity_says_why_a_segmenter_has_none_and_leads_to_another_model(browser, scenes, picture):
+    with page_of(browser, scenes, picture, "?show=likeness") as page:
+        page.locator("#references button").first.click()
+        expect(page.locator("#likeness-fault")).to_contain_text("has no embedding")
+        expect(page.locator("#likeness-fault")).to_contain_text("such as a classifier")
+        for part in ("#alike", "#pairs-title", "#copy-similar", "#reference-drop"):
+            expect(page.locator(part)).to_be_hidden()
+        accessible(page)
+        page.get_by_role("button", name="Choose another model").click()
+        page.get_by_role("radio", name=re.compile("^efficientnet_lite0")).check()
+        page.get_by_role("button", name="Use this model").click()
+        expect(page.locator("#pairs button")).to_have_count(5)
+        for part in ("#alike", "#pairs-title", "#copy-similar", "#reference-drop"):
+            expect(page.locator(part)).to_be_visible()
+        expect(page.locator("#likeness-fault")).to_be_hidden()
+
+
+@pytest.mark.slow
+def test_a_part_of_a_region_is_compared_as_such(browser, scenes, picture):
+    with page_of(browser, scenes, picture, "?target=0:picture&compare=hirescam") as page:
+        page.click("#tab-compare")
+        facts = page.locator(".card .facts")
+        expect(facts).to_contain_text("red over the whole picture, ")
+        expect(page.locator("#chips-classes label").first).to_have_text("red, the whole picture")
+        expect(page.locator("#chips-classes input:checked")).to_have_count(1)
+        page.click("#tab-explain")
+        expect(page.locator("#scope")).to_be_hidden()  # nothing is outside
+        expect(page.locator("#stage .below")).to_have_attribute("alt", re.compile("for red, over the whole picture$"))

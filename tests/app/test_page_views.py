@@ -7,12 +7,14 @@ import re
 import numpy as np
 import pytest
 import requests
+import torch
 from PIL import Image
 from playwright.sync_api import expect
 
 from docs.screens import IMAGES, VIEWS, take
 from tests.app.browsing import accessible, answered, ask, explained_anew, levels, upload
 from tests.app.conftest import EXAMPLES, opened
+from tests.app.shapes import HEIGHT, WIDTH, served
 
 NARROW = {"width": 390, "height": 844}
 
@@ -388,3 +390,49 @@ def test_examples_of_the_page_are_those_of_the_repository(name):
     height, width = original.shape[:2]
     with Image.open(EXAMPLES.parent / "app" / "web" / "examples" / f"{name}.jpg") as example:
         assert np.abs(np.asarray(example.convert("RGB").resize((width, height))).astype(int) - original).mean() < 4
+
+
+class Flat(torch.nn.Module):
+    """Has no layer with a grid of features."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * HEIGHT * WIDTH, 3))
+
+    def forward(self, images):
+        return self.layers(images)
+
+
+@pytest.mark.slow
+def test_a_network_without_layers_for_maps_is_explained_by_another_method(browser, tmp_path):
+    with served(tmp_path, Flat(), ["a", "b", "c"], "softmax") as url, opened(browser, url) as tab:
+        example(tab, url)
+        expect(tab.locator("#method")).to_have_value("saliency")
+        answered(tab)
+        expect(tab.locator("#layer-fault")).to_be_hidden()
+        tab.click("#tab-compare")
+        names = ["saliency", "input-x-gradient", "occlusion"]
+        expect(tab.locator(".card h3")).to_have_text(names)
+        expect(tab.locator(".card .grade")).to_have_count(len(names))
+        tab.click("#tab-inside")
+        expect(tab.locator("#maps .fault-box")).to_contain_text("so there are no feature maps")
+        expect(tab.locator("#network-tree .name")).to_contain_text(["layers"])
+        expect(tab.locator("#trace .plot").first).to_be_visible()
+
+
+@pytest.mark.slow
+def test_an_error_of_switched_off_channels_is_as_wide_as_the_screen_and_stands_alone(page, url):
+    page.set_viewport_size(NARROW)
+    example(page, url, "&show=inside")
+    looked_inside(page)
+    page.locator(".tile input").first.uncheck()
+    expect(page.locator("#effect-panel")).to_be_visible()
+    problem = {"title": "No", "status": 422, "detail": "The output of this layer cannot be replaced; name another one."}
+    page.route("**/hooks/intervene", lambda route: route.fulfill(status=422, json=problem))
+    page.locator(".tile input").nth(1).uncheck()
+    fault = page.locator("#effect-list .fault-box")
+    expect(fault).to_contain_text("name another one")
+    assert fault.bounding_box()["width"] == page.locator("#effect-list").bounding_box()["width"]
+    for part in ("#effect-panel", "#effect-summary"):  # they are about the channels before
+        expect(page.locator(part)).to_be_hidden()

@@ -11,7 +11,9 @@ let kept = null; // {key, stop, answer}: the last capture
 /** The layer whose feature maps are shown: the chosen one, or the model's default. */
 export async function currentLayer() {
   if (state.inside) return state.inside;
-  const layer = (await layersOf(modelName())).find((candidate) => candidate.default);
+  const layers = await layersOf(modelName());
+  const layer = layers.find((candidate) => candidate.default);
+  if (!layer && !layers.some(({ cam }) => cam)) throw new Error("No layer of this model has a grid of features, so there are no feature maps.");
   if (!layer) throw new Error("This model has no default layer; choose one.");
   return layer.path;
 }

@@ -15,6 +15,7 @@ import { change, explanation, state } from "./state.js";
 import { reading, signed } from "./words.js";
 
 const STEP = 24; // tiles at a time
+const STRONGEST = 10; // channels that are switched off together
 const SIDE = 128; // side of a tile, in pixels
 const WAIT = 250; // milliseconds without a click before the model is asked
 
@@ -28,7 +29,7 @@ const intervening = new LatestRequest(byId("effect"));
 export function prepareChannels() {
   byId("inside-layer").addEventListener("click", () => choose().catch(showProblem));
   byId("off-strongest").addEventListener("click", () => {
-    change({ off: captured.channels.filter((entry) => entry.effect > 0).slice(0, 10).map((entry) => entry.channel) });
+    change({ off: strongest().map((entry) => entry.channel) });
   });
   byId("off-none").addEventListener("click", () => change({ off: [] }));
   byId("more-maps").addEventListener("click", () => {
@@ -78,13 +79,17 @@ function refuse(error) {
 /** The part of the picture that the model sees; unknown before the first answer. */
 const box = () => String(explanation()?.heatmap.box ?? "");
 
+const strongest = () => captured.channels.filter((entry) => entry.effect > 0).slice(0, STRONGEST);
+
 function fill() {
   const { channels } = captured;
   const shown = channels.filter((entry, place) => place < count || state.off.includes(entry.channel));
   byId("maps-count").textContent = `${Math.min(shown.length, channels.length)} of ${channels.length} feature maps, the largest effect first`;
   byId("maps").replaceChildren(...shown.map(tile));
   byId("more-maps").hidden = count >= channels.length;
-  byId("off-strongest").disabled = false;
+  const many = strongest().length;
+  byId("off-strongest").disabled = !many;
+  byId("off-strongest").textContent = `Switch off the ${many > 1 ? many : "one"} with the largest positive effect`;
   byId("effect").hidden = false;
   draw();
   mark();
@@ -143,6 +148,8 @@ function effect() {
   }
   intervening.run((signal) => ask(layer, off, signal), (error) => {
     answered = null;
+    showEffect("", []);
+    byId("effect-panel").hidden = true;
     byId("effect-list").replaceChildren(make("li", {}, problemBox(error)));
   });
 }
@@ -161,7 +168,11 @@ async function ask(layer, off, signal) {
 
 function showEffect(summary, before, after = before) {
   byId("effect-summary").textContent = summary;
-  const [then, now] = [before, after].map((predictions) => new Map(predictions.map((prediction) => [prediction.index, prediction])));
+  const byClass = (predictions) => {
+    const isFirst = ({ index }, place) => predictions.findIndex((other) => other.index === index) === place; // the surest box of a class
+    return new Map(predictions.filter(isFirst).map((prediction) => [prediction.index, prediction]));
+  };
+  const [then, now] = [before, after].map(byClass);
   const rows = [...new Map([...then, ...now]).values()].map((prediction) => effectRow(prediction.label, then.get(prediction.index), now.get(prediction.index)));
   byId("effect-list").replaceChildren(...rows);
 }

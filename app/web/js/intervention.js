@@ -2,6 +2,7 @@
 
 import { post } from "./api.js";
 import { methodNamed, question } from "./question.js";
+import { asks } from "./scene.js";
 import { methodName, state, subject } from "./state.js";
 import { moves, signed } from "./words.js";
 
@@ -32,7 +33,8 @@ export const named = (layer, channels) => `${channels.length === 1 ? `channel ${
 export function sentence(layer, channels, { target, before, after, difference }) {
   const [first, next] = [before, after].map(({ predictions }) => predictions[0]);
   const isOther = first && next && first.index !== next.index;
-  const score = `${target.logit === undefined ? "Value" : "Logit"} ${signed(difference.score)}.`;
-  const best = isOther ? ` The best class is now ${next.label}.` : "";
+  const isLogit = target.logit !== undefined && (target.attribute ?? "score") === "score";
+  const score = `${isLogit ? "Logit" : "Value"} ${signed(difference.score)}.`;
+  const best = isOther ? ` The ${asks()?.first ?? "best class"} is now ${next.label}.` : "";
   return `Without ${named(layer, channels)}, ${target.label} ${moves(before.target, after.target)}.${best} ${score}`;
 }

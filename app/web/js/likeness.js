@@ -110,6 +110,7 @@ function compare() {
   sides[0].showPicture(picture);
   sides[1].showPicture(second);
   pairs = [];
+  refuse(null);
   tell("…");
   const fields = [...modelField(), ["top", String(MOST)], ["format", "json"], ["proof", "true"], ["reference", second.file]];
   const ask = async (signal) => {
@@ -118,8 +119,17 @@ function compare() {
   };
   request.run(ask, (error) => {
     shown = null;
-    tell("", [make("li", {}, problemBox(error))]);
+    tell("");
+    refuse(error);
   });
+}
+
+/** Shows why there is no answer, in place of what would be empty, and offers another model if this one has none. */
+function refuse(error) {
+  byId("likeness").classList.toggle("failed", Boolean(error));
+  byId("likeness-fault").hidden = !error;
+  byId("likeness-fault").firstElementChild.replaceChildren(...(error ? [problemBox(error)] : []));
+  byId("likeness-model").hidden = !error?.errors?.some(({ field }) => field === "model");
 }
 
 async function show(answer, pictures, signal) {

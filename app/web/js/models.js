@@ -15,8 +15,7 @@ const SOURCES = { embedded: "included", own: "added to this service" };
 const TASKS = { segmentation: "segmenter", detection: "detector" };
 
 export function prepareModels() {
-  const choose = () => chooseModel("Model").then((name) => name && name !== modelName() && use(name)).catch(showProblem);
-  for (const id of ["model", "start-model"]) byId(id).addEventListener("click", choose);
+  for (const id of ["model", "start-model", "likeness-model"]) byId(id).addEventListener("click", changeModel);
   onChange((patch) => {
     if ("model" in patch || "answer" in patch) show();
   });
@@ -26,6 +25,8 @@ export function prepareModels() {
 function show() {
   for (const id of ["model-name", "start-model"]) byId(id).textContent = modelName();
 }
+
+const changeModel = () => chooseModel("Model").then((name) => name && name !== modelName() && use(name)).catch(showProblem);
 
 /** Asks for a model; returns its name, or null. The dialog opens at once; the list comes when it is known. */
 export async function chooseModel(title) {

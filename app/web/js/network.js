@@ -13,10 +13,10 @@ export function visit(path) {
   if (path !== state.inside) change({ inside: path, off: [] });
 }
 
-/** Shows the tree, and where in it the current layer is; a model without layers has none. */
+/** Shows the tree, and where in it the current layer is, if there is one. */
 export async function showNetwork() {
   const model = modelName();
-  const [layers, current] = [await layersOf(model), await currentLayer()];
+  const [layers, current] = [await layersOf(model), await currentLayer().catch(() => null)];
   if (shown !== model) {
     shown = model;
     const most = [1, 2].map((side) => Math.max(...layers.filter(isMap).map(({ output_shape: sides }) => sides[side])));
