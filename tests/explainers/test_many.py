@@ -83,9 +83,10 @@ def test_the_first_bad_picture_is_raised_after_those_before_it(lite0, tmp_path):
 
 
 def test_bad_pictures_can_be_yielded_in_their_place(lite0, tmp_path):
-    pictures = [b"text", SMALL[0], tmp_path / "nowhere.png", SMALL[1]]
+    (tmp_path / "text.png").write_bytes(b"text")
+    pictures = [tmp_path / "text.png", SMALL[0], tmp_path / "nowhere.png", SMALL[1]]
     results = list(explain_many(lite0, pictures, on_error="yield"))
-    assert str(results[0]).startswith(f"{pictures[0]}: ")
+    assert str(results[0]).startswith(f"{pictures[0]}: The bytes are not a readable picture")
     kinds = [UnreadablePictureError, Explanation, FileNotFoundError, Explanation]
     assert [type(result) for result in results] == kinds
 
