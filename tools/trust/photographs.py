@@ -5,7 +5,7 @@ from pathlib import Path
 from PIL import Image
 
 from seewhy import read_picture
-from seewhy.app.cli.files import SUFFIXES
+from seewhy.app.batch.folders import READABLE
 
 CROPS = ((0.0, 0.0, 1.0, 1.0), (0.0, 0.0, 0.8, 0.8), (0.2, 0.2, 1.0, 1.0))
 """Left, top, right and bottom of the crops, as fractions of a photograph."""
@@ -13,7 +13,7 @@ CROPS = ((0.0, 0.0, 1.0, 1.0), (0.0, 0.0, 0.8, 0.8), (0.2, 0.2, 1.0, 1.0))
 
 def photographs(folder: Path) -> list[Image.Image]:
     """Return the photographs of a folder, by name."""
-    return [read_picture(path) for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES]
+    return [read_picture(path) for path in sorted(folder.iterdir()) if path.suffix.lower() in READABLE]
 
 
 def crops(pictures: list[Image.Image]) -> list[Image.Image]:
