@@ -167,6 +167,7 @@ def test_values_that_only_move_need_no_rule(explainer, images):
     def moved(features: Tensor) -> Tensor:
         first, second = features.relu().permute(0, 2, 3, 1).flip(1).split([2, 3], dim=3)
         shuffled = torch.cat([second, first], dim=3).permute(0, 3, 1, 2).contiguous()
+        shuffled = functional.unfold(shuffled, 1).view_as(shuffled)
         return functional.pad(shuffled, (1, 2, 0, 1))[:, [3, 4, 0, 1, 2], :-1, 1:-2].flip(2)
 
     expected = explainer.explain(middle(torch.relu), images, TARGETS).maps

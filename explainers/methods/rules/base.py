@@ -350,11 +350,11 @@ _MOVES = frozenset(
     | {"ReflectionPad2D", "ReplicationPad1D", "ReplicationPad2D", "ReshapeAlias", "Roll", "Select", "Slice", "Split"}
     | {"SplitWithSizes", "Squeeze", "Stack", "T", "ToCopy", "Transpose", "Unbind", "Unsqueeze", "UnsafeSplit"}
     | {"UnsafeView", "Unfold", "UpsampleNearest2D", "UpsampleNearestExact2D", "View", "Diagonal", "SafeSplit"}
-    | {"Where"}  # a condition that depends on the picture is refused before, as one without a gradient
+    | {"Im2Col", "Where"}  # a condition that depends on the picture is refused before, as one without a gradient
 )
 _LINEAR = frozenset(
     {"Add", "Sub", "Rsub", "Neg", "Mean", "Sum", "AvgPool2D", "AvgPool3D", "AdaptiveAvgPool2D", "AdaptiveAvgPool3D"}
-    | {"MkldnnAdaptiveAvgPool2D", "UpsampleBilinear2D", "UpsampleBicubic2D", "Im2Col", "Col2Im"}
+    | {"MkldnnAdaptiveAvgPool2D", "UpsampleBilinear2D", "UpsampleBicubic2D", "Col2Im"}
     | {"Cumsum", "UpsampleBilinear2DAa", "UpsampleBicubic2DAa"}
 )
 # Kinds that multiply operands, and the places of these.
