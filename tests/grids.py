@@ -18,18 +18,11 @@ CONVOLUTIONAL = tuple(name for name in CLASSIFYING if "attention" not in METHODS
 ONE_A_FAMILY = tuple({METHODS[name].family: name for name in CLASSIFYING}.values())
 """A method of each family, for what their bases do."""
 
-KINDS = (
-    *("alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "efficientnet_v2_s", "googlenet", "inception_v3"),
-    *("maxvit_t", "mnasnet0_5", "mobilenet_v2", "mobilenet_v3_small", "regnet_x_400mf", "regnet_y_400mf", "resnet18"),
-    *("resnext50_32x4d", "shufflenet_v2_x0_5", "squeezenet1_1", "swin_t", "swin_v2_t", "vgg11_bn", "vit_b_32"),
-)
-"""The smallest of each kind of torchvision's classifiers."""
-
 UNLIKE = (
     *("convnext_tiny", "densenet121", "googlenet", "maxvit_t", "mobilenet_v3_small", "regnet_y_400mf", "resnet18"),
     *("shufflenet_v2_x0_5", "squeezenet1_1", "swin_t", "vit_b_32"),
 )
-"""Of these, those whose graphs have parts that no other has."""
+"""Of the smallest of each kind of torchvision's classifiers, those whose graphs have parts that no other has."""
 
 
 def few(values: Iterable[Any], short: Collection[Any]) -> list[Any]:

@@ -1,15 +1,14 @@
 """Classifiers of each kind by name: the default layer, and that they explain and leave nothing behind."""
 
-import gc
 import subprocess
 import sys
 
 import pytest
 import torch
 
-from seewhy.explainers import GradCAM, Saliency
+from seewhy.explainers import GradCAM
 from seewhy.models import Registry, load_model
-from tests.grids import KINDS, few
+from tests.grids import few
 
 # The default layer and the side of its grid at the model's own input size.
 TORCHVISION = {
@@ -61,15 +60,11 @@ def test_the_default_layer_is_the_one_that_users_mean(name):
     assert (grid.rows, grid.columns) == (side, side) if grid else default.output_shape.count(side) == 2
 
 
-@pytest.mark.parametrize("name", few(KINDS, {"mobilenet_v3_small", "squeezenet1_1"}))
-def test_torchvision_classifiers_of_each_kind_explain(name):
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "squeezenet1_1"])
+def test_a_classifier_of_torchvision_is_explained_at_its_default_layer(name):
     model = load_model(name, weights=None)
-    side = model.spec.image_shape[1]
-    if not name.startswith(("vit_", "maxvit")):
-        side = {"inception_v3": 107, "alexnet": 95}.get(name, 64)
-    images = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
-    explainer = GradCAM() if model.default_layers else Saliency()
-    attribution = explainer.explain(model, images, torch.tensor([3]))
+    images = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    attribution = GradCAM().explain(model, images, torch.tensor([3]))
     assert attribution.layers == model.default_layers
     assert attribution.maps.ndim == 3
     assert torch.isfinite(attribution.maps).all()
@@ -77,8 +72,6 @@ def test_torchvision_classifiers_of_each_kind_explain(name):
     assert not any(parameter.requires_grad for parameter in model.module.parameters())
     assert all(parameter.grad is None for parameter in model.module.parameters())
     assert not any(part._forward_hooks or part._backward_hooks for part in model.module.modules())
-    del model
-    gc.collect()
 
 
 @pytest.mark.slow
