@@ -234,6 +234,23 @@ def page(tab, url):
     return tab
 
 
+@pytest.fixture(scope="package")
+def answered_tab(browser, url):
+    """The page with the answer to the picture of the cat."""
+    from tests.app.browsing import upload  # which takes Chromium's tools and this module
+
+    with opened(browser, url) as tab:
+        tab.goto(url)
+        yield upload(tab)
+
+
+@pytest.fixture
+def cat_page(answered_tab):
+    """The page with the answer to the picture of the cat, for tests that leave its question as it was."""
+    yield answered_tab
+    answered_tab.select_option("#look", "clear")
+
+
 def is_fault(message):
     """Whether a message of the console tells of a fault; answers of 4xx are the test's own doing."""
     return message.type in ("error", "warning") and not message.text.startswith("Failed to load resource")

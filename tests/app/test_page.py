@@ -29,20 +29,12 @@ from tests.app.browsing import (
     page_pixels,
     upload,
 )
-from tests.app.conftest import EXAMPLES, opened
+from tests.app.conftest import EXAMPLES
 from tests.grids import few
 from tests.waiting import GUARD
 
 START = "votes-detail"
 """The method that the page starts with for a classifier."""
-
-
-@pytest.fixture(scope="module")
-def cat_page(browser, url):
-    """The page with the answer to the picture of the cat, for tests that leave it as it was."""
-    with opened(browser, url) as tab:
-        tab.goto(url)
-        yield upload(tab)
 
 
 def test_an_upload_is_answered_in_place(page, url):

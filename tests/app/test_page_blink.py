@@ -5,24 +5,16 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.app.browsing import accessible, answered
-from tests.app.conftest import opened
+from tests.app.browsing import accessible
 
 SHOWN = "map => getComputedStyle(map).visibility"
 
 
-@pytest.fixture(scope="module")
-def cat(browser, url):
-    with opened(browser, url) as tab:
-        tab.goto(f"{url}/?example=cat")
-        yield answered(tab)
-
-
 @pytest.fixture
-def blinking(cat):
-    cat.emulate_media(reduced_motion="reduce")
-    cat.select_option("#look", "blink")
-    return cat
+def blinking(cat_page):
+    cat_page.select_option("#look", "blink")
+    yield cat_page
+    cat_page.emulate_media(reduced_motion="reduce")
 
 
 def test_without_motion_a_button_and_a_key_switch_between_picture_and_heatmap(blinking):

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.app.browsing import accessible, answered, ask, upload
-from tests.app.conftest import ROOT, opened
+from tests.app.conftest import ROOT
 from tests.app.shapes import over
 
 CAT = ROOT / "app" / "web" / "examples" / "cat.jpg"
@@ -17,22 +17,14 @@ SEEN = (94, 18, 358, 282)
 """What the model sees of the cat: left, top, right, bottom."""
 
 
-@pytest.fixture(scope="module")
-def shared(browser, url):
-    with opened(browser, url) as tab:
-        tab.goto(url)
-        upload(tab)
-        yield tab
-
-
 @pytest.fixture
-def cat(shared):
-    """The page without a mark and a clicked place."""
+def cat(cat_page):
+    """The page, and afterwards without a mark and a clicked place."""
+    yield cat_page
     for name in ("#fires-close", "#marking-undo"):
-        if shared.locator(name).is_visible() and shared.locator(name).is_enabled():
-            shared.click(name)
-    expect(shared.locator("#fires")).to_be_hidden()
-    return shared
+        if cat_page.locator(name).is_visible() and cat_page.locator(name).is_enabled():
+            cat_page.click(name)
+    expect(cat_page.locator("#fires")).to_be_hidden()
 
 
 def activations(url, layer):
@@ -133,12 +125,11 @@ def test_a_painted_part_tells_which_channels_fire_under_the_brush(tab, url):
 
 
 @pytest.mark.slow
-def test_the_keyboard_asks_too_and_unseen_places_say_so(cat):
-    cat.locator("#reader").press("Enter")
-    expect(cat.locator("#fires-title")).to_contain_text("x 225, y 150")
-    listed(cat)
-    cat.mouse.click(*over(cat, 20, 20, SIZE))
-    expect(cat.locator("#fires-list")).to_have_text("The model does not see this place.")
-    upload(cat, "coffee.png")
-    expect(cat.locator("#fires")).to_be_hidden()
-    upload(cat)
+def test_the_keyboard_asks_too_and_unseen_places_say_so(page):
+    upload(page).locator("#reader").press("Enter")
+    expect(page.locator("#fires-title")).to_contain_text("x 225, y 150")
+    listed(page)
+    page.mouse.click(*over(page, 20, 20, SIZE))
+    expect(page.locator("#fires-list")).to_have_text("The model does not see this place.")
+    upload(page, "coffee.png")
+    expect(page.locator("#fires")).to_be_hidden()

@@ -108,72 +108,72 @@ def test_the_arrow_keys_read_all_cells(grid):
     expect(grid.locator(".card .mark:visible")).to_have_count(0)
 
 
-def test_a_cell_that_is_clicked_is_the_question_of_the_page(page, url):
-    page.goto(f"{url}/?example=cat&show=compare&models=efficientnet_lite0&models=mobilenet_v2&compare=fem&classes=lynx")
-    complete(page, 2).locator(".card .overlay").nth(1).click()
-    answered(page)
-    expect(page.locator("#panel-explain")).to_be_visible()
-    expect(page.locator("#answer-label")).to_have_text("lynx")
-    expect(page.locator("#model-name")).to_have_text("mobilenet_v2")
-    expect(page.locator("#method")).to_have_value("fem")
-    page.click("#tab-compare")
-    complete(page, 2)  # the grid stays as it was
-    expect(page.get_by_role("button", name="Open fem, efficientnet_lite0")).to_be_visible()
+def test_a_cell_that_is_clicked_is_the_question_of_the_page(tab, url):
+    tab.goto(f"{url}/?example=cat&show=compare&models=efficientnet_lite0&models=mobilenet_v2&compare=fem&classes=lynx")
+    complete(tab, 2).locator(".card .overlay").nth(1).click()
+    answered(tab)
+    expect(tab.locator("#panel-explain")).to_be_visible()
+    expect(tab.locator("#answer-label")).to_have_text("lynx")
+    expect(tab.locator("#model-name")).to_have_text("mobilenet_v2")
+    expect(tab.locator("#method")).to_have_value("fem")
+    tab.click("#tab-compare")
+    complete(tab, 2)  # the grid stays as it was
+    expect(tab.get_by_role("button", name="Open fem, efficientnet_lite0")).to_be_visible()
 
 
-def test_the_embedded_models_are_checked_at_first(page, url):
+def test_the_embedded_models_are_checked_at_first(tab, url):
     models = requests.get(f"{url}/models", timeout=GUARD).json()["models"]
     ready = [model["name"] for model in models if model["source"] == "embedded" and model["weights"]["available"]]
     assert set(MODELS) <= set(ready)
-    page.goto(f"{url}/?example=cat")
-    answered(page)
-    page.route("**/explain", lambda route: route.abort())
-    page.click("#tab-compare")
-    expect(page.locator(".card .fault-box")).to_have_count(len(ready) * min(4, 12 // len(ready)))
-    expect(page.get_by_role("checkbox", name="tabby", exact=True)).to_be_enabled()  # there is room for another class
-    chosen = page.locator("#chips-models :checked")
+    tab.goto(f"{url}/?example=cat")
+    answered(tab)
+    tab.route("**/explain", lambda route: route.abort())
+    tab.click("#tab-compare")
+    expect(tab.locator(".card .fault-box")).to_have_count(len(ready) * min(4, 12 // len(ready)))
+    expect(tab.get_by_role("checkbox", name="tabby", exact=True)).to_be_enabled()  # there is room for another class
+    chosen = tab.locator("#chips-models :checked")
     assert [box.get_attribute("value") for box in chosen.all()] == ready
-    page.unroute("**/explain")
-    page.click("#tab-explain")
-    page.click("#model")
-    expect(page.get_by_text(f" of {len(models):,} models can run here now.")).to_be_visible()
-    page.locator(f"dialog input[value='{MODELS[1]}']").check()
-    page.get_by_role("button", name="Use this model").click()
-    expect(page.locator("#model-name")).to_have_text(MODELS[1])
-    answered(page)
-    page.route("**/explain", lambda route: route.abort())
-    page.click("#tab-compare")
+    tab.unroute("**/explain")
+    tab.click("#tab-explain")
+    tab.click("#model")
+    expect(tab.get_by_text(f" of {len(models):,} models can run here now.")).to_be_visible()
+    tab.locator(f"dialog input[value='{MODELS[1]}']").check()
+    tab.get_by_role("button", name="Use this model").click()
+    expect(tab.locator("#model-name")).to_have_text(MODELS[1])
+    answered(tab)
+    tab.route("**/explain", lambda route: route.abort())
+    tab.click("#tab-compare")
     assert [box.get_attribute("value") for box in chosen.all()] == ready  # it is one of them
 
 
-def test_check_boxes_choose_what_is_in_the_grid(page, url):
-    page.goto(f"{url}/?example=cat&show=compare&compare=gradcam")
-    expect(complete(page, 1).locator("#classes-title + ul :checked")).to_have_count(1)
+def test_check_boxes_choose_what_is_in_the_grid(tab, url):
+    tab.goto(f"{url}/?example=cat&show=compare&compare=gradcam")
+    expect(complete(tab, 1).locator("#classes-title + ul :checked")).to_have_count(1)
     for name, count in (("mobilenet_v2", 2), ("tabby", 4), ("efficientnet_lite0", 2)):
-        page.get_by_role("checkbox", name=name, exact=True).click()
-        complete(page, count)
-    page.select_option("#class-add", "lynx")
-    complete(page, 3)
-    expect(page).to_have_url(
+        tab.get_by_role("checkbox", name=name, exact=True).click()
+        complete(tab, count)
+    tab.select_option("#class-add", "lynx")
+    complete(tab, 3)
+    expect(tab).to_have_url(
         f"{url}/?show=compare&example=cat&compare=gradcam&models=mobilenet_v2&classes=tiger+cat&classes=tabby&classes=lynx"
     )
 
 
 @pytest.mark.slow
-def test_a_full_grid_takes_no_more(page, url):
-    page.route("**/explain", lambda route: route.abort())
+def test_a_full_grid_takes_no_more(tab, url):
+    tab.route("**/explain", lambda route: route.abort())
     lists = {
         "models": MODELS,
         "compare": ("gradcam", "fem", "layercam"),
         "classes": ("tabby", "lynx", "tiger cat", "cup"),
     }
-    page.goto(f"{url}/?example=cat&show=compare&" + "&".join(f"{key}={name}" for key in lists for name in lists[key]))
-    expect(page.locator(".card .fault-box")).to_have_count(24)
-    expect(page.locator("#compare-note")).to_have_text("24 of at most 24 maps.")
+    tab.goto(f"{url}/?example=cat&show=compare&" + "&".join(f"{key}={name}" for key in lists for name in lists[key]))
+    expect(tab.locator(".card .fault-box")).to_have_count(24)
+    expect(tab.locator("#compare-note")).to_have_text("24 of at most 24 maps.")
     for name in ("saliency", "efficientnet_lite1"):
-        expect(page.get_by_role("checkbox", name=name, exact=True)).to_be_disabled()
-    expect(page.locator("#compare-add, #model-add")).to_have_count(2)
-    expect(page.locator("#compare-add:enabled, #model-add:enabled")).to_have_count(0)
-    page.get_by_role("checkbox", name="fem", exact=True).click()
-    expect(page.locator(".card")).to_have_count(16)
-    expect(page.get_by_role("checkbox", name="saliency", exact=True)).to_be_enabled()
+        expect(tab.get_by_role("checkbox", name=name, exact=True)).to_be_disabled()
+    expect(tab.locator("#compare-add, #model-add")).to_have_count(2)
+    expect(tab.locator("#compare-add:enabled, #model-add:enabled")).to_have_count(0)
+    tab.get_by_role("checkbox", name="fem", exact=True).click()
+    expect(tab.locator(".card")).to_have_count(16)
+    expect(tab.get_by_role("checkbox", name="saliency", exact=True)).to_be_enabled()

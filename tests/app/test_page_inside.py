@@ -240,19 +240,19 @@ def test_the_trace_is_enlarged(inside):
 
 
 @pytest.mark.slow
-def test_on_a_narrow_screen_a_dialog_is_the_tree(page, url):
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.goto(f"{url}/?example=cat&show=inside")
-    answered(page)
-    expect(page.locator("#network")).to_be_hidden()
-    expect(page.locator("#inside-layer-name")).to_have_text("bn2")
-    assert page.locator("#tab-inside").bounding_box()["height"] == page.locator("#tab-explain").bounding_box()["height"]
-    expect(page.locator("#trace svg")).to_have_count(3)
-    names = page.locator(".groups span:not(.cut)")
+def test_on_a_narrow_screen_a_dialog_is_the_tree(tab, url):
+    tab.set_viewport_size({"width": 390, "height": 844})
+    tab.goto(f"{url}/?example=cat&show=inside")
+    answered(tab)
+    expect(tab.locator("#network")).to_be_hidden()
+    expect(tab.locator("#inside-layer-name")).to_have_text("bn2")
+    assert tab.locator("#tab-inside").bounding_box()["height"] == tab.locator("#tab-explain").bounding_box()["height"]
+    expect(tab.locator("#trace svg")).to_have_count(3)
+    names = tab.locator(".groups span:not(.cut)")
     assert "blocks.5" in names.all_inner_texts()
     assert names.evaluate_all("names => names.every((name) => name.scrollWidth <= name.clientWidth)")
-    page.click("#inside-layer")
-    page.get_by_label("Find a layer").fill("blocks.6")
-    page.locator("dialog input[value='blocks.6']").check()
-    page.get_by_role("button", name="Use this layer").click()
-    expect(page.locator("#inside-layer-name")).to_have_text("blocks.6")
+    tab.click("#inside-layer")
+    tab.get_by_label("Find a layer").fill("blocks.6")
+    tab.locator("dialog input[value='blocks.6']").check()
+    tab.get_by_role("button", name="Use this layer").click()
+    expect(tab.locator("#inside-layer-name")).to_have_text("blocks.6")

@@ -4,19 +4,11 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from tests.app.browsing import accessible, answered, ask, levels, page_pixels, upload
-from tests.app.conftest import EXAMPLES, opened
+from tests.app.browsing import accessible, answered, ask, levels, page_pixels
+from tests.app.conftest import EXAMPLES
 from tests.grids import few
 
 SEEN = np.s_[20:280, 96:356]  # rows and columns of the cat that the model sees
-
-
-@pytest.fixture(scope="module")
-def cat(browser, url):
-    """The page with the answer to the picture of the cat."""
-    with opened(browser, url) as tab:
-        tab.goto(url)
-        yield upload(tab)
 
 
 def changed(page):
@@ -29,48 +21,48 @@ def luminance(picture):
     return np.median(picture[SEEN] @ (0.299, 0.587, 0.114))
 
 
-def test_low_values_leave_the_picture_its_light(cat, url):
+def test_low_values_leave_the_picture_its_light(cat_page, url):
     light = luminance(levels(EXAMPLES / "cat.png"))
-    assert luminance(page_pixels(cat)) > 0.92 * light  # without any choice
-    cat.select_option("#look", "overlay")
-    assert luminance(page_pixels(cat)) < 0.85 * light
-    cat.select_option("#look", "clear")
+    assert luminance(page_pixels(cat_page)) > 0.92 * light  # without any choice
+    cat_page.select_option("#look", "overlay")
+    assert luminance(page_pixels(cat_page)) < 0.85 * light
+    cat_page.select_option("#look", "clear")
     explanation = ask(url, method="votes-detail", values="true", format="json").json()["explanations"][0]
     heatmap = np.array(explanation["heatmap"]["values"])[SEEN]
-    assert np.corrcoef(heatmap.ravel(), changed(cat).ravel())[0, 1] > 0.8
-    cat.locator("#alpha").fill("0")
-    assert changed(cat).max() <= 1
-    cat.locator("#alpha").fill("0.5")
+    assert np.corrcoef(heatmap.ravel(), changed(cat_page).ravel())[0, 1] > 0.8
+    cat_page.locator("#alpha").fill("0")
+    assert changed(cat_page).max() <= 1
+    cat_page.locator("#alpha").fill("0.5")
 
 
 @pytest.mark.parametrize("percent", few([25, 10], short=[25]))
-def test_a_mask_shows_the_strongest_part(cat, url, percent):
-    cat.select_option("#look", "mask")
-    cat.locator("#strongest").fill(str(percent))
-    expect(cat.locator("#strongest-value")).to_have_text(f"{percent}%")
-    expect(cat.locator("#alpha")).to_be_hidden()
+def test_a_mask_shows_the_strongest_part(cat_page, url, percent):
+    cat_page.select_option("#look", "mask")
+    cat_page.locator("#strongest").fill(str(percent))
+    expect(cat_page.locator("#strongest-value")).to_have_text(f"{percent}%")
+    expect(cat_page.locator("#alpha")).to_be_hidden()
     explanation = ask(url, method="votes-detail", values="true", format="json").json()["explanations"][0]
     heatmap = np.array(explanation["heatmap"]["values"])[SEEN]
     strongest = heatmap >= np.quantile(heatmap, 1 - percent / 100)
-    shown = changed(cat) <= 8
+    shown = changed(cat_page) <= 8
     assert shown.mean() == pytest.approx(percent / 100, abs=0.02)
     assert (strongest & shown).sum() > 0.9 * strongest.sum()
 
 
 @pytest.mark.slow
-def test_a_contour_goes_round_that_part(cat):
-    cat.select_option("#look", "mask")
-    cat.locator("#strongest").fill("25")
-    isin = changed(cat) <= 8
-    cat.select_option("#look", "contour")
-    lines = changed(cat) > 60
+def test_a_contour_goes_round_that_part(cat_page):
+    cat_page.select_option("#look", "mask")
+    cat_page.locator("#strongest").fill("25")
+    isin = changed(cat_page) <= 8
+    cat_page.select_option("#look", "contour")
+    lines = changed(cat_page) > 60
     assert 0.01 < lines.mean() < 0.2
     edges = np.zeros_like(isin)
     edges[:, 1:] |= isin[:, 1:] != isin[:, :-1]
     edges[1:] |= isin[1:] != isin[:-1]
     near = sum(np.roll(lines, shift, (0, 1)) for shift in ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))) > 0
     assert near[edges].mean() > 0.9
-    accessible(cat)
+    accessible(cat_page)
 
 
 @pytest.mark.slow

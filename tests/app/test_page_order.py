@@ -186,13 +186,13 @@ def test_the_address_is_not_changed_at_every_step_of_a_slider(page):
     assert page.evaluate("window.changes") < 5
 
 
-def test_a_link_without_a_picture_keeps_its_classes_for_the_first_one(page, url):
-    page.goto(f"{url}/?target=281&against=282")
-    upload(page)
-    expect(page.locator("#contrast")).to_contain_text("tabby rather than tiger cat")
-    upload(page, "coffee.png")
-    expect(page.locator("#answer-label")).to_have_text("espresso")
-    expect(page.locator("#contrast")).to_be_hidden()
+def test_a_link_without_a_picture_keeps_its_classes_for_the_first_one(tab, url):
+    tab.goto(f"{url}/?target=281&against=282")
+    upload(tab)
+    expect(tab.locator("#contrast")).to_contain_text("tabby rather than tiger cat")
+    upload(tab, "coffee.png")
+    expect(tab.locator("#answer-label")).to_have_text("espresso")
+    expect(tab.locator("#contrast")).to_be_hidden()
 
 
 def test_a_link_decides_nothing_that_is_the_pages_own(tab, url):
@@ -202,28 +202,28 @@ def test_a_link_decides_nothing_that_is_the_pages_own(tab, url):
     expect(page.locator("#alpha-value")).to_have_text("50%")
 
 
-def test_layers_are_those_of_the_default_model_before_any_answer(page, url):
+def test_layers_are_those_of_the_default_model_before_any_answer(tab, url):
     methods = {**requests.get(f"{url}/methods", timeout=GUARD).json(), "model": "efficientnet_lite2"}
-    page.route("**/methods", lambda route: route.fulfill(json=methods))
-    page.goto(f"{url}/?example=cat&samples=3")
-    expect(page.locator("#problem")).to_be_visible()
-    with page.expect_request("**/models/efficientnet_lite2/layers"):
-        page.click("#layer")
+    tab.route("**/methods", lambda route: route.fulfill(json=methods))
+    tab.goto(f"{url}/?example=cat&samples=3")
+    expect(tab.locator("#problem")).to_be_visible()
+    with tab.expect_request("**/models/efficientnet_lite2/layers"):
+        tab.click("#layer")
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_classes_are_kept_for_a_model_that_has_the_same_ones(page, url, same):
+def test_classes_are_kept_for_a_model_that_has_the_same_ones(tab, url, same):
     def rename_labels(route):
         document = route.fetch().json()
         route.fulfill(json={**document, "labels": [f"another {label}" for label in document["labels"]]})
 
     if not same:
-        page.route("**/models/efficientnet_lite1", rename_labels)
-    page.goto(f"{url}/?example=cat&target=281")
-    answered(page)
-    page.click("#model")
-    page.locator("dialog input[value=efficientnet_lite1]").check()
-    fields = explained_anew(page, page.get_by_role("button", name="Use this model").click)
+        tab.route("**/models/efficientnet_lite1", rename_labels)
+    tab.goto(f"{url}/?example=cat&target=281")
+    answered(tab)
+    tab.click("#model")
+    tab.locator("dialog input[value=efficientnet_lite1]").check()
+    fields = explained_anew(tab, tab.get_by_role("button", name="Use this model").click)
     assert dict(fields)["model"] == "efficientnet_lite1"
     assert ("target" in dict(fields)) is same
 
@@ -236,95 +236,95 @@ def test_a_chooser_that_cannot_list_says_why(page, button):
     expect(page.locator("#problem:visible, dialog [role=alert]")).to_contain_text("cannot be reached")
 
 
-def test_views_of_an_unknown_model_say_so(page, url):
-    page.goto(f"{url}/?example=cat&model=nope&show=compare&by=layer")
-    expect(page.locator("#cards")).to_contain_text("nope")
-    page.click("#tab-inside")
-    expect(page.locator("#maps")).to_contain_text("nope")
+def test_views_of_an_unknown_model_say_so(tab, url):
+    tab.goto(f"{url}/?example=cat&model=nope&show=compare&by=layer")
+    expect(tab.locator("#cards")).to_contain_text("nope")
+    tab.click("#tab-inside")
+    expect(tab.locator("#maps")).to_contain_text("nope")
     for name in ("Switch off the 10 with the largest positive effect", "All on"):
-        expect(page.get_by_role("button", name=name)).to_be_disabled()
-    expect(page.locator("#more-maps")).to_be_hidden()
+        expect(tab.get_by_role("button", name=name)).to_be_disabled()
+    expect(tab.locator("#more-maps")).to_be_hidden()
 
 
-def test_a_model_without_layers_to_compare_says_so(page, url):
-    page.route("**/layers", lambda route: route.fulfill(json={"model": "x", "layers": []}))
-    page.goto(f"{url}/?example=cat&show=compare&by=layer")
-    expect(page.locator("#cards")).to_contain_text("no layer with a grid")
+def test_a_model_without_layers_to_compare_says_so(tab, url):
+    tab.route("**/layers", lambda route: route.fulfill(json={"model": "x", "layers": []}))
+    tab.goto(f"{url}/?example=cat&show=compare&by=layer")
+    expect(tab.locator("#cards")).to_contain_text("no layer with a grid")
 
 
-def test_layers_that_are_found_late_are_not_compared_as_methods(page, url):
-    page.goto(f"{url}/?models=efficientnet_lite0")
-    upload(page)
-    page.evaluate(LATE, ["/layers", 1000])
-    page.click("#tab-compare")
-    expect(page.locator(".card")).to_have_count(4)
-    page.locator("label", has=page.locator("#by-layer")).click()
-    page.locator("label", has=page.locator("#by-method")).click()
-    page.wait_for_timeout(1500)
-    expect(page.locator(".card h3")).to_have_text(["votes-detail", "gradcam", "layercam", "saliency"])
+def test_layers_that_are_found_late_are_not_compared_as_methods(tab, url):
+    tab.goto(f"{url}/?models=efficientnet_lite0")
+    upload(tab)
+    tab.evaluate(LATE, ["/layers", 1000])
+    tab.click("#tab-compare")
+    expect(tab.locator(".card")).to_have_count(4)
+    tab.locator("label", has=tab.locator("#by-layer")).click()
+    tab.locator("label", has=tab.locator("#by-method")).click()
+    tab.wait_for_timeout(1500)
+    expect(tab.locator(".card h3")).to_have_text(["votes-detail", "gradcam", "layercam", "saliency"])
 
 
-def test_an_unknown_way_to_compare_is_by_method(page, url):
-    page.goto(f"{url}/?example=cat&show=compare&by=colour&compare=fem&compare=fem")
-    expect(page.locator(".card h3")).to_have_text(["fem"])
-    expect(page.locator("#chips-compare input:checked")).to_have_count(1)
+def test_an_unknown_way_to_compare_is_by_method(tab, url):
+    tab.goto(f"{url}/?example=cat&show=compare&by=colour&compare=fem&compare=fem")
+    expect(tab.locator(".card h3")).to_have_text(["fem"])
+    expect(tab.locator("#chips-compare input:checked")).to_have_count(1)
 
 
-def test_what_is_opened_is_the_map_of_its_card(page, url):
+def test_what_is_opened_is_the_map_of_its_card(tab, url):
     link = f"{url}/?example=cat&method=gradcam&layer=blocks.5&sign=signed&show=compare&compare=gradcam&compare=layercam"
-    page.goto(link)
-    expect(page.locator(".card progress")).to_have_count(0)
+    tab.goto(link)
+    expect(tab.locator(".card progress")).to_have_count(0)
     for name, options in (("layercam", set()), ("gradcam", {("sign", "signed")})):
-        page.click("#tab-compare")
-        fields = explained_anew(page, page.get_by_role("button", name=f"Open {name}", exact=True).click)
+        tab.click("#tab-compare")
+        fields = explained_anew(tab, tab.get_by_role("button", name=f"Open {name}", exact=True).click)
         assert set(fields) >= {("method", name), ("layer", "blocks.5"), *options}
-        expect(page.locator("#layer-name")).to_have_text("blocks.5")
-        page.goto(link)
-        expect(page.locator(".card progress")).to_have_count(0)
+        expect(tab.locator("#layer-name")).to_have_text("blocks.5")
+        tab.goto(link)
+        expect(tab.locator(".card progress")).to_have_count(0)
 
 
-def test_what_failed_in_a_card_is_asked_again_by_who_comes_back(page, url):
-    page.goto(f"{url}/?models=efficientnet_lite0")
-    upload(page)
-    page.route("**/explain", lambda route: route.abort())
-    page.click("#tab-compare")
-    expect(page.locator(".card .fault-box")).to_have_count(4)
-    page.unroute("**/explain")
-    page.click("#tab-compare")
-    expect(page.locator(".card .facts", has_text="tiger cat")).to_have_count(4)
+def test_what_failed_in_a_card_is_asked_again_by_who_comes_back(tab, url):
+    tab.goto(f"{url}/?models=efficientnet_lite0")
+    upload(tab)
+    tab.route("**/explain", lambda route: route.abort())
+    tab.click("#tab-compare")
+    expect(tab.locator(".card .fault-box")).to_have_count(4)
+    tab.unroute("**/explain")
+    tab.click("#tab-compare")
+    expect(tab.locator(".card .facts", has_text="tiger cat")).to_have_count(4)
 
 
-def test_the_focus_stays_among_what_is_compared(page, url):
-    page.goto(f"{url}/?example=cat&show=compare&compare=gradcam&compare=fem")
-    expect(page.locator(".card progress")).to_have_count(0)
-    answered(page)
-    fem = page.get_by_role("checkbox", name="fem", exact=True)
+def test_the_focus_stays_among_what_is_compared(tab, url):
+    tab.goto(f"{url}/?example=cat&show=compare&compare=gradcam&compare=fem")
+    expect(tab.locator(".card progress")).to_have_count(0)
+    answered(tab)
+    fem = tab.get_by_role("checkbox", name="fem", exact=True)
     fem.focus()
-    page.keyboard.press("Space")
-    expect(page.locator(".card")).to_have_count(1)
+    tab.keyboard.press("Space")
+    expect(tab.locator(".card")).to_have_count(1)
     expect(fem).to_be_focused()
-    expect(page.get_by_role("checkbox", name="gradcam", exact=True)).to_be_disabled()
-    opener = page.get_by_role("button", name="Open gradcam")
+    expect(tab.get_by_role("checkbox", name="gradcam", exact=True)).to_be_disabled()
+    opener = tab.get_by_role("button", name="Open gradcam")
     opener.focus()
-    page.evaluate("async () => (await import('/static/js/state.js')).change({ answer: null })")
+    tab.evaluate("async () => (await import('/static/js/state.js')).change({ answer: null })")
     expect(opener).to_be_focused()
 
 
-def test_colours_that_tell_something_are_kept_where_the_system_chooses_them(page, url):
-    page.emulate_media(forced_colors="active")
-    page.goto(f"{url}/?example=cat&against=281")
-    answered(page)
+def test_colours_that_tell_something_are_kept_where_the_system_chooses_them(tab, url):
+    tab.emulate_media(forced_colors="active")
+    tab.goto(f"{url}/?example=cat&against=281")
+    answered(tab)
 
     def colours(selector):
-        shot = page.locator(selector).first.screenshot()
+        shot = tab.locator(selector).first.screenshot()
         return len(np.unique(np.asarray(Image.open(io.BytesIO(shot)).convert("RGB")).reshape(-1, 3), axis=0))
 
     assert colours("#bar-colours") > 100
-    assert page.locator("#predictions .fill").first.evaluate("one => getComputedStyle(one).backgroundColor") == (
+    assert tab.locator("#predictions .fill").first.evaluate("one => getComputedStyle(one).backgroundColor") == (
         "rgb(198, 95, 159)"
     )
     outline = "one => getComputedStyle(one).outlineStyle"
-    assert page.locator(".rather[aria-pressed=true]").evaluate(outline) == "solid"
-    assert page.locator(".rather[aria-pressed=false]").last.evaluate(outline) == "none"
-    edges = page.locator("[role=tab]").evaluate_all("all => all.map((one) => getComputedStyle(one).borderBottomWidth)")
+    assert tab.locator(".rather[aria-pressed=true]").evaluate(outline) == "solid"
+    assert tab.locator(".rather[aria-pressed=false]").last.evaluate(outline) == "none"
+    edges = tab.locator("[role=tab]").evaluate_all("all => all.map((one) => getComputedStyle(one).borderBottomWidth)")
     assert edges == ["3px", "0px", "0px", "0px"]

@@ -9,20 +9,20 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def asking(page, url):
+def asking(tab, url):
     """A picture about which several questions were asked, after a page of another site."""
-    page.goto("about:blank")
-    page.goto(url)
-    upload(page)
+    tab.goto("about:blank")
+    tab.goto(url)
+    upload(tab)
     for act in (
-        lambda: page.click("#predictions .class:has-text('tabby')"),
-        lambda: page.select_option("#method", "saliency"),
-        page.get_by_role("button", name="Contrast with tiger cat").click,
+        lambda: tab.click("#predictions .class:has-text('tabby')"),
+        lambda: tab.select_option("#method", "saliency"),
+        tab.get_by_role("button", name="Contrast with tiger cat").click,
     ):
-        later(page)
-        explained_anew(page, act)
-    page.evaluate("window.same = true")
-    return page
+        later(tab)
+        explained_anew(tab, act)
+    tab.evaluate("window.same = true")
+    return tab
 
 
 def test_back_leads_to_the_question_before(asking, url):
@@ -106,33 +106,33 @@ def test_quick_changes_and_sliders_are_one_step(page):
     assert page.evaluate("history.length") == before + 1
 
 
-def test_an_unknown_method_of_a_link_is_no_step(page, url):
-    page.goto(f"{url}/?example=cat&method=gradcm")
-    answered(page)
-    before = page.evaluate("history.length")
-    later(page)
-    explained_anew(page, lambda: page.click("#predictions .class:has-text('tabby')"))
-    explained_anew(page, page.go_back)
-    expect(page.locator("#method")).to_have_value("votes-detail")
-    assert page.evaluate("history.length") == before + 1
+def test_an_unknown_method_of_a_link_is_no_step(tab, url):
+    tab.goto(f"{url}/?example=cat&method=gradcm")
+    answered(tab)
+    before = tab.evaluate("history.length")
+    later(tab)
+    explained_anew(tab, lambda: tab.click("#predictions .class:has-text('tabby')"))
+    explained_anew(tab, tab.go_back)
+    expect(tab.locator("#method")).to_have_value("votes-detail")
+    assert tab.evaluate("history.length") == before + 1
 
 
-def test_a_step_of_before_the_page_was_loaded_anew(page, url):
-    page.goto(f"{url}/?example=cat")
-    answered(page)
-    later(page)
-    page.get_by_role("button", name="A cup of coffee on a table").click()
-    expect(page.locator("#answer-label")).to_have_text("espresso")
-    page.reload()
-    answered(page)
-    page.go_back()
-    expect(page.locator("#answer-label")).to_have_text("tiger cat")
+def test_a_step_of_before_the_page_was_loaded_anew(tab, url):
+    tab.goto(f"{url}/?example=cat")
+    answered(tab)
+    later(tab)
+    tab.get_by_role("button", name="A cup of coffee on a table").click()
+    expect(tab.locator("#answer-label")).to_have_text("espresso")
+    tab.reload()
+    answered(tab)
+    tab.go_back()
+    expect(tab.locator("#answer-label")).to_have_text("tiger cat")
 
 
-def test_a_copied_link_holds_the_view_that_is_shown(page, url):
+def test_a_copied_link_holds_the_view_that_is_shown(tab, url):
     query = "&compare=gradcam&compare=fem&inside=blocks.5&off=3%2C5"
-    page.goto(f"{url}/?example=cat&target=281{query}")
-    answered(page)
-    page.click("#copy-link")
-    assert page.evaluate("navigator.clipboard.readText()") == f"{url}/?example=cat&model=efficientnet_lite0&target=281"
-    expect(page).to_have_url(f"{url}/?example=cat&inside=blocks.5&target=281&compare=gradcam&compare=fem&off=3%2C5")
+    tab.goto(f"{url}/?example=cat&target=281{query}")
+    answered(tab)
+    tab.click("#copy-link")
+    assert tab.evaluate("navigator.clipboard.readText()") == f"{url}/?example=cat&model=efficientnet_lite0&target=281"
+    expect(tab).to_have_url(f"{url}/?example=cat&inside=blocks.5&target=281&compare=gradcam&compare=fem&off=3%2C5")

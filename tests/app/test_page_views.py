@@ -36,18 +36,18 @@ def looked_inside(page):
 
 
 @pytest.mark.slow
-def test_methods_are_compared_side_by_side(page, url):
-    page.goto(f"{url}/?models=efficientnet_lite0")
-    upload(page)
-    page.click("#tab-compare")
-    compared(page, 4)
-    expect(page.locator(".card h3")).to_have_text(["votes-detail", "gradcam", "layercam", "saliency"])
-    for facts in page.locator(".facts").all_inner_texts():
+def test_methods_are_compared_side_by_side(tab, url):
+    tab.goto(f"{url}/?models=efficientnet_lite0")
+    upload(tab)
+    tab.click("#tab-compare")
+    compared(tab, 4)
+    expect(tab.locator(".card h3")).to_have_text(["votes-detail", "gradcam", "layercam", "saliency"])
+    for facts in tab.locator(".facts").all_inner_texts():
         assert "tiger cat" in facts
         assert re.search(r", \d\S*\sm?s ", facts)
     pairs = ask(url, method="votes-detail,gradcam,layercam,saliency", format="json").json()["agreement"]
-    names = page.locator("#agreement thead th").all_inner_texts()
-    cells = page.locator("#agreement tbody tr").evaluate_all(
+    names = tab.locator("#agreement thead th").all_inner_texts()
+    cells = tab.locator("#agreement tbody tr").evaluate_all(
         "rows => rows.map((row) => [...row.querySelectorAll('td')].map((cell) => cell.textContent.replace('−', '-')))"
     )
     assert len(pairs) == 6
@@ -55,7 +55,7 @@ def test_methods_are_compared_side_by_side(page, url):
         row, column = (names.index(name) for name in pair["methods"])
         assert float(cells[row][column]) == pytest.approx(pair["rank_correlation"], abs=6e-3)
         assert cells[column][row] == cells[row][column]
-    accessible(page)
+    accessible(tab)
 
 
 @pytest.mark.slow
@@ -75,10 +75,10 @@ def test_layers_are_compared(tab, url):
 
 
 @pytest.mark.slow
-def test_what_cannot_be_compared_says_why_in_its_card(page, url):
-    example(page, url, "&show=compare&compare=gradcam&compare=gradcm")
-    compared(page, 2)
-    expect(page.locator(".card").nth(1).get_by_role("alert")).to_contain_text("gradcam")
+def test_what_cannot_be_compared_says_why_in_its_card(tab, url):
+    example(tab, url, "&show=compare&compare=gradcam&compare=gradcm")
+    compared(tab, 2)
+    expect(tab.locator(".card").nth(1).get_by_role("alert")).to_contain_text("gradcam")
 
 
 @pytest.fixture(scope="module")
@@ -289,19 +289,19 @@ def test_progress_moves_nothing(cat):
 
 
 @pytest.mark.slow
-def test_nothing_speaks_of_a_pointer_where_there_is_none(page, url):
-    example(page, url)
-    answered(page)
-    expect(page.locator("#reading")).to_have_text("Point at the picture to read a value.")
-    help_text = page.locator("#found > .help:not(#scope)")
+def test_nothing_speaks_of_a_pointer_where_there_is_none(tab, url):
+    example(tab, url)
+    answered(tab)
+    expect(tab.locator("#reading")).to_have_text("Point at the picture to read a value.")
+    help_text = tab.locator("#found > .help:not(#scope)")
     expect(help_text).to_contain_text("Use vs or Shift-click to contrast", use_inner_text=True)
-    page.set_viewport_size(NARROW)
-    page.reload()
-    answered(page)
-    expect(page.locator("#reading")).to_have_text("Touch the picture to read a value.")
+    tab.set_viewport_size(NARROW)
+    tab.reload()
+    answered(tab)
+    expect(tab.locator("#reading")).to_have_text("Touch the picture to read a value.")
     expect(help_text).to_contain_text("Use vs to contrast", use_inner_text=True)
-    page.locator("#stage").click()
-    expect(page.locator("#reading")).to_contain_text("x ")
+    tab.locator("#stage").click()
+    expect(tab.locator("#reading")).to_contain_text("x ")
 
 
 @pytest.mark.slow

@@ -4,17 +4,9 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.app.browsing import accessible, upload
-from tests.app.conftest import opened
 from tests.app.shapes import left, over
 
 SIZE = (451, 300)
-
-
-@pytest.fixture(scope="module")
-def cat_page(browser, url):
-    with opened(browser, url) as tab:
-        tab.goto(url)
-        yield upload(tab)
 
 
 @pytest.fixture
@@ -95,15 +87,15 @@ def test_what_is_read_and_marked_keeps_its_place_in_an_enlarged_picture(cat):
 
 
 @pytest.mark.slow
-def test_keys_zoom_and_another_picture_has_its_usual_size(cat):
-    cat.locator("#reader").press("+")
-    assert sides(cat, "#stage")[0] > 1.4 * sides(cat, "#viewport")[0]
-    cat.locator("#reader").press("-")
-    expect(cat.locator("#zoom-out")).to_be_disabled()
-    cat.click("#zoom-in")
-    upload(cat, "coffee.png")
-    expect(cat.locator("#zoom-out")).to_be_disabled()
-    upload(cat)
+def test_keys_zoom_and_another_picture_has_its_usual_size(page):
+    upload(page)
+    page.locator("#reader").press("+")
+    assert sides(page, "#stage")[0] > 1.4 * sides(page, "#viewport")[0]
+    page.locator("#reader").press("-")
+    expect(page.locator("#zoom-out")).to_be_disabled()
+    page.click("#zoom-in")
+    upload(page, "coffee.png")
+    expect(page.locator("#zoom-out")).to_be_disabled()
 
 
 @pytest.mark.slow
