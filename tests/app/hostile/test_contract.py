@@ -4,8 +4,8 @@ from tools.hostile.contract import check
 
 pytestmark = pytest.mark.slow
 
-LARGE = ("/explain", "/hooks/intervene")
-"""Routes with so many options that going through all of them is for `make fuzz`."""
+LARGE = ("/explain", "/evaluate", "/hooks/intervene", "/similar")
+"""Routes with so many options, or such long answers, that going through all of them is for `make fuzz`."""
 
 
 def test_requests_made_up_from_the_document_find_nothing(url):
