@@ -20,20 +20,15 @@ from tests.app.test_report import record_of
 CAT = EXAMPLES / "cat.png"
 
 
-@pytest.fixture(scope="module", params=[{}, {"target": "tabby", "proof": "full"}], ids=["defaults", "a proof"])
-def question(request):
-    return request.param
-
-
 def command_of(page):
     """Return the words of a report's command, without the picture."""
     return sorted(shlex.split(record_of(page)["record"]["command"]))
 
 
-@pytest.fixture(params=[["layercam"], ["gradcam", "saliency"]], ids=" and ".join)
-def files(request, question, lite0, run, tmp_path):
+@pytest.fixture(params=[(["layercam"], {"target": "tabby", "proof": "full"}), (["gradcam", "saliency"], {})])
+def files(request, lite0, run, tmp_path):
     """Return the files of the command line and of Python by suffix."""
-    methods = request.param
+    methods, question = request.param
     result = (
         explain(lite0, CAT, *methods, **question) if len(methods) == 1 else compare(lite0, CAT, methods, **question)
     )
