@@ -23,7 +23,7 @@ from seewhy.models import Registry
 from seewhy.models.errors import ModelsFileError
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import application, declaration, declare, live
-from tests.explainers.detectors import KINDS, LABELS, SIDE, WINDOWS, Windows, detector
+from tests.explainers.detectors import LABELS, SIDE, WINDOWS, Windows, detector
 from tests.nets import Net, seeded
 
 CAT, OWN = EXAMPLES / "cat.png", ["dog", "cup", "tree"]
@@ -34,8 +34,7 @@ def ssd():
     return detector("SSD")
 
 
-FasterRCNN, MaskRCNN, KeypointRCNN, RetinaNet, FCOS, SSD, SSDlite = (partial(detector, kind) for kind in KINDS)
-"""The others, likewise."""
+KeypointRCNN = partial(detector, "Keypoint R-CNN")
 
 
 def windows():
@@ -202,16 +201,14 @@ def test_candidates_of_a_picture_count_once(client, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_hooks_of_every_detector(kind, tmp_path):
+def test_hooks_of_every_part_of_a_detector(tmp_path):
     """Every part is traced, captured and edited over HTTP; those that an explanation does not run are refused."""
-    torch.save(detector(kind).state_dict(), tmp_path / "w.pth")
-    name = kind.replace(" ", "").replace("-", "")
-    labels = LABELS[:2] if kind == "Keypoint R-CNN" else LABELS
-    models = declare(tmp_path, f"{__name__}:{name}", ["street"], labels=labels, input_size=None, head="detection")
+    module = KeypointRCNN()  # which has parts of each sort
+    torch.save(module.state_dict(), tmp_path / "w.pth")
+    options = {"labels": LABELS[:2], "input_size": None, "head": "detection"}
+    models = declare(tmp_path, f"{__name__}:KeypointRCNN", ["street"], **options)
     app = create_app(Settings(models=models, default_model="street"))
     client = app.test_client()
-    module = detector(kind)
     containers = {path for path, part in module.named_modules() if isinstance(part, nn.ModuleList | nn.ModuleDict)}
     parts = {path for path, _ in module.named_modules()} - containers
     idle = {path for path in parts if path in ("rpn", "roi_heads") or "keypoint" in path}
