@@ -56,6 +56,8 @@ COARSE = cat_map(np.random.default_rng(0).random((7, 7), np.float32).tolist())
 FINE = cat_map(np.random.default_rng(1).normal(size=(900, 900)).tolist(), signed=True, method="saliency")
 """Finer than the picture."""
 
+FURTHER = pytest.param(FINE, id="fine", marks=pytest.mark.slow)
+
 
 @pytest.fixture
 def shown(browser):
@@ -97,7 +99,7 @@ def point_at(tab, x, y, which=0):
     return tab.evaluate("window.model.get('pixel')")
 
 
-@pytest.mark.parametrize("explanation", [COARSE, FINE], ids=["coarse", "fine"])
+@pytest.mark.parametrize("explanation", [pytest.param(COARSE, id="coarse"), FURTHER])
 def test_the_browser_draws_what_python_draws(shown, explanation):
     tab = shown(explanation)
     for alpha in (0.5, 1.0, 0.0):
@@ -105,7 +107,7 @@ def test_the_browser_draws_what_python_draws(shown, explanation):
         assert np.abs(drawn(tab) - np.asarray(explanation.overlay(alpha=alpha)).astype(int)).max() <= 3
 
 
-@pytest.mark.parametrize("explanation", [COARSE, FINE], ids=["coarse", "fine"])
+@pytest.mark.parametrize("explanation", [pytest.param(COARSE, id="coarse"), FURTHER])
 def test_the_pointer_reads_the_value_of_the_raw_heatmap(shown, explanation):
     tab = shown(explanation)
     low, high = render.value_range(explanation.raw_heatmap, explanation.signed)
@@ -188,13 +190,11 @@ def test_keys_move_the_pixel_and_a_screen_reader_says_its_value(shown):
     assert tab.evaluate("window.model.get('pixel')") is None
 
 
-@pytest.mark.parametrize(
-    "theme", ["color: #222; background: #fff", "color: #ddd; background: #111; color-scheme: dark"]
-)
-def test_it_is_accessible_in_light_and_in_dark_notebooks(shown, theme):
+def test_it_is_accessible_in_light_and_in_dark_notebooks(shown):
     tab = shown(COARSE, FINE)
-    tab.evaluate("theme => document.body.setAttribute('style', theme)", theme)
-    accessible(tab)
+    for theme in ("color: #222; background: #fff", "color: #ddd; background: #111; color-scheme: dark"):
+        tab.evaluate("theme => document.body.setAttribute('style', theme)", theme)
+        accessible(tab)
 
 
 def test_without_the_extra_the_error_names_it(monkeypatch):

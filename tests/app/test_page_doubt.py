@@ -36,18 +36,21 @@ def test_an_unsure_answer_has_a_modest_headline(page, url):
     assert size(page) > modest
 
 
-def test_the_answer_comes_right_below_the_picture_on_phones(page):
-    upload(page)
-    wide = page.viewport_size
-    assert page.locator("#classes #answer-title").bounding_box()["x"] > page.locator("#stage").bounding_box()["width"]
-    page.set_viewport_size({"width": 390, "height": 844})
-    stage, title = (page.locator(name).bounding_box() for name in ("#stage", "#answer-title"))
+def test_the_answer_comes_right_below_the_picture_on_phones(cat_page):
+    wide = cat_page.viewport_size
+    assert (
+        cat_page.locator("#classes #answer-title").bounding_box()["x"]
+        > cat_page.locator("#stage").bounding_box()["width"]
+    )
+    cat_page.set_viewport_size({"width": 390, "height": 844})
+    stage, title = (cat_page.locator(name).bounding_box() for name in ("#stage", "#answer-title"))
     assert stage["y"] + stage["height"] < title["y"] < stage["y"] + stage["height"] + 30
-    assert page.locator("#proof").bounding_box()["y"] > title["y"]
-    page.set_viewport_size(wide)
-    expect(page.locator("#classes #answer-title")).to_be_visible()
+    assert cat_page.locator("#proof").bounding_box()["y"] > title["y"]
+    cat_page.set_viewport_size(wide)
+    expect(cat_page.locator("#classes #answer-title")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_control_gets_no_grade(tab, url):
     tab.goto(f"{url}/?example=cat&method=random&compare=random")
     answered(tab)

@@ -134,6 +134,7 @@ def test_a_single_class_is_judged_by_its_own_probability(browser, tmp_path):
         expect(tab.locator("#target-form")).to_be_hidden()  # there is no other class
 
 
+@pytest.mark.slow
 def test_names_of_files_tell_the_truth_where_no_folder_does(page, tmp_path):
     names = {
         "tabby/cup.png": "tabby",
@@ -277,6 +278,7 @@ def test_those_of_another_method_are_explained_again(strip, url):
     accessible(strip)
 
 
+@pytest.mark.slow
 def test_what_can_be_graded_now_is_explained_again(page, folder, url):
     page.evaluate(UNGRADED)
     page.set_input_files("#folder", folder)
@@ -381,16 +383,9 @@ def test_arrows_lead_to_pictures_that_the_strip_does_not_show(page):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_strip_fits_a_phone(browser, url, folder, scheme):
-    with opened(browser, url) as tab:
-        tab.set_viewport_size({"width": 390, "height": 844})
-        tab.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-        tab.goto(url)
-        tab.wait_for_selector("body[data-ready]")
-        tab.set_input_files("#folder", folder)
-        expect(options(tab)).to_have_count(3)
-        answered(tab)
-        labels(tab)
-        assert tab.evaluate("document.documentElement.scrollWidth") == 390
-        accessible(tab)
+def test_the_strip_fits_a_phone_light_or_dark(strip):
+    strip.set_viewport_size({"width": 390, "height": 844})
+    assert strip.evaluate("document.documentElement.scrollWidth") == 390
+    accessible(strip)
+    strip.emulate_media(color_scheme="dark", reduced_motion="reduce")
+    accessible(strip, "color-contrast")  # all else is the same

@@ -196,7 +196,7 @@ def test_the_keyboard_is_enough_and_nothing_keeps_anybody_out(page):
 
 
 STATES = {
-    "empty": lambda page, url: page,
+    "empty": lambda page, url: (page.goto(url), page.wait_for_selector("body[data-ready]")),
     "answered": lambda page, url: answered(example(page, url, "&method=lrp&epsilon=0.5&against=281")),
     "marked": lambda page, url: (
         answered(example(page, url, "&mark=hide:126,60,226,180")),
@@ -238,7 +238,6 @@ STATES = {
 def test_each_view_is_for_everybody_light_or_dark_and_on_a_narrow_screen(tab, url, name):
     wide = tab.viewport_size
     tab.set_viewport_size(NARROW)
-    tab.goto(url)
     STATES[name](tab, url)
     assert tab.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
     beyond = tab.evaluate(
