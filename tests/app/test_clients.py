@@ -181,6 +181,7 @@ def test_a_generated_client_reads_the_catalogue_and_errors(call, models, upload)
     assert "efficientnet_lite0" in answer.detail
 
 
+@pytest.mark.slow
 def test_a_generated_client_speaks_the_other_protocols(call, models, upload):
     text = base64.b64encode(CAT.read_bytes()).decode()
     status, answer = call("v1_predict", "efficientnet_lite0", body=models.V1Request(instances=[text]))

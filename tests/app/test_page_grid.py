@@ -121,6 +121,7 @@ def test_a_cell_that_is_clicked_is_the_question_of_the_page(tab, url):
     expect(tab.get_by_role("button", name="Open fem, efficientnet_lite0")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_the_embedded_models_are_checked_at_first(tab, url):
     models = requests.get(f"{url}/models", timeout=GUARD).json()["models"]
     ready = [model["name"] for model in models if model["source"] == "embedded" and model["weights"]["available"]]
@@ -146,6 +147,7 @@ def test_the_embedded_models_are_checked_at_first(tab, url):
     assert [box.get_attribute("value") for box in chosen.all()] == ready  # it is one of them
 
 
+@pytest.mark.slow
 def test_check_boxes_choose_what_is_in_the_grid(tab, url):
     tab.goto(f"{url}/?example=cat&show=compare&compare=gradcam")
     expect(complete(tab, 1).locator("#classes-title + ul :checked")).to_have_count(1)

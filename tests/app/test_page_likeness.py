@@ -156,6 +156,7 @@ def test_an_error_of_the_comparison_is_told_in_its_view(tab, url):
     accessible(tab)
 
 
+@pytest.mark.slow
 def test_another_picture_of_the_strip_is_a_second_picture(tab, url):
     tab.goto(url)
     tab.set_input_files("#image", [EXAMPLES / f"{name}.png" for name in ("cat", "rocket", "coffee")])

@@ -195,6 +195,7 @@ def test_a_button_released_beside_the_picture_ends_a_drag(cat):
     cat.click("#marking-on")
 
 
+@pytest.mark.slow
 def test_a_drag_ends_without_an_answer(tab, url):
     tab.goto(url)
     upload(tab)

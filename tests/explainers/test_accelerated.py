@@ -581,6 +581,7 @@ signal.raise_signal(signal.SIGINT)
 """
 
 
+@pytest.mark.slow
 def test_a_signal_is_handled_after_accelerated_models_were_dropped():
     """A core of OpenVINO gives its thread a stack for signals and puts back the last one, which may be a freed one."""
     result = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, check=False)
