@@ -58,8 +58,8 @@ class RemotePrediction(SimpleNamespace):
             down = " (what lowers it)" if members.get("direction") == "down" else ""
             return f"{members['value']:.4g} {members['unit']}".rstrip() + down
         if "area" in members:
-            return "on <0.1%" if 0 < members["area"] < 0.001 else f"on {members['area']:.1%}"
-        text = f"{members['probability']:.1%}" if members["probability"] >= 0.001 else "<0.1%"
+            return f"on {_tenths(members['area'])}"
+        text = _tenths(members["probability"])
         return text if members.get("attribute", "score") == "score" else f"{text}, {members['attribute']}"
 
 
@@ -320,3 +320,8 @@ def objects(value: Any) -> Any:
     if isinstance(value, dict):
         return SimpleNamespace(**{name: objects(part) for name, part in value.items()})
     return tuple(map(objects, value)) if isinstance(value, list) else value
+
+
+def _tenths(share: float) -> str:
+    """Return a share in percent, as predictions of the library do."""
+    return "<0.1%" if 0 < share < 0.001 else f"{share:.1%}"

@@ -112,8 +112,8 @@ def percent(share: float) -> str:
 
 
 def tenths(share: float) -> str:
-    """Return a share in percent, to a tenth; one that is less says so."""
-    return f"{share:.1%}" if share >= 0.001 else "<0.1%"
+    """Return a share in percent, to a tenth; one that is hardly 0 says so."""
+    return "<0.1%" if 0 < share < 0.001 else f"{share:.1%}"
 
 
 def probability_change(before: Prediction, after: Prediction) -> float | None:

@@ -238,7 +238,7 @@ class RegionPrediction(OfClass):
     @property
     def text(self) -> str:
         """The area in percent."""
-        return "on <0.1%" if 0 < self.area < 0.001 else f"on {tenths(self.area)}"
+        return f"on {tenths(self.area)}"
 
     def reading(self, score: float) -> str:
         """Return a mean probability in percent."""

@@ -7,12 +7,12 @@ from seewhy import wrap_model
 from seewhy.app.pipeline import null_scores
 from seewhy.app.pipeline.computation import ExplainComputation
 from seewhy.app.pipeline.null_scores import NullScores
+from seewhy.explainers.core import faithfulness as trials
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.execution.progress import SILENT
 from seewhy.explainers.methods.cam.gradcam import GradCAM
 from seewhy.explainers.results.explanation import explanations
-from seewhy.explainers.trust import faithfulness as trials
 from seewhy.explainers.trust.calibration import is_comparable
 from seewhy.explainers.trust.trial import Trial
 from seewhy.explainers.view import prepare
