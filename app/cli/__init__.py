@@ -83,11 +83,8 @@ for command in (*_PICTURES, trace, capture, intervene, models, layers, methods):
 def settings() -> None:
     """List the settings: variable, value, default, help."""
     from seewhy.app.cli.environment import read_settings
-    from seewhy.app.settings import misspelt
 
     table(("VARIABLE", "VALUE", "DEFAULT", "HELP"), list(read_settings().rows()))
-    for warning in misspelt(os.environ):
-        click.echo(f"Warning: {warning}", err=True)
 
 
 @main.command(epilog=examples("key alice >> keys.toml"))

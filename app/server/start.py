@@ -17,7 +17,7 @@ from seewhy.app.errors import FieldError
 from seewhy.app.observability.processes import share_figures
 from seewhy.app.server.configuration import Server, bare_host, checked_app, end_process, raise_file_limit
 from seewhy.app.server.processes import Processes
-from seewhy.app.settings import MOST_SECONDS, Settings, misspelt
+from seewhy.app.settings import MOST_SECONDS, Settings
 from seewhy.app.system.processors import share_processors
 from seewhy.models.errors import ModelsFileError
 
@@ -31,8 +31,6 @@ def serve(settings: Settings) -> None:
         SystemExit: there is no folder for temporary files, or the service has ended.
     """
     share_processors(settings.workers)
-    for warning in misspelt(os.environ):
-        print(f"Warning: {warning}", file=sys.stderr)
     if settings.max_in_flight >= settings.threads:
         print("Warning: under load no thread is free for probes. Set SEEWHY_MAX_IN_FLIGHT ", end="", file=sys.stderr)
         print(f"({settings.max_in_flight}) below SEEWHY_THREADS ({settings.threads}).", file=sys.stderr)

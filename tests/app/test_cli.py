@@ -312,10 +312,13 @@ def test_the_path_of_missing_weights_is_printed_and_not_sent_to_clients(run, tmp
 
 def test_misspelt_settings_are_warned_of(run):
     warning = "Warning: SEEWHY_WORKER is not a setting and has no effect. Near matches: SEEWHY_WORKERS"
-    result = run("settings", env={"SEEWHY_WORKER": "2"})
-    assert result.exit_code == 0
-    assert result.stderr.startswith(warning)
-    assert "Warning" not in result.stdout
+    for command in (["settings"], ["predict", EXAMPLES / "cat.png", "--top", 1]):
+        result = run(*command, env={"SEEWHY_WORKER": "2"})
+        assert result.exit_code == 0
+        assert result.stderr.startswith(warning)
+        assert result.stderr.count("Warning") == 1
+        assert "Warning" not in result.stdout
+        assert run("-q", *command, env={"SEEWHY_WORKER": "2"}).stderr == ""
     with socket.create_server(("127.0.0.1", 0)) as listener:  # for this one must end
         result = run("serve", "--port", listener.getsockname()[1], env={"SEEWHY_WORKER": "2"})
     assert result.stderr.startswith(warning)
