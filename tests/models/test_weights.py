@@ -273,9 +273,10 @@ def test_a_digest_may_stand_in_the_models_file(tmp_path):
 
     for text in (digest, digest[:8].upper()):
         assert load(text).sha256 == digest
-    for text, problem in (("0" * 64, BadWeightsError), ("xyz", ModelsFileError)):
-        with pytest.raises(problem):
-            load(text)
+    with pytest.raises(BadWeightsError, match=rf"SHA-256 {digest}, but the models file says {'0' * 64}: correct"):
+        load("0" * 64)
+    with pytest.raises(ModelsFileError):
+        load("xyz")
     with (tmp_path / "w.pth").open("r+b") as file:  # half copied
         file.truncate(100_000)
     with pytest.raises(BadWeightsError, match=r"w\.pth.*incomplete"):
