@@ -242,7 +242,8 @@ def _calibration_of(spec: ModelSpec, sha256: str | None) -> Calibration | None:
         calibration = Calibration.load(spec.calibration)
         check_model(calibration, spec.name, spec.preprocess.size, sha256)
     except (OSError, OptionError) as error:
-        fault = f"{spec.calibration.name!r} cannot be read." if isinstance(error, OSError) else str(error)
+        reason = error.strerror if isinstance(error, OSError) else ""
+        fault = f"{str(spec.calibration)!r} cannot be read ({reason})." if reason else str(error)
         _log.warning("[models.%s], calibration: %s Its proofs are not graded by it.", spec.name, fault)
         return None
     usual = Trial()

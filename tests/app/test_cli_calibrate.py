@@ -112,7 +112,7 @@ def test_a_models_file_names_the_calibration_of_a_model(run, pictures, environme
         ({"sha256": "0" * 64}, "another model (SHA-256 of the weights"),
         ({"scores": [0.5] * 99}, "99 scores, but 100 are needed"),
         ({"scores": None}, "other.json is not a calibration; `seewhy calibrate` and"),
-        (None, "'other.json' cannot be read."),
+        (None, "/other.json' cannot be read (No such file or directory)."),
     ],
 )
 def test_a_calibration_that_does_not_fit_grades_nothing_and_is_made_anew(
