@@ -1,5 +1,6 @@
 """The results of a run, read back."""
 
+import operator
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -74,13 +75,21 @@ class Batch:
 
         Raises:
             IndexError: there is no such row.
+            TypeError: the index is no integer.
             PictureError: the picture could not be explained; the message says why.
         """
         return self._explanation(index)
 
     def _explanation(self, index: int, side: int | None = None) -> Explanation:
         """Return the explanation of a picture, which may be reduced to what a drawing of this longest side needs."""
-        row = self._row(range(len(self))[index])
+        rows = f"the run has {counted(len(self), 'row')}, numbered from 0"
+        try:
+            number = range(len(self))[operator.index(index)]
+        except IndexError:
+            raise IndexError(f"There is no row {index}; {rows}.") from None
+        except TypeError:
+            raise TypeError(f"{index!r} is not the number of a row; {rows}.") from None
+        row = self._row(number)
         if row["error"] is not None:
             raise PictureError(f"{row['path']}: {row['error']}")
         return shards.explanation_of(row, _picture(row["file"], side))

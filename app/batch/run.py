@@ -121,7 +121,8 @@ def batch(
         map_type: dtype of the maps in the files, ``float16`` or ``float32``.
         pictures: whether to write overlays too, as WebDataset shards.
         max_errors: pictures that may fail before the run stops; None for any number.
-        progress: whether to show a bar with the rate, the remaining time and the errors.
+        progress: whether to show a bar with the rate, the remaining time and the errors, on a terminal or in a
+            notebook.
         options: the method's own options.
 
     Returns:
@@ -163,8 +164,9 @@ def _explain_rest(
     total, outcome = max(len(listing), len(paths)), Outcome(len(paths))
     listing[:] = [source for source in listing if source.path not in paths]
     paths.clear()
+    hidden = None if progress else True  # None: hidden unless it is a terminal or a notebook
     with (
-        tqdm(total=total, initial=outcome.pictures, unit="picture", disable=not progress, smoothing=0.1) as bar,
+        tqdm(total=total, initial=outcome.pictures, unit="picture", disable=hidden, smoothing=0.1) as bar,
         closing(explain(run.work, listing, run.folder)) if listing else nullcontext(()) as outcomes,
     ):
         for latest in outcomes:
@@ -289,15 +291,30 @@ def _earlier_manifest(run: _Run) -> Manifest | None:
             raise OptionError(f"{run.folder} holds other files; choose a new or empty folder.", "out")
         return None
     if earlier.run != run.manifest.run:
-        before, after = (
-            {name: getattr(manifest, name) for name in ("model", "digest", "method", "source")} | manifest.options
-            for manifest in (earlier, run.manifest)
-        )
-        changes = [
-            f"{name} {before.get(name)!r}, not {value!r}" for name, value in after.items() if before.get(name) != value
-        ]
-        raise OptionError(f"{run.folder} holds a run with {'; '.join(changes)}. Choose another folder.", "out")
+        changes = "; ".join(_changes(earlier, run.manifest))
+        raise OptionError(f"{run.folder} holds a run with {changes}. Choose another folder.", "out")
     return earlier
+
+
+def _changes(before: Manifest, after: Manifest) -> Iterator[str]:
+    """Yield what differs between two runs; options that only one of two methods has are no differences of their own."""
+    if before.model == after.model and before.digest != after.digest:
+        yield f"another version of {after.model}, such as other weights, preprocessing, labels or another device"
+    for name in ("model", "method", "source"):
+        if (old := getattr(before, name)) != (new := getattr(after, name)):
+            yield f"{name} {_shown(old)}, not {_shown(new)}"
+    for name in before.options | after.options:
+        is_shared = name in before.options and name in after.options
+        old, new = before.options.get(name), after.options.get(name)
+        if old != new and (is_shared or before.method == after.method):
+            yield f"{'layer' if name == 'layers' else name} {_shown(old)}, not {_shown(new)}"
+
+
+def _shown(value: Any) -> str:
+    """Return a value of a manifest as text."""
+    if value is None:
+        return "none"
+    return ", ".join(map(repr, value)) or "none" if isinstance(value, list) else repr(value)
 
 
 @contextmanager

@@ -127,8 +127,12 @@ def test_a_broken_picture_is_a_row_with_its_error(run_batch, folder):
         results[number]
     assert (results.manifest.pictures, results.manifest.errors) == (6, 1)
     assert len(list(results)) == 6
-    with pytest.raises(IndexError):
-        results[7]
+    for index in (7, -8):
+        with pytest.raises(IndexError, match=rf"no row {index}; the run has 7 rows, numbered from 0"):
+            results[index]
+    for index in ("x", slice(2)):
+        with pytest.raises(TypeError, match="is not the number of a row; the run has 7 rows"):
+            results[index]
     assert results[-1].method == "gradcam"
 
 
@@ -219,10 +223,11 @@ def test_free_memory_is_returned_while_a_run_goes_on(run_batch, folder, monkeypa
     [
         ({"method": "hirescam"}, "method 'gradcam', not 'hirescam'"),
         ({"sign": "signed"}, "sign 'positive', not 'signed'"),
-        ({"target": "bee"}, "target None, not 'bee'"),
+        ({"target": "bee"}, "with target none, not 'bee'"),
         ({"proof": True}, "proof False, not True"),
         ({"map_type": "float32"}, "map_type 'float16', not 'float32'"),
-        ({"layer": "stem"}, r"layers \[\], not \['stem'\]"),
+        ({"layer": "stem"}, "with layer none, not 'stem'. Choose"),
+        ({"method": "saliency", "sign": "signed"}, "'saliency'; sign 'positive', not 'signed'. Choose"),
     ],
 )
 def test_another_question_needs_another_folder(run_batch, change, named, folder):
@@ -231,12 +236,20 @@ def test_another_question_needs_another_folder(run_batch, change, named, folder)
         run_batch(folder, **change)
 
 
+def test_a_log_has_no_bar(run_batch, folder, capsys, monkeypatch):
+    run_batch(folder, progress=True)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    run_batch(folder, progress=True)
+    assert "picture/s" in capsys.readouterr().err
+
+
 def test_another_network_or_data_set_needs_another_folder(run_batch, folder):
     """Its pictures may have the same names."""
     run_batch(folder / "ant")
     network = nets.seeded(nets.Net)
     network.head.bias.data[0] += 1
-    with pytest.raises(OptionError, match="holds a run with digest"):
+    with pytest.raises(OptionError, match="holds a run with another version of Net, such as other weights"):
         run_batch(folder / "ant", model=wrap_model(network, LABELS, input_size=32))
     for other in (folder / "bee", str(folder / "ant" / "*.png"), Pairs([folder / "ant" / "0.png"])):
         with pytest.raises(OptionError, match="holds a run with source"):
