@@ -6,6 +6,7 @@
     │   └── PictureTooLargeError     more pixels than allowed
     ├── OptionError                  an unknown method or option, or a value out of bounds
     │   ├── UnknownOptionError       an unknown argument of an explainer; a TypeError too
+    │   ├── UnmeasurableError        pictures, or targets, that a metric cannot measure
     │   ├── InvalidArgumentError     an argument that code gives wrongly; a ValueError too
     │   └── EditError                an edit that cannot be applied
     ├── CaptureTooLargeError         tensors of more memory than allowed
@@ -72,6 +73,10 @@ class OptionError(ExplainerError):
 
 class UnknownOptionError(OptionError, TypeError):
     """An unknown argument of an explainer. It is a `TypeError` too, as for any other dataclass."""
+
+
+class UnmeasurableError(OptionError):
+    """Pictures, or targets, that a metric cannot measure, whatever the method."""
 
 
 class InvalidArgumentError(OptionError, ValueError):

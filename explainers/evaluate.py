@@ -76,11 +76,11 @@ def evaluate(
         options: of the methods, each gets its own; and of the metrics, as ``**{"road.imputation": "exact"}``.
 
     Returns:
-        A table of methods and metrics, with the value of each picture. Where a metric cannot measure a method, or the
-        method has no rule for an operation of the model, the cell is empty and has the reason.
+        A table of methods and metrics, with the value of each picture. Where a metric cannot measure a method, or these
+        pictures, or the method has no rule for an operation of the model, the cell is empty and has the reason.
 
     Raises:
-        OptionError: an unknown method, metric or option, or a metric needs what is not given.
+        OptionError: an unknown method, metric or option, a metric needs what is not given, or no cell has a value.
         LayerError, TargetError: a layer or class that the model lacks; or a method does not suit the model.
         PictureError, OSError: a picture cannot be read, with ``on_error="raise"``.
         UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
@@ -218,6 +218,8 @@ class _Series:
         if joint:
             images, asks = zip(*self.pool, strict=True)
             self._measure(torch.stack(images), Ask.stacked(asks), joint, None, bar(0))
+        if all((method, metric) in self.reasons for method in self.explainers for metric in self.metrics):
+            raise OptionError(next(iter(self.reasons.values())), "metrics")
 
     def _prepared(self, number: int, picture: Any, target: Any) -> tuple[Tensor, Ask, Tensor] | None:
         """Return the model's input, the question, and where the target lies; None for a picture that is left out."""

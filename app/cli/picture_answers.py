@@ -433,11 +433,13 @@ def _write(table: Evaluation, output: Path | None) -> None:
         note(f"* better than each of the controls ({controls}), picture by picture; controls explain nothing", err=True)
     for text in table.notes:
         note(text, err=True)
-    unmeasured: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for (method, metric), reason in table.reasons.items():
-        unmeasured[method, reason].append(metric)
-    for (method, reason), metrics in unmeasured.items():
-        click.echo(f"{method} has no {', '.join(metrics)}: {reason}", err=True)
+    unmeasured: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for cell, reason in table.reasons.items():
+        unmeasured[reason].append(cell)
+    for reason, cells in unmeasured.items():
+        methods, metrics = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
+        verb = "has" if len(methods) == 1 else "have"
+        click.echo(f"{', '.join(methods)} {verb} no {', '.join(metrics)}: {reason}", err=True)
     for picture, fault in table.failures.items():
         print_failure(printable(Path(picture)), fault)
     if output is not None:

@@ -106,6 +106,14 @@ def test_what_cannot_be_evaluated_is_a_usage_error(run, folder, arguments, messa
     assert message in " ".join(result.stderr.split())
 
 
+def test_what_no_method_can_have_is_said_once(run, folder):
+    result = run("evaluate", folder, "--metrics", "gridpg,sparseness")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("A mosaic of 2 by 2") == 1
+    assert "gradcam, random, edges, centre have no gridpg: A mosaic of 2 by 2" in result.stderr
+    assert "gridpg.sure" in result.stderr
+
+
 def test_boxes_of_csv_and_coco_belong_to_the_pictures_that_they_name(tmp_path):
     table = tmp_path / "boxes.csv"
     table.write_text(

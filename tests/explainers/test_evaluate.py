@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -353,6 +354,31 @@ def test_what_cannot_be_evaluated_is_refused(model, arguments, error, message):
     defaults = {"pictures": spots(2), "methods": ["gradcam"], "metrics": ["sparseness"]}
     with pytest.raises(error, match=message):
         evaluate(model, **{**defaults, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {},
+            r"2 by 2 needs pictures of 4 classes whose .* 0\.9; there are .* \(of 2 pictures\).*lower `gridpg\.sure`",
+        ),
+        ({"gridpg.side": 3}, r"needs pictures of 9 classes, and this model has only 4: choose a lower `gridpg\.side`"),
+    ],
+)
+def test_other_metrics_are_measured_where_no_mosaic_can_be_made(model, options, message):
+    table = evaluate(model, spots(2), "gradcam", ["gridpg", "sparseness"], **options)
+    assert all(re.search(message, table[method, "gridpg"].reason) for method in table.methods)
+    assert table["gradcam", "gridpg-top"].mean is None
+    assert table["gradcam", "sparseness"].count == 2
+
+
+def test_mosaics_of_few_classes_are_no_matter_of_pictures():
+    few = wrap_model(nets.seeded(nets.Net), ("a", "b", "c"), input_size=32)
+    with pytest.raises(
+        OptionError, match=r"needs pictures of 4 classes, and this model has only 3: leave gridpg out\."
+    ):
+        evaluate(few, spots(2), "gradcam", "gridpg", controls=False)
 
 
 def test_one_name_is_one_method_and_one_metric(model):

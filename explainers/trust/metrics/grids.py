@@ -15,13 +15,13 @@ from torch.nn import functional
 
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.question import widened
-from seewhy.explainers.errors import LayerError, OptionError, TargetError
+from seewhy.explainers.errors import LayerError, UnmeasurableError
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.methods.cam.base import LayerExplainer
 from seewhy.explainers.trust.marking import resized, top_share
 from seewhy.explainers.trust.metrics.base import Metric, Seed, Subject, shares
-from seewhy.explainers.trust.metrics.catalogue import metric
+from seewhy.explainers.trust.metrics.catalogue import entry_of, metric
 
 
 @plain(frozen=True, eq=False)
@@ -79,20 +79,28 @@ class Grid(Metric):
         """Return the mosaics of a subject's pictures.
 
         Raises:
-            TargetError: the targets are no classes.
-            OptionError: too few classes are surely seen.
+            UnmeasurableError: the targets are no classes, or too few classes are surely seen.
         """
+        name = entry_of(self).name
         if not isinstance(subject.objective.ask_targets, Tensor):
-            raise TargetError("Mosaics need classes as targets; the targets of this model lie in the pictures.")
+            raise UnmeasurableError(
+                f"Mosaics need classes as targets, and those of this model lie in the pictures: leave {name} out.",
+                "metrics",
+            )
         classes = subject.objective.targets
         sure = (subject.probabilities >= self.sure).nonzero()[:, 0].cpu()
         kinds = classes.cpu()[sure]
         cells, count = self.side**2, len(set(kinds.tolist()))
         if count < cells:
-            raise OptionError(
-                f"A mosaic of {self.side} by {self.side} needs pictures of {cells} classes that the model is sure of; "
-                f"there are {count} (of {len(classes)} pictures). Give more pictures, or a lower `sure`.",
-                "sure",
+            need = f"A mosaic of {self.side} by {self.side} needs pictures of {cells} classes"
+            possible = subject.plain[1].shape[1]
+            if possible < cells:
+                mend = f"leave {name} out" if possible < 4 else f"choose a lower `{name}.side`"
+                raise UnmeasurableError(f"{need}, and this model has only {possible}: {mend}.", f"{name}.side")
+            raise UnmeasurableError(
+                f"{need} whose probability is at least {self.sure:g}; there are {count} (of {len(classes)} pictures). "
+                f"Give more pictures, or a lower `{name}.sure`.",
+                f"{name}.sure",
             )
         generator = torch.Generator().manual_seed(self.seed)
         members, places = [], []

@@ -10,7 +10,13 @@ from seewhy.explainers.core.ask import DEFAULT_ASK, Ask, Targets
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.errors import LayerError, OptionError, UnsupportedModuleError, UnsupportedOperationError
+from seewhy.explainers.errors import (
+    LayerError,
+    OptionError,
+    UnmeasurableError,
+    UnsupportedModuleError,
+    UnsupportedOperationError,
+)
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.methods.cam.shared_pass import explain_jointly
 from seewhy.explainers.methods.catalogue import METHODS
@@ -23,8 +29,8 @@ from seewhy.explainers.trust.metrics.base import Metric, Reach, Subject
 from seewhy.explainers.trust.metrics.catalogue import entry_of
 from seewhy.explainers.trust.metrics.catalogue import passes_of as passes_of_metric
 
-_UNMEASURABLE = (LayerError, UnsupportedModuleError, UnsupportedOperationError)
-"""Errors of a method when a metric uses it for other pictures or another network."""
+_UNMEASURABLE = (LayerError, UnmeasurableError, UnsupportedModuleError, UnsupportedOperationError)
+"""Errors of a metric, or of a method when a metric uses it for other pictures or another network."""
 
 
 @dataclass(frozen=True, eq=False)
