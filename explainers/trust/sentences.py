@@ -21,7 +21,10 @@ WARNINGS = {
 """The warnings of proofs, as sentences."""
 
 _DECISIVE = 1 / 3
-"""Minimum loss, as a share of the score, for saying that the hidden part decides."""
+"""Minimum loss, as a share of the score, for saying that the hidden part decides; as much must be left of it alone."""
+
+_UNCHANGED = 1e-4
+"""Minimum change of a probability, as a share of it, that is told."""
 
 _SHARES = {0.5: "half", 1 / 3: "third", 0.25: "quarter", 0.2: "fifth", 0.1: "tenth"}
 
@@ -91,27 +94,28 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
     subject = about.name
     scores = [about.said(score) for score in (faithfulness.whole, faithfulness.kept, faithfulness.dropped)]
     whole, kept, dropped = map(about.reading, scores)
-    if whole == dropped and bool(faithfulness.are_probabilities):
+    lost_without, lost_alone = (_loss(faithfulness, score) for score in (faithfulness.dropped, faithfulness.kept))
+    if whole == dropped and bool(faithfulness.are_probabilities) and abs(lost_without) >= _UNCHANGED:
         whole, kept, dropped = _precisely(scores)
     verb = "goes"
     if bool(faithfulness.are_probabilities):
         verb = "falls" if float(faithfulness.dropped) <= float(faithfulness.whole) else "rises"
     change = f"{subject} stays at {whole}" if whole == dropped else f"{subject} {verb} from {whole} to {dropped}"
-    word = "still" if kept == whole or float(faithfulness.kept) <= float(faithfulness.whole) else "even"
-    if grade == "supported" and _is_lost(faithfulness, faithfulness.dropped):
-        return f"The marked {part} decides: {first}, {change}; alone, it {word} gives {kept}."
-    if grade == "supported" and not _is_lost(faithfulness, faithfulness.kept):
-        return f"The marked {part} is enough, but is not all: alone, it {word} gives {kept}; {first}, {change}."
+    gives = "gives" if lost_alone > 1 / 2 else "even gives" if lost_alone < 0 and kept != whole else "still gives"
+    if grade == "supported" and lost_without >= _DECISIVE and lost_alone <= 1 - _DECISIVE:
+        return f"The marked {part} decides: {first}, {change}; alone, it {gives} {kept}."
+    if grade == "supported" and lost_alone < _DECISIVE:
+        return f"The marked {part} is enough, but is not all: alone, it {gives} {kept}; {first}, {change}."
     if grade in ("supported", "partly supported"):
         role = "matters, but is not all"
-        if _is_lost(faithfulness, faithfulness.dropped) and not _is_lost(faithfulness, faithfulness.kept):
+        if lost_without >= _DECISIVE > lost_alone:
             role = "matters"
         elif not faithfulness.dropped < faithfulness.whole:
             role = f"{about.verb} {subject}, but is not needed"
         return f"The marked {part} {role}: {first}, {change}; alone, it gives {kept}."
-    if grade == "spread" and not _is_lost(faithfulness, faithfulness.kept):
+    if grade == "spread" and lost_alone < _DECISIVE:
         return (
-            f"The marked {part} decides: {first}, {change}; alone, it {word} gives {kept}. But more than a "
+            f"The marked {part} decides: {first}, {change}; alone, it {gives} {kept}. But more than a "
             "fifth of the maps that mean nothing do as well with this model: all may mark the same place."
         )
     if grade == "spread":
@@ -137,15 +141,15 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
     return f"With the marked {part} {then}, {change}; alone, it gives {kept}. That is not graded: {reason}."
 
 
-def _is_lost(faithfulness: Faithfulness, score: Tensor) -> bool:
-    """Whether much of the score of the whole picture is lost."""
-    return bool((faithfulness.whole - score) / faithfulness.scale >= _DECISIVE)
+def _loss(faithfulness: Faithfulness, score: Tensor) -> float:
+    """Return how much of the score of the whole picture is lost, as a share; negative if it is higher."""
+    return float((faithfulness.whole - score) / faithfulness.scale)
 
 
 def _precisely(probabilities: Sequence[float]) -> list[str]:
     """Return probabilities in percent, with as many digits as show the difference of the first and the last one."""
     change = 100 * abs(probabilities[0] - probabilities[-1])
-    digits = min(1 - floor(log10(change)), 6) if change else 1
+    digits = min(1 - floor(log10(change)), 6)
     return [f"{probability:.{digits}%}" for probability in probabilities]
 
 

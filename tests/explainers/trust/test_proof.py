@@ -218,6 +218,9 @@ def test_grades(beats, dropped, score, warnings, grade):
             0.97,
             "is enough, but is not all: alone, it still gives 98%; blurred away, 'light' falls from 99% to 97%.",
         ),
+        (0.50, 0.1, "decides: blurred away, 'light' falls from 99% to 10%; alone, it still gives 50%."),
+        (0.40, 0.1, "decides: blurred away, 'light' falls from 99% to 10%; alone, it gives 40%."),
+        (0.30, 0.1, "matters, but is not all: blurred away, 'light' falls from 99% to 10%; alone, it gives 30%."),
         (0.60, 0.67, "matters, but is not all: blurred away, 'light' falls from 99% to 67%; alone, it gives 60%."),
     ],
 )
@@ -237,7 +240,9 @@ def test_a_part_decides_only_if_much_is_lost_without_it(kept, dropped, text):
         (0.0031, 0.0042, 0.0012, "matters: blurred away, 'light' falls from 0.31% to 0.12%; alone, it"),
         (0.504, 0.53, 0.496, "matters, but is not all: blurred away, 'light' falls from 50.40% to 49.60%; alone, it"),
         (0.9997, 0.9998, 0.9991, "matters, but is not all: blurred away, 'light' falls from 99.970% to 99.910%; alone"),
-        (0.999, 1.0, 0.999, "speaks for 'light', but is not needed: blurred away, 'light' stays at 99.9%; alone"),
+        (0.9997, 0.9998, 0.9996, "matters, but is not all: blurred away, 'light' falls from 99.970% to 99.960%; alone"),
+        (0.99999, 1.0, 0.99998, "matters, but is not all: blurred away, 'light' stays at >99%; alone, it gives 100%."),
+        (0.999, 1.0, 0.999, "speaks for 'light', but is not needed: blurred away, 'light' stays at >99%; alone"),
     ],
 )
 def test_small_changes_are_told_in_as_many_digits_as_they_need(whole, kept, dropped, text):
