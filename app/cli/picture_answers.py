@@ -174,7 +174,7 @@ class _Run:
         place = f" -> {printable(item.output)}" if to_file else ""
         return _Answer(
             line="\n".join([f"{printable(item.picture)}: {classes} by {by}{place}", *_proofs(result)]),
-            caption=f": {classes}",
+            caption=f": {classes}{_grades(result)}",
             rows=tuple(_rows(item, result, milliseconds)) if self.summary else (),
             body=b"" if to_file else body,
             tile=Sheet.tile(draw(result)) if self.sheet else None,
@@ -295,6 +295,12 @@ def _classes(result: ExplainResult) -> str:
     targets = ", ".join(f"{named(target)} {target.text}" for target in result.targets)
     against = result.explanations[0].against
     return f"{targets} against {against.label}" if against else targets
+
+
+def _grades(result: ExplainResult) -> str:
+    """Return the grades of all maps for a caption; empty without proofs."""
+    grades = [part.proof.grade or "ungraded" for part in result.explanations if part.proof]
+    return f" ({', '.join(grades)})" if grades else ""
 
 
 def _proofs(result: ExplainResult) -> list[str]:

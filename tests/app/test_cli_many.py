@@ -282,6 +282,15 @@ def test_the_sheet_shows_every_answer_under_its_name(run, photos):
         assert pixels[40:, left : left + 328].mean() < 200  # the drawing
 
 
+def test_captions_of_a_sheet_have_the_grades(run, photos, monkeypatch):
+    captions = []
+    monkeypatch.setattr(sheet.Sheet, "add", lambda self, tile, caption: captions.append(caption))
+    for options in ([], ["--proof"]):
+        result = run("explain", "photos/a.png", "-o", "out", "--method", "votes-detail", "--sheet", "s.png", *options)
+    grade = result.stdout.splitlines()[1].partition(":")[0].strip()
+    assert captions == [captions[0], f"{captions[0]} ({grade})"]
+
+
 def test_a_sheet_has_further_pages(run, photos, monkeypatch):
     monkeypatch.setattr(sheet, "_PAGE", 2)
     run("explain", photos, "-o", "out", "--format", "npz", "--sheet", "all.png")
