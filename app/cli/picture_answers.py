@@ -61,7 +61,7 @@ from seewhy.explainers.tasks.classification import ClassPrediction
 from seewhy.explainers.tasks.detected import named
 from seewhy.explainers.tasks.values import ValuePrediction
 from seewhy.explainers.trust.calibration import check_calibration, is_leading
-from seewhy.explainers.trust.proof import Proof
+from seewhy.explainers.trust.proof import Proof, reaches_cut
 from seewhy.explainers.trust.trial import Trial
 
 Answered = TypeVar("Answered", bound=PredictResult | DetectResult)
@@ -310,7 +310,7 @@ def _proofs(result: ExplainResult) -> list[str]:
     proofs = [(name, part.proof) for name, part in zip(names, maps, strict=True) if part.proof]
     lines = [_proof_line(name, proof) for name, proof in proofs]
     for name, part in zip(names, maps, strict=True):
-        lines += [f"  {name}{code}: {text}" for code, text in warnings(part).items() if part.proof or code in _GRAVE]
+        lines += [f"  {name}{code}: {text}" for code, text in warnings(part).items() if _is_told(code, part)]
     is_lacking = any(part.proof and not part.proof.grade and _is_collected(part) for part in maps)
     how = f"  `seewhy calibrate FOLDER --model {result.model.name} -o scores.json` collects such scores."
     return [*lines, how] if is_lacking else lines
@@ -318,6 +318,13 @@ def _proofs(result: ExplainResult) -> list[str]:
 
 _GRAVE = {"blank-map", "improbable-target", "votes-unavailable"}
 """Notes of maps that are printed without a proof, too: the map is not what it seems to be."""
+
+
+def _is_told(code: str, part: Explanation) -> bool:
+    """Whether a warning about a map is printed. Most photographs are cropped: that matters if the map reaches there."""
+    if code == "crop-hides":
+        return reaches_cut(part.map, part.geometry)
+    return part.proof is not None or code in _GRAVE
 
 
 def _is_collected(part: Explanation) -> bool:

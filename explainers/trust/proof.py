@@ -245,12 +245,27 @@ def shape_of(values: NDArray[np.float32], geometry: Geometry) -> Shape:
     total = sizes.sum()
     ranks = np.arange(1, sizes.size + 1)
     gini = float(((2 * ranks - sizes.size - 1) * sizes).sum() / (sizes.size * total)) if total else None
-    mass = resized(torch.from_numpy(np.array(values))[None], (_GRID, _GRID), geometry.reach)[0].clamp_min(0).double()
+    mass = _mass(values, geometry)
     whole = float(mass.sum())
     inner = float(mass[_BORDER:-_BORDER, _BORDER:-_BORDER].sum())
     rows, columns = geometry.window
     pixels = (rows.stop - rows.start) * (columns.stop - columns.start)
     return Shape((whole - inner) / whole if whole else None, 1 - pixels / (geometry.width * geometry.height), gini)
+
+
+def reaches_cut(values: NDArray[np.float32], geometry: Geometry) -> bool:
+    """Return whether a map (h, w) is denser than on average at a side beyond which most of the picture is cut off."""
+    mass = _mass(values, geometry)
+    left, top, right, bottom = geometry.box
+    if (right - left) / geometry.width > (bottom - top) / geometry.height:
+        mass = mass.T
+    densest = max(float(mass[:, :_BORDER].sum()), float(mass[:, -_BORDER:].sum()))
+    return densest * _GRID / _BORDER > float(mass.sum())
+
+
+def _mass(values: NDArray[np.float32], geometry: Geometry) -> torch.Tensor:
+    """Return the positive part of a map (h, w) on a grid over the model's input, float64."""
+    return resized(torch.from_numpy(np.array(values))[None], (_GRID, _GRID), geometry.reach)[0].clamp_min(0).double()
 
 
 def _copies(faithfulness: Faithfulness) -> Copies | None:

@@ -16,7 +16,8 @@ WARNINGS = {
     "ignores-the-model": "This method draws nearly the same map for a model that has learnt nothing.",
     "improbable-target": "The model gives the explained target a low probability.",
     "blank-map": "The map has the same value everywhere.",
-    "crop-hides": "More than a quarter of the picture is cropped away before the model sees it.",
+    "crop-hides": "More than a quarter of the picture is cropped away before the model sees it. If what you ask "
+    "about lies there, crop the picture around it.",
 }
 """The warnings of proofs, as sentences."""
 

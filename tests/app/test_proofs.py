@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from PIL import Image
 
 from seewhy.explainers import explain
 from seewhy.models import load_model
@@ -63,7 +64,16 @@ def test_a_bad_option_is_told_what_is_possible(post, coffee, field, value, messa
 def test_the_command_prints_the_sentence(run, tmp_path):
     result = run("explain", EXAMPLES / "coffee.png", "-o", tmp_path / "map.png", "--proof")
     assert result.exit_code == 0, result.output
-    head, proof, warning = result.output.splitlines()
+    head, proof = result.output.splitlines()
     assert head.startswith(f"{EXAMPLES / 'coffee.png'}: espresso")
     assert "'espresso' falls from" in proof
-    assert warning == "  crop-hides: More than a quarter of the picture is cropped away before the model sees it."
+
+
+def test_the_command_warns_of_a_crop_that_cuts_off_what_the_map_shows(run, tmp_path):
+    with Image.open(EXAMPLES / "coffee.png") as picture:
+        picture.crop((150, 0, 750, 400)).save(tmp_path / "cut.png")
+    result = run("explain", tmp_path / "cut.png", "-o", tmp_path / "map.png", "--proof=true")
+    *_, warning = result.output.splitlines()
+    assert warning.startswith(
+        "  crop-hides: More than a quarter of the picture is cropped away before the model sees it."
+    )

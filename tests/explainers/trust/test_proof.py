@@ -26,7 +26,7 @@ from seewhy.explainers.tasks.values import ValuePrediction
 from seewhy.explainers.trust.calibration import false_alarms
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.marking import turned
-from seewhy.explainers.trust.proof import Measurement, grade_of, shape_of
+from seewhy.explainers.trust.proof import Measurement, grade_of, reaches_cut, shape_of
 from seewhy.explainers.trust.sanity import Sanity
 from seewhy.explainers.trust.sentences import sentence_of, subject_of
 from seewhy.explainers.trust.strangers import Strangers, digest_of
@@ -286,6 +286,15 @@ def test_the_shape_of_a_map():
     assert shape_of(-dot, whole).border_mass > 0.4
     assert shape_of(-dot, Geometry(200, 100, (50, 0, 150, 100))).unseen == 0.5
     assert shape_of(0 * dot, whole).gini is None
+
+
+def test_a_map_reaches_the_sides_beyond_which_most_is_cut_off():
+    wide, high = Geometry(200, 100, (60, 10, 140, 90)), Geometry(100, 200, (10, 60, 90, 140))
+    for place, is_wide, is_high in (((0, 4), False, True), ((4, 7), True, False), ((4, 4), False, False)):
+        dot = np.zeros((8, 8), np.float32)
+        dot[place] = 1
+        assert (reaches_cut(dot, wide), reaches_cut(dot, high)) == (is_wide, is_high)
+        assert not reaches_cut(-dot, wide)
 
 
 def test_a_blank_map_claims_nothing():
