@@ -347,7 +347,7 @@ def test_a_method_without_a_rule_for_the_model_leaves_its_row_empty(monkeypatch)
         ({"stepz": 3}, OptionError, "no option 'stepz'"),
         ({"methods": [Saliency()], "sign": "signed"}, OptionError, "sign can only be used with methods given by name"),
         ({"methods": {"mine": 3}}, OptionError, "A method is given by its name"),
-        ({"metrics": ["gridpg"]}, OptionError, r"needs pictures of 4 classes .* there are \d"),
+        ({"metrics": ["gridpg"]}, OptionError, r"needs pictures of 4 classes .* \d found in 2 pictures"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(model, arguments, error, message):
@@ -361,7 +361,7 @@ def test_what_cannot_be_evaluated_is_refused(model, arguments, error, message):
     [
         (
             {},
-            r"2 by 2 needs pictures of 4 classes whose .* 0\.9; there are .* \(of 2 pictures\).*lower `gridpg\.sure`",
+            r"2 by 2 needs pictures of 4 classes whose .* 0\.9; \d found in 2 pictures.*lower `gridpg\.sure`",
         ),
         ({"gridpg.side": 3}, r"needs pictures of 9 classes, and this model has only 4: choose a lower `gridpg\.side`"),
     ],

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.question import widened
-from seewhy.explainers.errors import LayerError, UnmeasurableError
+from seewhy.explainers.errors import LayerError, UnmeasurableError, counted
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.methods.cam.base import LayerExplainer
@@ -98,8 +98,8 @@ class Grid(Metric):
                 mend = f"leave {name} out" if possible < 4 else f"choose a lower `{name}.side`"
                 raise UnmeasurableError(f"{need}, and this model has only {possible}: {mend}.", f"{name}.side")
             raise UnmeasurableError(
-                f"{need} whose probability is at least {self.sure:g}; there are {count} (of {len(classes)} pictures). "
-                f"Give more pictures, or a lower `{name}.sure`.",
+                f"{need} whose probability is at least {self.sure:g}; {count} found in "
+                f"{counted(len(classes), 'picture')}. Give more pictures, or a lower `{name}.sure`.",
                 f"{name}.sure",
             )
         generator = torch.Generator().manual_seed(self.seed)
