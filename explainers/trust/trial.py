@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from seewhy.explainers.core.choices import AREA, AREAS, Extent, Fill
+from seewhy.explainers.core.choices import AREA, AREAS, FILLS, Extent, Fill
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.errors import OptionError, plain_fault
 
@@ -37,7 +37,7 @@ def trial_of(proof: Extent, area: float = AREA, fill: Fill = "blur") -> Trial | 
     """Return the parameters from the options of users; None for no proof.
 
     Raises:
-        OptionError: a value is out of bounds or unknown.
+        OptionError: a value is out of bounds or unknown, or is given without a proof.
     """
     if proof not in (False, True, "full"):
         raise OptionError(f"proof is {proof!r}; it must be False, True or 'full'.", "proof")
@@ -47,4 +47,9 @@ def trial_of(proof: Extent, area: float = AREA, fill: Fill = "blur") -> Trial | 
         first = error.errors()[0]
         field = f"proof_{('area', 'fill')[int(first['loc'][0])]}"
         raise OptionError(f"{field}: {plain_fault(first)}", field) from error
-    return trial if proof else None
+    if proof:
+        return trial
+    for name, value, usual in (("proof_area", area, AREA), ("proof_fill", fill, FILLS[0])):
+        if value != usual:
+            raise OptionError(f"{name} is an option of proofs; give `proof` too, or leave it out.", name)
+    return None

@@ -50,6 +50,8 @@ def test_each_map_of_several_methods_and_classes_has_its_own_proof(post, coffee)
         ("proof", "yes please", "Must be false, true or full."),
         ("proof_area", "0.001", "It must be greater than or equal to 0.01."),
         ("proof_fill", "noise", "It must be 'blur' or 'mean'."),
+        ("proof_area", "0.2", "proof_area is an option of proofs; give `proof` too, or leave it out."),
+        ("proof_fill", "mean", "proof_fill is an option of proofs; give `proof` too, or leave it out."),
         ("prof", "true", "Near matches: proof"),
         ("proof_aera", "0.3", "Near matches: proof_area"),
         ("prooffill", "mean", "Near matches: proof_fill"),

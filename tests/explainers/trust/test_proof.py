@@ -328,12 +328,23 @@ def test_the_proof_is_the_same_by_all_ways(markers, calibration):
         ({"proof": True, "proof_area": 0.0}, "proof_area"),
         ({"proof": True, "proof_fill": "noise"}, "proof_fill"),
         ({"proof": True, "proof_area": 0.25}, "proof_calibration"),
+        ({"proof_area": 0.2}, "proof_area"),
+        ({"proof_fill": "mean"}, "proof_fill"),
     ],
 )
 def test_bad_options_say_what_to_do(options, field, markers, calibration):
     with pytest.raises(OptionError) as caught:
         explain(markers, torch.zeros(3, SIDE, SIDE), proof_calibration=calibration, **options)
     assert caught.value.field == field
+
+
+def test_options_of_proofs_need_a_proof(markers):
+    picture = torch.zeros(3, SIDE, SIDE)
+    with pytest.raises(OptionError, match="give `proof` too"):
+        compare(markers, picture, ["gradcam"], proof_area=0.2)
+    with pytest.raises(OptionError, match="give `proof` too"):
+        explain_many(markers, [picture], proof_fill="mean")
+    assert explain(markers, picture, proof_area=0.25, proof_fill="blur").proof is None
 
 
 def test_a_calibration_needs_enough_pictures(markers):
