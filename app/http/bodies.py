@@ -69,7 +69,9 @@ def _uncompressed(packed: io.BytesIO, encoding: str, limit: int | None) -> bytes
                     raise RequestEntityTooLarge
                 chunk, is_full = reader.unconsumed_tail, len(piece) == _PIECE
     except zlib.error as error:
-        raise MalformedRequestError(f"The body is not {encoding}, although its Content-Encoding says so.") from error
+        raise MalformedRequestError(
+            f"The body is not {encoding}, although its Content-Encoding says so; compress it, or leave that header out."
+        ) from error
     if not reader.eof or reader.unused_data or packed.read(1):
         fault = "has data after its end" if reader.eof else "is truncated"
         raise MalformedRequestError(f"The {encoding} body {fault}; send one complete stream.")
@@ -112,7 +114,10 @@ def parse_json(text: bytes, most_values: int | None = None) -> Any:
     except RepeatedMemberError as error:
         raise FieldError(f"In the JSON, {error}.", field=error.name[:100]) from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise MalformedRequestError(f"The body is not JSON: {error}.") from error
+        raise MalformedRequestError(
+            f'The body is not JSON: {error}. Quote names and texts with ", put no comma after the last member, and let '
+            "curl read it from a file (curl --json @request.json)."
+        ) from error
     except (ValueError, RecursionError) as error:
         raise MalformedRequestError("The body has a number that is too long, or lists nested too deeply.") from error
 

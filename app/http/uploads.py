@@ -24,7 +24,8 @@ from seewhy.app.http.bodies import MOST_OPTIONS, parse_object, read_body
 from seewhy.app.http.declaration import SecondPicture
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import BODY
-from seewhy.explainers.imaging.upload_checks import is_picture
+from seewhy.explainers.errors import UnreadablePictureError
+from seewhy.explainers.imaging.upload_checks import is_picture, unreadable
 
 _HOW = (
     "Send it as the multipart file field 'image' (curl -F image=@cat.png), as the body (curl --data-binary @cat.png), "
@@ -111,8 +112,10 @@ def _read(request: Request, other: str | None) -> Upload:
             return Upload(body, None, flatten(request.args))
         if not body:
             raise MalformedRequestError(f"There is no picture. {_HOW}")
+        if not body.lstrip().startswith((b"{", b"image=")):
+            raise UnreadablePictureError(unreadable(body))
     carrier = f"The content type {kind!r}" if kind else "A body without a content type"
-    hint = " for a body that does not begin like a picture" if kind in _SILENT else ""
+    hint = " for a body of text" if kind in _SILENT else ""
     raise UnsupportedBodyError(f"{carrier} is not supported{hint}. {_HOW}")
 
 

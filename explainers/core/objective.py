@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seewhy.explainers.core.ask import NO_CONTRAST, Ask, SpatialTarget, Targets
-from seewhy.explainers.errors import TargetError
+from seewhy.explainers.errors import UnsuitableModelError
 
 _NO_CLASSES = "The method compares class probabilities, which values and custom scores do not have; use gradcam."
 _NO_REGIONS = "The method needs a segmenter, because only segmenters have regions; use rise."
@@ -53,17 +53,17 @@ class Objective(ABC):
         """Return the logarithms of `probabilities`.
 
         Raises:
-            TargetError: the model gives no probabilities.
+            UnsuitableModelError: the model gives no probabilities.
         """
-        raise TargetError(_NO_CLASSES)
+        raise UnsuitableModelError(_NO_CLASSES)
 
     def nearest(self, outputs: Tensor, count: int) -> Tensor:
         """Return (N,) float32: the mean value of the `count` other targets nearest in value to the target.
 
         Raises:
-            TargetError: there is no other target.
+            UnsuitableModelError: there is no other target.
         """
-        raise TargetError(_NO_CLASSES)
+        raise UnsuitableModelError(_NO_CLASSES)
 
     def rivals(self, outputs: Tensor) -> Tensor | None:
         """Return (N, K) bool: which classes of outputs (N, K) compete with the target; the contrast alone, if any.
@@ -79,18 +79,18 @@ class Objective(ABC):
         """Return (N,) float32 in [0, 1]: how like the explained box the box most like it in outputs (N, ...) is.
 
         Raises:
-            TargetError: the model detects no boxes.
+            UnsuitableModelError: the model detects no boxes.
         """
-        raise TargetError("The method needs a detector; use rise.")
+        raise UnsuitableModelError("The method needs a detector; use rise.")
 
     @property
     def region(self) -> Tensor:
         """(N, h, w) bool: the explained part of each picture, on a grid of the model's whole input.
 
         Raises:
-            TargetError: the targets are no regions.
+            UnsuitableModelError: the targets are no regions.
         """
-        raise TargetError(_NO_REGIONS)
+        raise UnsuitableModelError(_NO_REGIONS)
 
     def loss(self, outputs: Tensor, before: Tensor) -> Tensor:
         """Return (N,) float32: how much less probable than before the targets are, averaged over their regions.
@@ -100,9 +100,9 @@ class Objective(ABC):
             before: likewise; where the target has become more probable, nothing is lost.
 
         Raises:
-            TargetError: the targets are no regions.
+            UnsuitableModelError: the targets are no regions.
         """
-        raise TargetError(_NO_REGIONS)
+        raise UnsuitableModelError(_NO_REGIONS)
 
     @property
     def ask_targets(self) -> Targets:

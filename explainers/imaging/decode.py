@@ -24,6 +24,7 @@ from seewhy.explainers.imaging.upload_checks import (
     check_size,
     check_whole,
     keeps_coefficients,
+    unreadable,
 )
 
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
@@ -73,7 +74,7 @@ class Probe:
             raise UnreadablePictureError("The picture is empty (0 bytes); send the bytes of an image file.")
         self._max_pixels = max_pixels
         self._part: Box | None = None
-        with _faults(max_pixels):
+        with _faults(max_pixels, content):
             check_directory(content)
             coded, formats = 0, _UNCHECKED
             if is_avif(content):
@@ -220,8 +221,8 @@ def named(source: object) -> Iterator[None]:
 
 
 @contextmanager
-def _faults(max_pixels: int) -> Iterator[None]:
-    """Turn exceptions of Pillow into errors of pictures."""
+def _faults(max_pixels: int, content: bytes = b"") -> Iterator[None]:
+    """Turn exceptions of Pillow into errors of pictures; the message about an unknown format looks at `content`."""
     try:
         yield
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -229,10 +230,7 @@ def _faults(max_pixels: int) -> Iterator[None]:
             f"The picture has more than the {max_pixels:,} pixels that are allowed; send a smaller one."
         ) from error
     except UnidentifiedImageError as error:
-        raise UnreadablePictureError(
-            "The bytes are not a readable picture; send a JPEG, PNG, WebP, AVIF, GIF, BMP or TIFF file. Convert other "
-            "formats, such as HEIC."
-        ) from error
+        raise UnreadablePictureError(unreadable(content)) from error
     except (MemoryError, UnreadablePictureError, PictureTooLargeError):
         raise
     except Exception as error:

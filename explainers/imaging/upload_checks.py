@@ -40,10 +40,23 @@ _HEADS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM", *_
 """First bytes of JPEG, PNG, GIF, BMP and TIFF."""
 
 
+_HEIC = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
+"""Brands of HEIF whose pictures are coded by HEVC."""
+
+
 def is_picture(content: bytes) -> bool:
     """Whether bytes begin like a file of a supported format."""
     is_webp = content.startswith(b"RIFF") and content[8:12] == b"WEBP"
     return content.startswith(_HEADS) or is_webp or is_avif(content)
+
+
+def unreadable(content: bytes) -> str:
+    """Return the message about bytes that are no file of a supported format."""
+    head = content[:1024].lstrip()
+    is_heic = content[4:8] == b"ftyp" and content[8:12] in _HEIC
+    kinds = {"HEIC": is_heic, "PDF": head.startswith(b"%PDF"), "SVG": head.startswith(b"<") and b"<svg" in head}
+    advice = "".join(f" They are {kind}: convert them to JPEG or PNG first." for kind, is_it in kinds.items() if is_it)
+    return f"The bytes are not a readable picture; send a JPEG, PNG, WebP, AVIF, GIF, BMP or TIFF file.{advice}"
 
 
 def check_size(image: Image.Image, max_pixels: int) -> int:

@@ -17,7 +17,7 @@ from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
 from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.task import percent, tenths
-from seewhy.explainers.errors import ModelOutputError, TargetError, near_matches
+from seewhy.explainers.errors import ModelOutputError, TargetError, UnsuitableModelError, near_matches
 from seewhy.explainers.execution.deferred_checks import require
 from seewhy.explainers.tasks.choices import DEFAULT_METHOD
 
@@ -339,10 +339,10 @@ def mean_of_nearest(values: Tensor, targets: Tensor, count: int) -> Tensor:
     """Return (N,): the mean of the `count` values (N, K) of other classes nearest to those of the targets (N,).
 
     Raises:
-        TargetError: there is one class.
+        UnsuitableModelError: there is one class.
     """
     if values.shape[1] < 2:
-        raise TargetError("The method compares classes, but the model has only one; use gradcam.")
+        raise UnsuitableModelError("The method compares classes, but the model has only one; use gradcam.")
     distances = (values - values.gather(1, targets[:, None])).detach().abs()
     distances = distances.scatter(1, targets[:, None], torch.inf)
     indices = distances.topk(min(count, values.shape[1] - 1), dim=1, largest=False).indices

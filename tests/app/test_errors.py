@@ -54,11 +54,37 @@ def test_a_picture_that_says_what_it_is_needs_no_content_type(client, cat, form)
         response = client.post("/predict?top=2", data=picture, content_type=kind)
         assert response.status_code == 200, response.text
         assert len(response.get_json()["predictions"]) == 2
-    hint = "for a body that does not begin like a picture. Send it as the multipart file field"
-    for body in (b"image=abc", b'{"image": "abc"}', picture[4:]):
+    hint = "is not supported for a body of text. Send it as the multipart file field"
+    for body in (b"image=abc", b'{"image": "abc"}'):
         for kind in ("application/x-www-form-urlencoded", None):
             assert hint in problem(client.post("/predict", data=body, content_type=kind), 415)["detail"]
+    body = problem(client.post("/predict", data=picture[4:]), 415)
+    assert (
+        body["detail"] == "The bytes are not a readable picture; send a JPEG, PNG, WebP, AVIF, GIF, BMP or TIFF file."
+    )
     assert "second picture" in problem(client.post("/similar", data=picture), 400)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("HEIC", bytes([0, 0, 0, 24]) + b"ftypheic" + bytes(40)),
+        ("HEIC", bytes([0, 0, 0, 24]) + b"ftypmif1" + bytes(40)),
+        ("PDF", b"%PDF-1.7 and so on"),
+        ("SVG", b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"></svg>'),
+    ],
+)
+def test_files_of_other_formats_are_to_be_converted(client, kind, body):
+    for declared in (None, "image/png"):
+        detail = problem(client.post("/predict", data=body, content_type=declared), 415)["detail"]
+        assert detail.endswith(f"BMP or TIFF file. They are {kind}: convert them to JPEG or PNG first.")
+
+
+def test_a_body_that_cannot_be_parsed_says_what_to_do(client):
+    response = client.post("/predict", data=b"{image: 1}", content_type="application/json")
+    assert "curl --json @request.json" in problem(response, 400)["detail"]
+    response = client.post("/predict", data=b"abc", content_type="image/png", headers={"Content-Encoding": "gzip"})
+    assert "compress it, or leave that header out." in problem(response, 400)["detail"]
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def check_truth(metrics: Mapping[str, Metric], is_known: bool) -> None:
     needy = [name for name, metric in metrics.items() if metric.needs_truth]
     if needy and not is_known:
         raise OptionError(
-            f"{', '.join(needy)}: this metric needs to know where the targets lie; give `boxes` or `masks` (--boxes or "
-            "--truth on the command line).",
+            f"{', '.join(needy)}: this metric needs to know where the targets lie; give `boxes` or `masks`; over HTTP "
+            "`truth`, with the command --boxes or --truth.",
             "boxes",
         )

@@ -4,7 +4,7 @@ import torchvision
 from torch import Tensor, nn
 
 from seewhy.explainers import GradCAM
-from seewhy.explainers.errors import LayerError, TargetError
+from seewhy.explainers.errors import LayerError, UnsuitableModelError
 from seewhy.explainers.methods.cam.score_weighted import FinerCAM, ShapleyCAM
 from tests import nets
 
@@ -41,7 +41,7 @@ def test_finercam_compares_with_all_classes_of_a_small_model_and_refuses_a_singl
     many = FinerCAM(layers=("layer",), sign="signed", references=9)
     net = untouched(nets.Pooled(nets.linear([[1, 3], [1, 2], [2, 0]])))
     assert torch.equal(few.explain(net, PICTURE).maps, many.explain(net, PICTURE).maps)
-    with pytest.raises(TargetError, match="compares classes, but the model has only one; use gradcam"):
+    with pytest.raises(UnsuitableModelError, match="compares classes, but the model has only one; use gradcam"):
         few.explain(nets.Pooled(nets.linear([[1, 3]])), PICTURE)
 
 

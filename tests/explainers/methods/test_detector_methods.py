@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from seewhy import DRISE, ODAM, HiResCAM, HookSession, compare, explain, wrap_model
-from seewhy.explainers.errors import TargetError
+from seewhy.explainers.errors import UnsuitableModelError
 from tests.explainers.detectors import LABELS, SIDE, detector
 from tests.grids import few
 
@@ -110,7 +110,7 @@ def test_the_error_that_drise_tells_is_that_of_its_seeds():
 
 
 def test_drise_is_for_detectors(lite0):
-    with pytest.raises(TargetError, match="needs a detector; use rise"):
+    with pytest.raises(UnsuitableModelError, match="needs a detector; use rise"):
         DRISE(samples=2).explain(lite0, torch.zeros(1, 3, 224, 224))
 
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from seewhy import GridSaliency, explain, wrap_model
-from seewhy.explainers.errors import TargetError
+from seewhy.explainers.errors import UnsuitableModelError
 from seewhy.explainers.methods.catalogue import METHODS, passes_of
 from seewhy.explainers.tasks.regions import Region
 from tests import nets
@@ -120,7 +120,7 @@ def test_a_contrast_counts_the_lead_in_probability(far):
 
 def test_only_regions_have_a_context():
     for targets in (None, torch.tensor([1])):
-        with pytest.raises(TargetError, match="needs a segmenter"):
+        with pytest.raises(UnsuitableModelError, match="needs a segmenter"):
             GridSaliency().explain(nets.seeded(nets.Net), torch.rand(1, 3, 32, 32), targets)
 
 
