@@ -71,14 +71,16 @@ def calibrate(
     count = sum(map(len, groups))
     if count < ENOUGH:
         left_out = len(rows) - len(groups)
-        shown = counted(len(rows), "picture") + (" with the target" if target is not None else "")
         unlikely = f", {left_out} of them none, with less than {LIKELY:.0%} for the explained class" if left_out else ""
+        more = "more pictures" if target is None else "more pictures that show the target"
         raise OptionError(
-            f"{shown} gave {counted(count, 'score')} to compare with{unlikely}, but {ENOUGH} are needed; pass more "
-            "pictures, which give three scores each, or fewer if maps are blank.",
+            f"{counted(len(rows), 'picture')} gave {counted(count, 'score')} to compare with{unlikely}, but {ENOUGH} "
+            f"are needed; pass {more}, which give three scores each, or fewer if maps are blank.",
             "pictures",
         )
     result = calibration_of(model, trial, groups, bool(rows[0].target.are_probabilities))
+    if target is not None:
+        result = replace(result, null=f"{NULL}, of {target if isinstance(target, int | str) else 'a target'}")
     leads = contrast_scores([row.contrast for row in rows if row.contrast])
     return replace(result, contrast=leads if len(leads.scores) >= ENOUGH else None)
 

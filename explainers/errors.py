@@ -36,7 +36,26 @@ class ExplainerError(Exception):
 
 
 class PictureError(ExplainerError):
-    """The picture cannot be used."""
+    """The picture cannot be used.
+
+    Attributes:
+        path: of its file, with which the message begins; None if it came otherwise.
+    """
+
+    path: str | None = None
+
+    @property
+    def reason(self) -> str:
+        """Return the message without the path."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        return self.reason if self.path is None else f"{self.path}: {self.reason}"
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a picture failed, for lists that name its file."""
+    return error.reason if isinstance(error, PictureError) else str(error)
 
 
 @contextmanager

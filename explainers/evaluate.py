@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.model import Model
-from seewhy.explainers.errors import MaskError, OptionError, PictureError
+from seewhy.explainers.errors import MaskError, OptionError, PictureError, reason_of
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.explain import Layers, Target, ask_of, explainers_of
-from seewhy.explainers.imaging.decode import read_file
 from seewhy.explainers.imaging.geometry import Box, Geometry
 from seewhy.explainers.many import Pair, one_by_one
 from seewhy.explainers.methods.catalogue import METHODS, get_method
@@ -225,13 +224,13 @@ class _Series:
         """Return the model's input, the question, and where the target lies; None for a picture that is left out."""
         name = os.fspath(picture) if isinstance(picture, str | os.PathLike) else f"picture {number + 1}"
         try:
-            view = prepare(self.model, read_file(picture))  # without the path, which failures are listed by
+            view = prepare(self.model, picture)
             place = None if self.places is None else self.places[number]
             truth = truth_of(place, view.geometry, view.image)
         except (MaskError, PictureError, OSError) as error:
             if not self.skips:
                 raise
-            self.failures[str(name)] = str(error)
+            self.failures[str(name)] = reason_of(error)
             return None
         ask = self.ask if target is None else replace(self.ask, targets=named_ask(self.model.task, target).targets)
         self.names.append(str(name))

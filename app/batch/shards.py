@@ -20,6 +20,7 @@ from seewhy.app.batch.choices import MapType
 from seewhy.app.batch.sources import Source
 from seewhy.app.system.allocator import trim
 from seewhy.explainers.core.diagnostic import Diagnostic
+from seewhy.explainers.errors import reason_of
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.tasks.classification import ClassPrediction
@@ -96,7 +97,7 @@ def row_of(source: Source, answer: Explanation | Exception, truth: str | None, m
     empty = dict.fromkeys((*COLUMNS, *LARGE))
     row: dict[str, Any] = {**empty, "path": source.path, "file": source.file, "truth": truth}
     if isinstance(answer, Exception):
-        return {**row, "error": str(answer) or type(answer).__name__}
+        return {**row, "error": reason_of(answer) or type(answer).__name__}
     details = _Details(**{name: getattr(answer, name) for name in _Details.__annotations__})
     largest = float(np.abs(answer.map).max(initial=0.0)) or 1.0
     best = _best(answer)

@@ -402,7 +402,7 @@ def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainO
     def readable() -> Iterator[Image.Image]:
         for picture in tqdm(pictures, unit="picture", disable=hidden, dynamic_ncols=True):
             try:
-                yield read_picture(read(picture), service.settings.max_pixels)
+                yield read_picture(picture, service.settings.max_pixels)
             except (OSError, PictureError) as error:
                 failures[picture] = fault_of(error) or ""
 

@@ -23,6 +23,7 @@ from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.record import Record, begin, unwatched
 from seewhy.app.pipeline.ticket import Ticket
 from seewhy.explainers.core.calibration import Calibration
+from seewhy.explainers.errors import reason_of
 from seewhy.models import LoadedModel
 
 T = TypeVar("T")
@@ -224,7 +225,7 @@ def fault_of(error: BaseException | None) -> str | None:
         # A contrast may be invalid for one picture only: its classes depend on its predictions. So may a mask's size.
         of_all_pictures = kind_of(error).status in (422, 503) and field_of(error) not in ("against", "mask")
         if not of_all_pictures:
-            return str(error)
+            return reason_of(error)
     raise error
 
 

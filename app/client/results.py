@@ -302,8 +302,9 @@ def evaluation_of(answers: Mapping[str, Mapping[str, Any]], seed: int) -> Evalua
             (row["name"], metric): reason for row in first["methods"] for metric, reason in row["reasons"].items()
         },
         left_out={
-            column.name: np.array([column.name in answer["left_out"] for answer in answers.values()])
+            column.name: np.array([column.name in answer.get("left_out", ()) for answer in answers.values()])
             for column in columns
+            if any(column.name in answer.get("left_out", ()) for answer in answers.values())
         },
         seed=seed,
     )

@@ -211,12 +211,12 @@ def read_file(source: PictureSource) -> Any:
 
 @contextmanager
 def named(source: object) -> Iterator[None]:
-    """Begin errors of a picture with its path, if it has one."""
+    """Name the path of a picture, if it has one, in its errors."""
     try:
         yield
     except PictureError as error:
         if isinstance(source, str | os.PathLike):
-            error.args = (f"{os.fspath(source)}: {error}",)
+            error.path = os.fspath(source)
         raise
 
 

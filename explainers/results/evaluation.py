@@ -60,7 +60,7 @@ class Cell:
         count: number of values in the mean.
         beats_controls: whether the method is better than each control, picture by picture: zero is beyond the bad end
             of the interval of every mean difference. None for controls, without any, and below two values.
-        reason: why the metric cannot measure the method; None where it can.
+        reason: why the metric cannot measure the method, or no picture counts; None where there is a mean.
     """
 
     mean: float | None
@@ -69,6 +69,9 @@ class Cell:
     count: int
     beats_controls: bool | None
     reason: str | None = None
+
+
+_UNLIKELY = f"values are shares of the target's probability, which is less than {LIKELY:.0%}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +134,8 @@ class Evaluation(Result):
             ends = [self._interval(sign * (values - self._counted(name, column.name)))[0] for name in controls]
             beats = all(end is not None and end > 0 for end in ends)
         mean, reason = float(defined.mean()) if len(defined) else None, self.reasons.get((method, column.metric))
+        if reason is None and column.name in self.left_out and self.left_out[column.name].all():
+            reason = f"{_UNLIKELY}. With {column.metric}.relative=false, all pictures count."
         return Cell(mean, low, high, len(defined), beats, reason)
 
     def _counted(self, method: str, column: str) -> NDArray[np.float64]:
@@ -141,14 +146,15 @@ class Evaluation(Result):
     @property
     def notes(self) -> list[str]:
         """How many pictures the means of columns leave out, a sentence for each number; none if they leave out none."""
-        columns: dict[int, list[str]] = {}
-        for column, rows in self.left_out.items():
-            if rows.any():
-                columns.setdefault(int(rows.sum()), []).append(column)
+        columns: dict[int, list[Column]] = {}
+        for column in self.columns:
+            if column.name in self.left_out and self.left_out[column.name].any():
+                columns.setdefault(int(self.left_out[column.name].sum()), []).append(column)
         return [
-            f"Means of {', '.join(names)} leave out {number} of {counted(len(self.pictures), 'picture')}: values are "
-            f"shares of the target's probability, which is less than {LIKELY:.0%}. With relative=false, all count."
-            for number, names in columns.items()
+            f"Means of {', '.join(column.name for column in part)} leave out {number} of "
+            f"{counted(len(self.pictures), 'picture')}: {_UNLIKELY}. With "
+            f"{', '.join(dict.fromkeys(f'{column.metric}.relative=false' for column in part))}, all count."
+            for number, part in columns.items()
         ]
 
     def _interval(self, values: NDArray[np.float64]) -> tuple[float | None, float | None]:
@@ -220,8 +226,9 @@ class Evaluation(Result):
         return text.getvalue()
 
     def reasons_of(self, method: str) -> dict[str, str]:
-        """Return why metrics cannot measure a method, by metric."""
-        return {metric: reason for (name, metric), reason in self.reasons.items() if name == method}
+        """Return why cells of a method are empty, by metric."""
+        cells = {column.metric: self[method, column.name] for column in self.columns}
+        return {metric: cell.reason for metric, cell in cells.items() if cell.reason}
 
     def plot(self) -> "Figure":
         """Return a figure of matplotlib, made without pyplot: a chart for each column; controls are grey."""

@@ -67,6 +67,8 @@ class Values(Task):
         if outputs.shape[1] > 1:
             fault = "A value is contrasted with itself; name two values."
         require(~same.any(), lambda: TargetError(fault))
+        opposite = is_contrasted & (against < 0) & (targets >= 0)
+        require(~opposite.any(), lambda: TargetError("A contrast has the direction of its target; omit its ':down'."))
         # What lowers a value rather than another one lowers its lead: both have the direction of the target.
         directed = torch.where(targets < 0, ~places, places)
         return ValueObjective(targets, torch.where(is_contrasted, directed, against))

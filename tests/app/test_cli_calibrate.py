@@ -199,7 +199,7 @@ def test_what_cannot_be_calibrated_is_a_usage_error(run, tmp_path):
     for arguments, message in (
         (["-o", "scores.json"], "1 picture gave 2 scores to compare with, but 100 are needed; pass more pictures"),
         (["-o", "scores.txt"], "'.txt' is not a format; use .json"),
-        (["-o", "scores.json", "--target", "tabby"], "1 picture with the target gave 0 scores to compare with, 1 of"),
+        (["-o", "scores.json", "--target", "tabby"], "1 picture gave 0 scores to compare with, 1 of them none"),
         (["-o", "scores.json", "--target", "dragon"], "has no class 'dragon'"),
         (["-o", "scores.json", "--option", "against=1"], "calibrate takes no 'against'."),
     ):

@@ -12,7 +12,7 @@ from torch import nn
 
 from seewhy import compare, explain, intervene, sweep_channels, wrap_model
 from seewhy.app.cli import main
-from seewhy.explainers.errors import ModelOutputError, TargetError
+from seewhy.explainers.errors import ModelOutputError, TargetError, UnsuitableModelError
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.tasks.values import Values
 from seewhy.models import ModelError
@@ -117,7 +117,7 @@ def test_what_lowers_a_value_is_the_negative_of_what_raises_it(name, model):
 
 def test_methods_that_compare_classes_say_so(model):
     for name in COMPARES_CLASSES:
-        with pytest.raises(TargetError, match="class probabilities"):
+        with pytest.raises(UnsuitableModelError, match="class probabilities"):
             explain(model, CAT, name)
 
 
@@ -153,6 +153,8 @@ def test_a_contrast_is_the_difference_of_two_values(model, module):
     assert np.allclose(fall.map, -both.map, atol=1e-5 * abs(both.map).max())  # what lowers the lead
     with pytest.raises(TargetError, match="contrasted with itself"):
         explain(model, CAT, target=1, against="output:1:down")
+    with pytest.raises(TargetError, match="direction of its target"):
+        explain(model, CAT, target=1, against="output:0:down")
 
 
 def test_the_lead_of_a_value_is_said_to_be_lowered(model):

@@ -9,7 +9,7 @@ import { clearProblems, showProblem } from "./problems.js";
 import { HEATMAP, learn, limit, methodNamed, question } from "./question.js";
 import { gradeOf, proofOf } from "./proof.js";
 import { readingOf, subjectOf } from "./scene.js";
-import { LAYERLESS, change, explanation, isLayerless, learnMethod, methodName, onChange, state } from "./state.js";
+import { change, explanation, isLayerless, learnLayerless, methodName, onChange, state } from "./state.js";
 import { restore, showPreview } from "./stage.js";
 import { progress } from "./words.js";
 
@@ -90,7 +90,7 @@ async function run() {
     const isAbout = (name) => error.errors?.some(({ field }) => field === name);
     if (isAbout("method") && !methodNamed(methodName())) explainByDefault(error);
     else if (isAbout("layer") && !state.method && !state.layer.length && !isLayerless()) {
-      learnMethod(state.model, LAYERLESS);
+      learnLayerless(state.model);
       amend({ method: null }); // the network has no layer for the recommended one
     } else {
       change({ failure: error });

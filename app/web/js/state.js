@@ -63,16 +63,21 @@ const recommended = new Map();
 
 /** Stores the method that the page starts with for a model; null for the service's default one. */
 export function learnMethod(model, method) {
-  if (recommendedFor(model) !== LAYERLESS) recommended.set(model, method); // the service does not know the layers yet
+  if (!layerless.has(model)) recommended.set(model, method); // the service does not know the layers yet
 }
 
 /** The method that the page starts with for a model; undefined if it is not known. */
 export const recommendedFor = (model) => recommended.get(model);
 
-/** The method for networks of which no layer has a grid of features. */
-export const LAYERLESS = "saliency";
+const layerless = new Set();
 
-export const isLayerless = () => recommendedFor(state.model) === LAYERLESS;
+/** Stores that no layer of a model has a grid of features, which methods of layers need. */
+export function learnLayerless(model) {
+  layerless.add(model);
+  recommended.set(model, "saliency");
+}
+
+export const isLayerless = () => layerless.has(state.model);
 
 /** The method: the chosen one, the recommended one, or else that of the last answer. */
 export function methodName() {
