@@ -80,6 +80,11 @@ def test_files_of_other_formats_are_to_be_converted(client, kind, body):
         assert detail.endswith(f"BMP or TIFF file. They are {kind}: convert them to JPEG or PNG first.")
 
 
+def test_a_damaged_avif_is_no_heic(client):
+    body = bytes([0, 0, 0, 24]) + b"ftypmif1" + bytes(4) + b"avifmif1" + bytes(40)
+    assert problem(client.post("/predict", data=body), 415)["detail"].endswith("BMP or TIFF file.")
+
+
 def test_a_body_that_cannot_be_parsed_says_what_to_do(client):
     response = client.post("/predict", data=b"{image: 1}", content_type="application/json")
     assert "curl --json @request.json" in problem(response, 400)["detail"]

@@ -16,6 +16,7 @@ from seewhy.explainers.errors import (
     OptionError,
     TargetError,
     UnreadablePictureError,
+    UnsuitableModelError,
 )
 from seewhy.explainers.methods.catalogue import METHODS
 from tests import nets
@@ -213,7 +214,7 @@ def test_functions_that_cannot_be_explained_are_refused(function, reason, model)
 
 @pytest.mark.parametrize("method", ["finercam", "shapleycam"])
 def test_methods_that_compare_classes_refuse_functions(method, model):
-    with pytest.raises(TargetError, match="custom scores do not have"):
+    with pytest.raises(UnsuitableModelError, match="custom scores do not have"):
         explain(model, CAT, method, target=lead)
 
 
