@@ -64,7 +64,8 @@ def calibrate(
         TargetError: no picture has the target.
     """
     check_series(model, pictures, batch_size)
-    (explainer,) = explainers_of([get_method(method or model.task.default_method)], layer, options, model.module)
+    entry = get_method(model.task.default_method if method is None else method)
+    (explainer,) = explainers_of([entry], layer, options, model.module)
     trial = Trial(proof_area, proof_fill, full=True)
     rows = null_rows(model, explainer, pictures, trial, batch_size, ask_of(model, target))
     groups = [row.target.null_scores for row in rows if row.target.is_likely]

@@ -111,7 +111,10 @@ def prepare_evaluation(
     """Return the explainers, controls last, and the metrics, by name; arguments and errors are those of `evaluate`."""
     measures = build_metrics(metrics, {name: value for name, value in options.items() if "." in name})
     own = {name: value for name, value in options.items() if "." not in name}
-    entries = methods if isinstance(methods, Mapping) else _by_name(methods or [model.task.default_method])
+    methods = [model.task.default_method] if methods is None else methods
+    entries = methods if isinstance(methods, Mapping) else _by_name(methods)
+    if not entries:
+        raise OptionError("The list of methods is empty; name one or more.", field="methods")
     explainers = _explainers(entries, layer, own, model.module)
     if controls:
         # Options are the methods' own: a control keeps its defaults, but for the layer.

@@ -127,7 +127,7 @@ def explain(
             the most probable class, the box with the highest score or the largest region.
         layer: dotted path or glob, or a module of the model, or several; None for the model's default.
         against: class index or label to contrast each target with; None for no contrast.
-        top: number of the most probable classes to explain, instead of `target`.
+        top: number of the most probable classes to explain, instead of `target`; all of a model that has fewer.
         attribute: property of a detector's box: ``score``, ``x1``, ``y1``, ``x2``, ``y2``, ``box``, ``objectness`` or
             ``mask``.
         label: class of a target that is a place, such as ``region:10,20,90,80``.
@@ -149,7 +149,7 @@ def explain(
         UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
     must_know_pictures(model, picture)
-    entry = get_method(method or model.task.default_method)
+    entry = get_method(model.task.default_method if method is None else method)
     (explainer,) = explainers_of([entry], layer, options, model.module)
     trial = trial_of(proof, proof_area, proof_fill)
     check_calibration(proof_calibration, model, trial)
@@ -301,12 +301,14 @@ def layer_paths(module: nn.Module, layer: Layers | None) -> tuple[str, ...] | No
     """Return the layers of `explain` as paths and globs.
 
     Raises:
-        LayerError: a module that is none of the model's, or something else.
+        LayerError: a module that is none of the model's, or something else; or none at all.
     """
     if layer is None:
         return None
     modules = dict(module.named_modules())
     layers = (layer,) if isinstance(layer, str | nn.Module) or not isinstance(layer, Iterable) else tuple(layer)
+    if not layers:
+        raise LayerError("The list of layers is empty; omit `layer` for the model's default.")
     for part in layers:
         if not isinstance(part, str | nn.Module):
             raise LayerError(f"A layer is a dotted path, such as 'layer4', or a module, not {part!r}.")

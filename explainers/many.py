@@ -169,7 +169,7 @@ def explain_many(
         PictureError, OSError: while iterating: a picture that cannot be read, with ``on_error="raise"``.
     """
     check_series(model, pictures, batch_size, on_error, "yield")
-    entry = get_method(method or model.task.default_method)
+    entry = get_method(model.task.default_method if method is None else method)
     (explainer,) = explainers_of([entry], layer, options, model.module)
     if layers := layer_paths(model.module, layer):
         module_paths(model.module, layers)

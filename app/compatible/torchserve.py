@@ -234,7 +234,7 @@ def _read_form() -> tuple[Any, dict[str, Any]]:
             "Send one picture as the form field data (curl -F data=@cat.png), or as the body itself "
             "(curl -T cat.png); curl --data-binary needs -H 'Content-Type: application/octet-stream'."
         )
-    fields = {name: value for name, value in flatten(request.form).items() if name not in _DATA}
+    fields = {name: value for name, value in flatten(request.form, is_form=True).items() if name not in _DATA}
     return files[0] if files else texts[0], merge(flatten(request.args), fields)
 
 

@@ -208,7 +208,6 @@ def _parameter(name: str, schema: Schema, bare: bool) -> dict[str, Any]:
         "name": name,
         "in": "query",
         "description": schema.get("description", ""),
-        "allowEmptyValue": True,
     }
     if name == "edits":
         return {**parameter, "content": {"application/json": {"schema": deepcopy(schema)}}}

@@ -173,7 +173,7 @@ def _read_form(request: Request, other: str | None) -> Upload:
     # Forms send what nobody chose: browsers an empty file without a name, Swagger UI an empty text.
     if second is not None and not (second.filename or other_picture):
         other_picture = None
-    fields = merge(flatten(request.args), flatten(request.form))
+    fields = merge(flatten(request.args), flatten(request.form, is_form=True))
     return Upload(file_bytes(image), other_picture, fields, (image.filename or "")[:_LONGEST_NAME])
 
 
@@ -218,7 +218,7 @@ def merge(query: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
     return {**query, **body}
 
 
-def flatten(values: "MultiDict[str, str]") -> dict[str, Any]:
-    """Return one value or a list per name; empty values, which forms send for blank fields, are left out."""
-    lists = ((name, [value for value in items if value]) for name, items in values.lists())
+def flatten(values: "MultiDict[str, str]", is_form: bool = False) -> dict[str, Any]:
+    """Return one value or a list per name; of a form without its blank fields, which browsers send too."""
+    lists = ((name, [value for value in items if value or not is_form]) for name, items in values.lists())
     return {name: items[0] if len(items) == 1 else items for name, items in lists if items}

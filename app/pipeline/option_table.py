@@ -71,7 +71,7 @@ EXPLAIN = {
         "For a segmenter: average the logits over the target's `region`, its `border`, or the whole `picture`; by "
         "default over the region."
     ),
-    "top": Option("Explain the N most probable classes instead of `target`."),
+    "top": Option("Explain the N most probable classes instead of `target`; all of a model that has fewer."),
     "attribute": Option(
         "Property of a detector's box to explain: `score`, an edge (`x1`, `y1`, `x2`, `y2`), `box` (width plus "
         "height), `objectness` or `mask`; by default `score`."
@@ -91,7 +91,7 @@ PROOF = {
     ),
 }
 
-PREDICT = {"top": Option("Number of most probable classes to return.", 5)}
+PREDICT = {"top": Option("Number of most probable classes to return; all of a model that has fewer.", 5)}
 
 SEGMENT = {
     "view": Option(

@@ -76,7 +76,7 @@ def _names(value: Any) -> Any:
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         return texts
     names = [part.strip().lower() for text in texts for part in text.split(",")]
-    return list(dict.fromkeys(name for name in names if name))
+    return [name for name in names if name]
 
 
 def _single(value: Any) -> Any:

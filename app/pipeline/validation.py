@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from seewhy.app.errors import FieldError, InvalidOptionsError
 from seewhy.app.pipeline.choices import Format
-from seewhy.app.pipeline.options import ExplainOptions, MethodOptions
+from seewhy.app.pipeline.options import ExplainOptions, MethodOptions, NoOptions, Options
 from seewhy.app.settings import Settings
 from seewhy.explainers.errors import LAYERS_LISTED, near_matches, plain_fault
 from seewhy.explainers.unknown_names import OptionNames, unknown_option
@@ -48,10 +48,22 @@ def validate(
     for name, value in fields.items():
         if isinstance(value, list) and len(value) > MAX_VALUES:
             raise FieldError(f"The option has {len(value):,} values; {MAX_VALUES:,} are allowed.", field=name[:100])
+    if issubclass(schema, Options | NoOptions) and (empty := _empty(schema, fields, options)):
+        raise InvalidOptionsError(empty[:MAX_FAULTS])
     try:
         return schema.model_validate(fields)
     except ValidationError as error:
         raise InvalidOptionsError(_faults(schema, options, fields, error, place)) from error
+
+
+def _empty(schema: type[BaseModel], fields: Mapping[str, Any], options: Set[str]) -> list[Fault]:
+    """Return the error of each option that has an empty value: it is not the default that somebody may mean."""
+    required = {name for name, field in schema.model_fields.items() if field.is_required()}
+    return [
+        (name, f"It is empty; give a value{'' if name in required else ', or leave the option out'}.")
+        for name, value in fields.items()
+        if name in options and (value in ("", []) or (isinstance(value, list) and "" in value))
+    ]
 
 
 def check_methods(

@@ -134,7 +134,7 @@ def intervene(
     checked = parse_edits(edits)
     must_swap(checked, other is not None)
     must_know_pictures(model, picture)
-    entry = get_method(method or model.task.default_method)
+    entry = get_method(model.task.default_method if method is None else method)
     (explainer,) = explainers_of([entry], layer, options, model.module)
     view = prepare(model, picture)
     swapped = None if other is None else prepare(model, other).images(model.device)

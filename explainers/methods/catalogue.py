@@ -179,9 +179,12 @@ def build_methods(methods: Sequence[Method], options: Mapping[str, Any]) -> tupl
         options: as for `Method.build`.
 
     Raises:
-        OptionError: an option that no method has, or an invalid value.
+        OptionError: a method is given twice, an option that no method has, or an invalid value.
     """
     own = {method.name: method.options for method in methods}
+    if len(own) < len(methods):
+        twice = next(method.name for number, method in enumerate(methods) if method in methods[:number])
+        raise OptionError(f"The method {twice!r} is given twice; name each once.", field="method")
     for name in options:
         if not any(name in names for names in own.values()):
             raise unknown_option(name, own, option_names())

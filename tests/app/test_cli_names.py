@@ -91,6 +91,8 @@ REFUSED = {
     "explain cat.png --colormap infrno": "Near matches: inferno",
     "explain cat.png --scale 3,1": "lo < hi",
     "explain cat.png --proof-area 3": "proof_area: It must be less than or equal to 0.9.",
+    "explain cat.png --target=": "target: It is empty; give a value, or leave the option out.",
+    "predict cat.png --model=": "model: It is empty",
     "explain --proof cat.png": "Write --proof=true, or put --proof after the pictures.",
     "explain cat.png --sheet all.gif": "'.gif' is not a format",
     "explain cat.png --summary rows.xls": "use .csv, .jsonl",

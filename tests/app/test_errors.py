@@ -83,6 +83,37 @@ def test_files_of_other_formats_are_to_be_converted(client, kind, body):
 def test_a_damaged_avif_is_no_heic(client):
     body = bytes([0, 0, 0, 24]) + b"ftypmif1" + bytes(4) + b"avifmif1" + bytes(40)
     assert problem(client.post("/predict", data=body), 415)["detail"].endswith("BMP or TIFF file.")
+@pytest.mark.parametrize("name", ["target", "method", "model", "layer", "view", "samples", "proof"])
+def test_an_empty_value_is_an_error_but_for_blank_fields_of_forms(client, post, cat, name):
+    picture = base64.b64encode(cat).decode()
+    for response in (
+        client.post(f"/explain?{name}=", data=cat, content_type="image/png"),
+        client.post("/explain", json={"image": picture, name: ""}),
+        client.post("/explain", json={"image": picture, name: []}),
+        client.post(f"/explain?{name}=", data={"image": (io.BytesIO(cat), "cat.png")}),
+    ):
+        (fault,) = problem(response, 422)["errors"]
+        assert fault == {"field": name, "message": "It is empty; give a value, or leave the option out."}
+    assert post(cat, **{name: ""}).status_code == 200
+    assert client.post("/explain", json={"image": picture, name: None}).status_code == 200
+
+
+def test_an_empty_value_among_others_is_an_error_and_so_are_those_of_other_protocols(client, cat):
+    assert refused(client.post("/explain?layer=bn2&layer=", data=cat))[2] == ["layer"]
+    assert refused(client.post("/explain?unheard=", data=cat))[2] == ["unheard"]
+    assert "It is empty; give a value." in client.post("/hooks/capture?layer=", data=cat).text
+    body = {"instances": [base64.b64encode(cat).decode()], "parameters": {"target": ""}}
+    assert "It is empty" in client.post("/v1/models/efficientnet_lite0:explain", json=body).text
+    assert "It is empty" in client.post("/predictions/efficientnet_lite0?top=", data=cat).text
+
+
+def test_a_method_or_metric_is_given_once(client, post, cat):
+    for methods in ("gradcam,gradcam", ["gradcam", "GradCAM"]):
+        response = post(cat, method=methods)
+        assert refused(response) == (422, "bad-option", ["method"])
+        assert "'gradcam' is given twice" in response.json["detail"]
+    assert "is given twice" in post(cat, "/evaluate", method="cam,cam").json["detail"]
+    assert "is given twice" in post(cat, "/evaluate", metrics="sparseness,sparseness").json["detail"]
 
 
 def test_a_body_that_cannot_be_parsed_says_what_to_do(client):

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, TensorDataset
 
-from seewhy import GradCAM, compare, explain, explain_many, wrap_model
+from seewhy import GradCAM, compare, explain, explain_many, predict, wrap_model
 from seewhy.explainers.errors import (
     LayerError,
     OptionError,
@@ -50,10 +50,18 @@ def test_top_explains_the_most_probable(model):
     assert all(same(result, explain(model, CAT, target=result.target.index)) for result in results)
 
 
+def test_top_of_a_model_with_fewer_classes_is_all_of_them(model):
+    results = explain(model, CAT, top=900)
+    assert len(results) == len(model.labels) < 900
+    assert [row.index for row in predict(model, CAT, top=900)] == [result.target.index for result in results]
+
+
 @pytest.mark.parametrize(
     ("options", "error", "reason"),
     [
         ({"target": []}, TargetError, "list of targets is empty"),
+        ({"layer": []}, LayerError, "list of layers is empty"),
+        ({"method": ""}, OptionError, "There is no method ''"),
         ({"target": "cat", "top": 2}, OptionError, "not both"),
         ({"top": 0}, OptionError, "1 or more"),
         ({"target": ["cat", "cta"]}, TargetError, "cat"),

@@ -386,6 +386,12 @@ def test_one_name_is_one_method_and_one_metric(model):
     assert (table.methods, [column.name for column in table.columns]) == (("gradcam",), ["sparseness"])
 
 
+@pytest.mark.parametrize("methods", [[], (), {}])
+def test_no_method_is_not_the_default_one(model, methods):
+    with pytest.raises(OptionError, match="list of methods is empty; name one or more"):
+        evaluate(model, spots(1), methods, ["sparseness"])
+
+
 def test_a_bare_module_has_no_pictures():
     with pytest.raises(UnsupportedModuleError, match="wrap_model"):
         evaluate(nets.seeded(nets.Net), spots(1))

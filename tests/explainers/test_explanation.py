@@ -194,6 +194,8 @@ def test_several_methods_explain_the_same_class(lite0):
         explain(lite0, picture, method=["gradcam"])
     with pytest.raises(OptionError, match="empty"):
         compare(lite0, picture, [])
+    with pytest.raises(OptionError, match="'gradcam' is given twice; name each once"):
+        compare(lite0, picture, ["gradcam", "gradcam"])
 
 
 def test_a_comparison_is_one_value(lite0, tmp_path):
