@@ -2,7 +2,8 @@
 
 import base64
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +28,7 @@ from seewhy.app.client.results import (
     segments_of,
 )
 from seewhy.explainers.core.choices import AREA, Extent, Fill
-from seewhy.explainers.errors import LayerError, OptionError, TargetError
+from seewhy.explainers.errors import LayerError, OptionError, TargetError, nearest
 from seewhy.explainers.imaging.decode import PictureSource, read_picture
 from seewhy.explainers.imaging.png import encode_png
 from seewhy.explainers.results.boxes import DetectedBox
@@ -35,7 +36,8 @@ from seewhy.explainers.results.evaluation import Evaluation
 from seewhy.explainers.results.segments import Segments
 from seewhy.explainers.tasks.choices import Part
 
-_OF_REQUESTS = frozenset({"image", "format", "values", "view", "colormap", "alpha", "scale"})
+_OF_DRAWINGS = ("view", "colormap", "alpha", "scale")
+_OF_REQUESTS = ("image", "format", "values", *_OF_DRAWINGS)
 """Options of requests that are none of methods: they would change what a result is made from."""
 
 Inspected = TypeVar("Inspected", bound=Inspection)
@@ -288,9 +290,9 @@ class Client:
             edits, target, other, method, layer, options: as `seewhy.intervene`; edits as mappings.
             picture, model: as `explain`; also the errors.
         """
-        _must_be_of_methods(options)
         fields = {**options, "image": picture, "edits": list(edits), "target": target, "other": other}
-        return self._inspected(RemoteIntervention, "intervene", {**fields, "method": method, "layer": layer}, model)
+        with _of_methods(options):
+            return self._inspected(RemoteIntervention, "intervene", {**fields, "method": method, "layer": layer}, model)
 
     def sweep_channels(
         self,
@@ -345,7 +347,6 @@ class Client:
         options: Mapping[str, Any],
     ) -> Result:
         upload = _upload(picture)
-        _must_be_of_methods(options)
         body = {name: value for name, value in {**fields, **options}.items() if value is not None}
         if isinstance(target := body.get("target", []), np.ndarray):
             body["mask"] = _base64(_mask_file(target))
@@ -365,17 +366,32 @@ class Client:
             return self._connection.download("/explain", {**question, "format": form})
 
         request = {**body, "format": "json", "values": "map"}
-        return self._connection.post("/explain", request, lambda answer: read(answer, upload, download))
+        with _of_methods(options):
+            return self._connection.post("/explain", request, lambda answer: read(answer, upload, download))
 
     def __repr__(self) -> str:
         return f"Client({self._connection.url!r})"
 
 
-def _must_be_of_methods(options: Mapping[str, Any]) -> None:
-    """Raise `OptionError` where an option is one of requests."""
+@contextmanager
+def _of_methods(options: Mapping[str, Any]) -> Iterator[None]:
+    """Raise `OptionError` where an option is one of requests, or is spelt like one; it says where these belong."""
     for name in options:
         if name in _OF_REQUESTS:
-            raise OptionError(f"No method has an option {name!r}; results are drawn and saved here.", field=name)
+            raise _misplaced(name, name)
+    try:
+        yield
+    except OptionError as error:
+        near = nearest(error.field, _OF_DRAWINGS) if error.field in options else []
+        if near and f"Near matches: {near[0]}" in str(error):
+            raise _misplaced(error.field, near[0]) from error
+        raise
+
+
+def _misplaced(name: str, meant: str) -> OptionError:
+    """Return the error about an option, which may be meant as one of requests."""
+    way = f"save(path, {meant}=...)" if meant in _OF_DRAWINGS else "save(path), whose suffix is the format"
+    return OptionError(f"No method has an option {name!r}. Results are drawn and saved by result.{way}.", field=name)
 
 
 def _body(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -274,8 +274,16 @@ def test_errors_of_models_and_of_requests(client, address):
         client.explain(CAT, model="resnet5O")
     with pytest.raises(FileNotFoundError):
         client.explain("nowhere.png")
-    with pytest.raises(OptionError, match="No method has an option 'format'"):
+    with pytest.raises(OptionError, match=r"No method has an option 'format'.* result\.save\(path\), whose suffix"):
         client.explain(CAT, format="png")
+    for name in ("colormap", "colourmap"):
+        with pytest.raises(OptionError, match=rf"'{name}'\. .* result\.save\(path, colormap=\.\.\.\)\.") as caught:
+            client.explain(CAT, **{name: "viridis"})
+        assert caught.value.field == name
+        with pytest.raises(OptionError, match=r"save\(path, colormap=\.\.\.\)"):
+            client.intervene(CAT, [{"op": "zero", "layer": "bn2"}], **{name: "viridis"})
+    with pytest.raises(OptionError, match="Near matches: samples"):
+        client.explain(CAT, method="smoothgrad", sampels=3)
     with pytest.raises(TargetError, match="by their names and masks"):
         client.explain(CAT, target=lambda logits: logits)
     with pytest.raises(LayerError, match="by their dotted paths"):

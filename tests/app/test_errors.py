@@ -83,6 +83,8 @@ def test_files_of_other_formats_are_to_be_converted(client, kind, body):
 def test_a_damaged_avif_is_no_heic(client):
     body = bytes([0, 0, 0, 24]) + b"ftypmif1" + bytes(4) + b"avifmif1" + bytes(40)
     assert problem(client.post("/predict", data=body), 415)["detail"].endswith("BMP or TIFF file.")
+
+
 @pytest.mark.parametrize("name", ["target", "method", "model", "layer", "view", "samples", "proof"])
 def test_an_empty_value_is_an_error_but_for_blank_fields_of_forms(client, post, cat, name):
     picture = base64.b64encode(cat).decode()
