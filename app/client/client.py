@@ -382,9 +382,10 @@ def _of_methods(options: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except OptionError as error:
-        near = nearest(error.field, _OF_DRAWINGS) if error.field in options else []
+        name = error.field or ""
+        near = nearest(name, _OF_DRAWINGS) if name in options else []
         if near and f"Near matches: {near[0]}" in str(error):
-            raise _misplaced(error.field, near[0]) from error
+            raise _misplaced(name, near[0]) from error
         raise
 
 

@@ -65,7 +65,7 @@ def request(content: bytes) -> None:
             upload = read_request(incoming, SecondPicture("other", "") if ord(kind or b"\0") & 64 else None)
             assert isinstance(upload.picture, bytes)
             parse(SCHEMAS[len(query) % len(SCHEMAS)], upload.fields)
-    except (ServiceError, HTTPException) as error:
+    except (ServiceError, PictureError, HTTPException) as error:
         str(error).encode("utf-8", "backslashreplace")
     finally:
         builder.close()
