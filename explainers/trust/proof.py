@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from seewhy.explainers.core.calibration import Calibration, Comparison
 from seewhy.explainers.core.choices import LIKELY, Fill
 from seewhy.explainers.core.costs import Passes
-from seewhy.explainers.core.faithfulness import Faithfulness
+from seewhy.explainers.core.faithfulness import LEAST, Faithfulness
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.trust.marking import resized
 from seewhy.explainers.trust.sanity import Sanity
@@ -176,7 +176,7 @@ def proof_of(
     count: int | None = 0 if calibration is None else len(calibration.scores)
     if calibration is not None and calibration.are_probabilities != bool(faithfulness.are_probabilities):
         calibration = count = None
-    comparison = None if calibration is None or is_blank else calibration.compared(measurement.score)
+    comparison = None if calibration is None or is_blank else calibration.compared(_comparable_score(measurement))
     shape = shape_of(values, geometry)
     warnings = _warnings(shape, sanity, is_blank, codes)
     grade = "blank" if is_blank else grade_of(measurement, comparison, warnings)
@@ -207,13 +207,25 @@ def grade_of(
     if _is_improbable(measurement, warnings):
         return "not supported"
     is_doubtful = bool({"same-for-every-class", "ignores-the-model", "improbable-target"}.intersection(warnings))
-    matters = measurement.score >= LEAST_EFFECT
+    matters = _comparable_score(measurement) >= LEAST_EFFECT
     if matters and comparison.beats >= SUPPORTED and not is_doubtful:
         return "supported"
     if matters and comparison.beats >= PARTLY:
         return "partly supported"
     whole = measurement.probability
     return "spread" if whole is not None and measurement.dropped <= SPREAD * whole else "not supported"
+
+
+def _comparable_score(measurement: Measurement) -> float:
+    """Return the score that is compared with others.
+
+    Of a target that is not likely, parts count no more than the whole picture: a part may give it many times its small
+    probability, and so a score of any size, also where the probability rises without the marked part.
+    """
+    whole = measurement.probability
+    if whole is None or whole >= LIKELY:
+        return measurement.score
+    return (min(measurement.kept, whole) - min(measurement.dropped, whole)) / max(whole, LEAST)
 
 
 def _is_improbable(measurement: Measurement, warnings: Collection[WarningCode]) -> bool:

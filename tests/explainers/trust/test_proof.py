@@ -26,7 +26,7 @@ from seewhy.explainers.tasks.values import ValuePrediction
 from seewhy.explainers.trust.calibration import false_alarms
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.marking import turned
-from seewhy.explainers.trust.proof import Measurement, grade_of, reaches_cut, shape_of
+from seewhy.explainers.trust.proof import Measurement, grade_of, proof_of, reaches_cut, shape_of
 from seewhy.explainers.trust.sanity import Sanity
 from seewhy.explainers.trust.sentences import sentence_of, subject_of
 from seewhy.explainers.trust.strangers import Strangers, digest_of
@@ -207,6 +207,28 @@ def test_grades(beats, dropped, score, warnings, grade):
     unlikely = replace(measured, probability=0.29)
     assert grade_of(unlikely, comparison, ("improbable-target",)) == "not supported"
     assert grade_of(unlikely, None, ("improbable-target",)) is None
+
+
+@pytest.mark.parametrize(
+    ("whole", "kept", "dropped", "beats", "grade"),
+    [
+        (0.2, 0.9, 0.05, 75, "supported"),  # the part alone gives more than the whole, which counts as the whole
+        (0.02, 0.2, 0.09, 0, "not supported"),  # it rises without the part
+        (0.4, 0.6, 0.45, 38, "not supported"),  # likely
+    ],
+)
+def test_parts_of_an_unlikely_picture_count_no_more_than_the_whole(whole, kept, dropped, beats, grade):
+    parts = [torch.tensor([value]) for value in (whole, kept, dropped)]
+    measured = Faithfulness(
+        0.25, "blur", *parts, None, None, None, None, torch.tensor([True]), torch.tensor([False]), 2
+    )
+    light = subject_of(ClassPrediction(0, "light", whole, 1.5))
+    null = Calibration(tuple(number / 100 for number in range(100)), "", "", 0.25, "blur")
+    proof = proof_of(measured, np.eye(4, dtype=np.float32), Geometry(8, 8, (0.0, 0.0, 8.0, 8.0)), light, (), null)
+    assert round(101 * proof.calibration.beats) == beats
+    supported = replace(null, scores=tuple(score / 2 for score in null.scores))
+    proof = proof_of(measured, np.eye(4, dtype=np.float32), Geometry(8, 8, (0.0, 0.0, 8.0, 8.0)), light, (), supported)
+    assert proof.grade == grade
 
 
 @pytest.mark.parametrize(
