@@ -152,7 +152,7 @@ def test_the_copied_command_draws_what_is_shown(tab, url, tmp_path, is_uploaded)
 @pytest.mark.slow
 def test_an_error_of_the_comparison_is_told_in_its_view(tab, url):
     tab.goto(f"{url}/?show=likeness&example=astronaut&reference=rocket&model=efficientnet_lite9")
-    expect(tab.locator("#likeness-notes")).to_contain_text("efficientnet_lite0")
+    expect(tab.locator("#likeness-fault")).to_contain_text("efficientnet_lite0")
     accessible(tab)
 
 

@@ -7,8 +7,11 @@ import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
+from seewhy.app import create_app
+from seewhy.app.settings import Settings
 from tests.app.browsing import accessible, answered, ask, explained_anew, later, upload
 from tests.app.conftest import EXAMPLES, opened
+from tests.app.serving import live
 from tests.app.shapes import served
 from tests.nets import Bright
 
@@ -110,6 +113,21 @@ def test_a_folder_becomes_a_strip_with_class_trust_and_truth(strip, url):
     expect(strip.locator("#thumbnails .truth")).to_have_text(["✓ espresso", "✗ space shuttle"])
     expect(strip.locator("#thumbnails img")).to_have_count(3)
     accessible(strip)
+
+
+@pytest.mark.slow
+def test_pictures_beyond_a_rate_limit_wait_for_their_turn(browser, folder, service):
+    app = create_app(Settings(rate_limit="3/2second"))  # of one picture
+    app.extensions["seewhy"] = service
+    refusals = []
+    with live(app) as url, opened(browser, url) as tab:
+        tab.on("response", lambda response: refusals.append(response.url) if response.status == 429 else None)
+        tab.goto(url)
+        tab.wait_for_selector("body[data-ready]")
+        tab.set_input_files("#folder", folder)
+        for number in (1, 2):  # the first one is shown, with a button to try again
+            expect(options(tab).nth(number)).to_have_attribute("aria-label", re.compile("supported|spread"))
+    assert refusals
 
 
 def test_a_single_class_is_judged_by_its_own_probability(browser, tmp_path):

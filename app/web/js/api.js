@@ -7,13 +7,14 @@ const UNREACHABLE = "The server cannot be reached. Is it still running?";
 
 /** An error answer: a message, and errors per field; those about the picture name its file. */
 export class Problem extends Error {
-  constructor({ detail, type = "", errors = [], status = 0 }, file = "") {
+  constructor({ detail, type = "", errors = [], status = 0 }, file = "", wait = null) {
     const prefix = file && errors.some(({ field }) => field === "image") ? `${file}: ` : "";
-    const said = (text) => prefix + plain(text);
+    const said = (text) => prefix + plain(wait ? text.replace("after the seconds in Retry-After", `in ${wait} s`) : text);
     super(said(detail));
     this.name = "Problem";
     this.errors = errors.map(({ field, message }) => ({ field, message: said(message) }));
     this.status = status;
+    this.wait = status === 429 && wait; // seconds until the service takes further requests
     this.isTooMuch = type.endsWith(":too-much-work"); // it cannot finish in time
   }
 }
@@ -25,7 +26,9 @@ function unreachable(error) {
 async function send(path, given, file) {
   const response = await keyedFetch(path, given).catch(unreachable);
   if (response.ok) return response;
-  if (response.headers.get("Content-Type")?.includes("json")) throw new Problem(await response.json(), file);
+  if (response.headers.get("Content-Type")?.includes("json")) {
+    throw new Problem(await response.json(), file, Number(response.headers.get("Retry-After")));
+  }
   throw new Problem({ detail: `The server responded with ${`${response.status} ${response.statusText}`.trim()}.`, status: response.status });
 }
 

@@ -193,7 +193,7 @@ async function ask(picture) {
   try {
     await picture.ready;
     if (mine.signal.aborted) return;
-    const response = await post("/explain", picture.file, fields, { signal: mine.signal, accept: "application/json" });
+    const response = await patiently(() => post("/explain", picture.file, fields, { signal: mine.signal, accept: "application/json" }), mine.signal);
     const answer = await response.json();
     if (picture.asking === mine) await finish(picture, answer, about);
   } catch (error) {
@@ -203,6 +203,22 @@ async function ask(picture) {
       picture.asking = null;
       next();
       if (!pictures.some(isWaiting)) announce(pictures.some(({ failure }) => failure) ? "All pictures are tried; some failed." : "All pictures are explained.");
+    }
+  }
+}
+
+const PATIENCE = 120; // seconds; a limit per day is not waited for
+
+/** Sends a request, again after a while if the service allows no more at present. */
+async function patiently(send, signal) {
+  for (;;) {
+    try {
+      return await send();
+    } catch (error) {
+      if (!error.wait || error.wait > PATIENCE) throw error;
+      announce(error.message);
+      await new Promise((go) => { setTimeout(go, 1000 * error.wait); });
+      signal.throwIfAborted();
     }
   }
 }
