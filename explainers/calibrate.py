@@ -80,10 +80,13 @@ def calibrate(
             "pictures",
         )
     result = calibration_of(model, trial, groups, bool(rows[0].target.are_probabilities))
-    if target is not None:
-        result = replace(result, null=f"{NULL}, of {target if isinstance(target, int | str) else 'a target'}")
     leads = contrast_scores([row.contrast for row in rows if row.contrast])
-    return replace(result, contrast=leads if len(leads.scores) >= ENOUGH else None)
+    name = target if isinstance(target, int | str) else "a target"
+    return replace(
+        result,
+        null=NULL if target is None else f"{NULL}, of {name}",
+        contrast=leads if len(leads.scores) >= ENOUGH else None,
+    )
 
 
 def calibration_of(

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from seewhy.explainers.core.percent import tenths
 from seewhy.explainers.imaging.decode import read_picture
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.results.boxes import DetectedBox
@@ -58,8 +59,8 @@ class RemotePrediction(SimpleNamespace):
             down = " (what lowers it)" if members.get("direction") == "down" else ""
             return f"{members['value']:.4g} {members['unit']}".rstrip() + down
         if "area" in members:
-            return f"on {_tenths(members['area'])}"
-        text = _tenths(members["probability"])
+            return f"on {tenths(members['area'])}"
+        text = tenths(members["probability"])
         return text if members.get("attribute", "score") == "score" else f"{text}, {members['attribute']}"
 
 
@@ -321,8 +322,3 @@ def objects(value: Any) -> Any:
     if isinstance(value, dict):
         return SimpleNamespace(**{name: objects(part) for name, part in value.items()})
     return tuple(map(objects, value)) if isinstance(value, list) else value
-
-
-def _tenths(share: float) -> str:
-    """Return a share in percent, as predictions of the library do."""
-    return "<0.1%" if 0 < share < 0.001 else f"{share:.1%}"

@@ -104,18 +104,6 @@ class Task(Protocol):
         return False
 
 
-def percent(share: float) -> str:
-    """Return a share, or a difference of shares, in whole percent; one that is hardly 0 or 1 says so."""
-    if 0 < share < 0.005:
-        return "<1%"
-    return ">99%" if 0.995 <= share < 1 else f"{share:z.0%}"
-
-
-def tenths(share: float) -> str:
-    """Return a share in percent, to a tenth; one that is hardly 0 says so."""
-    return "<0.1%" if 0 < share < 0.001 else f"{share:.1%}"
-
-
 def probability_change(before: Prediction, after: Prediction) -> float | None:
     """Return the increase of a probability; None if the model has none."""
     if before.probability is None or after.probability is None:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten
 from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
 from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.objective import Objective
-from seewhy.explainers.core.task import percent, tenths
+from seewhy.explainers.core.percent import percent, tenths
 from seewhy.explainers.errors import ModelOutputError, TargetError, UnsuitableModelError, near_matches
 from seewhy.explainers.execution.deferred_checks import require
 from seewhy.explainers.tasks.choices import DEFAULT_METHOD

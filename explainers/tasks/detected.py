@@ -8,7 +8,8 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from seewhy.explainers.core.task import Prediction, percent, tenths
+from seewhy.explainers.core.percent import percent, tenths
+from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.imaging.geometry import Box, Geometry
 from seewhy.explainers.tasks.box_target import Attribute, BoxTarget

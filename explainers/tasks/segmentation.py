@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_flatten
 
 from seewhy.explainers.core.ask import Ask, Targets
 from seewhy.explainers.core.objective import Objective
-from seewhy.explainers.core.task import Task, percent, tenths
+from seewhy.explainers.core.percent import percent, tenths
+from seewhy.explainers.core.task import Task
 from seewhy.explainers.errors import ModelOutputError, TargetError
 from seewhy.explainers.tasks.choices import PARTS, REGION_METHOD, Part
 from seewhy.explainers.tasks.classification import OfClass, class_index, contrasts_of, mean_of_nearest
@@ -140,10 +141,14 @@ class Segmentation(Task):
             row = (int(target), rows[0][1]) if rows and not isinstance(target, Region) else None
             rows.append(row or self._resolved(target, predicted))
         rows += [(index, predicted == index) for index in largest]
-        found = [float((mask & (predicted == index)).double().mean()) for index, mask in rows]
         return tuple(
-            RegionPrediction(index, self._label(index), area, float(logits[index][mask].mean()))
-            for (index, mask), area in zip(rows, found, strict=True)
+            RegionPrediction(
+                index,
+                self._label(index),
+                area=float((mask & (predicted == index)).double().mean()),
+                logit=float(logits[index][mask].mean()),
+            )
+            for index, mask in rows
         )
 
     def are_probabilities(self, outputs: Tensor) -> bool:
