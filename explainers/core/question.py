@@ -184,7 +184,8 @@ def ready(model: AnyModel, images: Tensor) -> Iterator[tuple[nn.Module, Tensor]]
     """
     module = as_module(model)
     must_be_images(images)
-    with torch.inference_mode(False), evaluation_mode(module):
+    accelerated = None if isinstance(model, nn.Module) else model.accelerated
+    with torch.inference_mode(False), evaluation_mode(module, accelerated.submodules() if accelerated else None):
         try:
             # Autograd cannot save inference tensors, but it can save their copies.
             yield module, images.detach().to(_dtype_of(module, images), copy=images.is_inference())

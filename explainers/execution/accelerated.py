@@ -51,7 +51,7 @@ class Parts:
     """The two parts of a model.
 
     Attributes:
-        prefix: runs the part before the layer.
+        prefix: runs the part before the layer; with a `head`, it returns the model's output after the feature maps.
         suffix: the part after it; see `Cut`.
         head: the suffix as a `PooledHead`, if it is one.
     """
@@ -62,11 +62,12 @@ class Parts:
 
     def __call__(self, images: Tensor) -> Any:
         """Return the model's output for images (N, C, H, W)."""
-        return self.suffix(*self.prefix(images))
+        values = self.prefix(images)
+        return self.suffix(*(values[:1] if self.head else values))
 
     def without_hooks(self, images: Tensor) -> Any:
-        """Return the same where no module of the suffix has a hook: in closed form, if there is one."""
-        return self.head.outputs(*self.prefix(images)) if self.head else self(images)
+        """Return the same where no module of the suffix has a hook."""
+        return self.prefix(images)[1] if self.head else self(images)
 
 
 class AcceleratedModel:
@@ -148,6 +149,10 @@ class AcceleratedModel:
             if key and key not in self._compiled and is_float32:
                 self._keep(key, self._compile(key))
 
+    def submodules(self) -> list[nn.Module] | None:
+        """Return all modules of the model, each once; None if some were replaced, so that they must be listed anew."""
+        return self._watch.modules if self._sealed or self._watch.has_its_modules() else None
+
     def seal(self) -> None:
         """Stop checking the weights: the model is not shared, and checking hundreds of tensors takes as long as some
         layers."""
@@ -202,11 +207,13 @@ class AcceleratedModel:
             expected = cut.prefix(probe.clone()), self._outputs(self._module(probe.clone()))
             head = pooled_head(cut.suffix, expected[0]) if len(layers) == 1 else None
             if self.precision == "bfloat16" and (run := self._in_bfloat16(cut)):
-                return self._segmented(Parts(run, cut.suffix, head), cut, layers, expected)
+                prefix = partial(_followed, run, head) if head else run
+                return self._segmented(Parts(prefix, cut.suffix, head), cut, layers, expected)
+            first = head.joined(cut.prefix) if head else cut.prefix
             # PyTorch takes over where an accelerator fails; where both do, the model runs whole.
             for name in dict.fromkeys((self.name, "eager")):
                 try:
-                    parts = Parts(ACCELERATORS[name](cut.prefix, probe[:1]), cut.suffix, head)
+                    parts = Parts(ACCELERATORS[name](first, probe[:1]), cut.suffix, head)
                     if self._agree(parts, probe, expected):
                         return self._segmented(parts, cut, layers, expected) if name == "openvino" else parts
                     _log.warning("%s does not give what the model gives before %s.", name, cut.layer)
@@ -258,11 +265,13 @@ class AcceleratedModel:
         values, outputs = expected
         for count in (1, len(probe), BATCH):  # OpenVINO has graphs for one and for `BATCH`
             rows = torch.arange(count) % len(probe)
-            crossing = parts.prefix(probe[rows])
+            results = parts.prefix(probe[rows])
+            crossing, predicted = results[: len(values)], results[len(values) :]
             if not all(_close(result, value[rows]) for result, value in zip(crossing, values, strict=True)):
                 return False
-            if not _close(self._outputs(parts.suffix(*crossing)), outputs[rows]):
-                return False
+            for raw in (parts.suffix(*crossing), *predicted):
+                if not _close(self._outputs(raw), outputs[rows]):
+                    return False
         return True
 
 
@@ -274,14 +283,16 @@ class _Watch:
 
     It reads plain attributes only: properties and methods of modules may run the user's code. This happens before each
     pass, and a model has hundreds of modules and tensors; therefore loops run outside of Python where they can.
+
+    Attributes:
+        modules: all that it has, each once.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._modules = list(module.modules())
-        self._tables = [
-            members for part in self._modules for members in (part._parameters, part._buffers, part._modules) if members
-        ]
-        self._start_members = self._members()
+        self.modules = list(module.modules())
+        self._children = [part._modules for part in self.modules]
+        self._tables = [members for part in self.modules for members in (part._parameters, part._buffers) if members]
+        self._start_children, self._start_members = _members(self._children), _members(self._tables)
         self._tensors = [*module.parameters(), *module.buffers()]
         self._counted = [tensor for tensor in self._tensors if not tensor.is_inference()]
         self._first = [
@@ -293,15 +304,18 @@ class _Watch:
 
     def unchanged(self) -> bool:
         """Whether modules and weights are the same."""
-        return self._members() == self._start_members and self._present() == self._state
+        return (
+            self.has_its_modules() and _members(self._tables) == self._start_members and self._present() == self._state
+        )
+
+    def has_its_modules(self) -> bool:
+        """Whether no module was added, replaced or removed."""
+        return _members(self._children) == self._start_children
 
     def untouched(self) -> bool:
         """Whether no module has a hook or another `forward`."""
-        attributes = list(map(vars, self._modules))
+        attributes = list(map(vars, self.modules))
         return not (any(map(any, map(_HOOKS, attributes))) or any(map(contains, attributes, repeat("forward"))))
-
-    def _members(self) -> list[int]:
-        return list(map(id, chain.from_iterable(members.values() for members in self._tables)))
 
     def _present(self) -> list[object]:
         """Return each tensor's address, version and first element."""
@@ -310,6 +324,17 @@ class _Watch:
             *map(attrgetter("_version"), self._counted),
             *map(np.ndarray.item, self._first),
         ]
+
+
+def _members(tables: list[dict[str, Any]]) -> list[int]:
+    """Return the identities of all values of some tables."""
+    return list(map(id, chain.from_iterable(map(dict.values, tables))))
+
+
+def _followed(run: Run, head: PooledHead, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the feature maps of a run, and what the head makes of them."""
+    (features,) = run(images)
+    return features, head.outputs(features)
 
 
 def _close(result: Tensor, expected: Tensor) -> bool:

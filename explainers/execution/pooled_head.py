@@ -2,10 +2,13 @@
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
+
+from seewhy.explainers.execution.cut import targets_of
 
 _SCALES = (0.01, 1.0, 1e4)
 """Of the features that a head is tried with: a clamp or another nonlinear step shows at one of them."""
@@ -25,13 +28,29 @@ class PooledHead:
 
     Attributes:
         linear: the layer.
+        path: of the layer.
     """
 
     linear: nn.Linear
+    path: str
 
     def outputs(self, features: Tensor) -> Tensor:
         """Return the model's output (N, K) for feature maps (N, C, h, w)."""
         return functional.linear(features.mean(dim=(2, 3)), self.linear.weight, self.linear.bias)
+
+    def joined(self, prefix: fx.GraphModule) -> fx.GraphModule:
+        """Return the part of a model before the feature maps as one that returns the model's output after these.
+
+        An accelerator that runs both finds the feature maps in the processor's cache, and has packed the weights.
+        """
+        graph = fx.Graph()
+        values: Any = graph.graph_copy(prefix.graph, {})
+        (features,) = values
+        means = graph.call_method("mean", (features, (2, 3)))
+        graph.output((features, graph.call_module(self.path, (means,))))
+        joint = fx.GraphModule({**targets_of(prefix), self.path: self.linear}, graph)
+        joint.training = False
+        return joint
 
     def gradients(self, output_gradients: Tensor, features: Tensor) -> Tensor:
         """Return the gradients (N, C, h, w) of feature maps, the same at all positions, given those of outputs (N, K).
@@ -61,24 +80,27 @@ def pooled_head(suffix: fx.GraphModule, features: tuple[Tensor, ...]) -> PooledH
         suffix: the part of a model after a layer; see `Cut`.
         features: what crosses the cut, for some images.
     """
-    linear = next((part for part in reversed(list(suffix.modules())) if type(part) is nn.Linear), None)
+    layers = [(path, part) for path, part in suffix.named_modules() if type(part) is nn.Linear]
+    path, linear = layers[-1] if layers else ("", None)
     has_state = any(True for _ in suffix.buffers())
     if linear is None or has_state or len(features) != 1 or features[0].shape[1:2] != (linear.in_features,):
         return None
+    head = PooledHead(linear, path)
     noise = torch.randn(features[0].shape, generator=torch.Generator().manual_seed(0)).to(features[0])
     try:
-        agrees = all(_agrees(suffix, linear, probe) for probe in (features[0], *(scale * noise for scale in _SCALES)))
+        agrees = all(_agrees(suffix, head, probe) for probe in (features[0], *(scale * noise for scale in _SCALES)))
     except Exception as error:  # of a model's code, which gets features that no picture has
         _log.debug("No closed form: %s", error)
         return None
-    return PooledHead(linear) if agrees else None
+    return head if agrees else None
 
 
-def _agrees(suffix: fx.GraphModule, linear: nn.Linear, features: Tensor) -> bool:
-    """Whether a suffix gives what a linear layer makes of the averages of features (N, C, h, w)."""
+def _agrees(suffix: fx.GraphModule, head: PooledHead, features: Tensor) -> bool:
+    """Whether a suffix gives what a head makes of features (N, C, h, w)."""
     if features.ndim != 4:
         return False
-    expected, outputs = suffix(features.clone()), PooledHead(linear).outputs(features)
+    linear = head.linear
+    expected, outputs = suffix(features.clone()), head.outputs(features)
     if not isinstance(expected, Tensor) or expected.shape != outputs.shape or expected.dtype != outputs.dtype:
         return False
     bias = None if linear.bias is None else linear.bias.abs()

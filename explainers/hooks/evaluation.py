@@ -43,12 +43,16 @@ _holders: "WeakKeyDictionary[nn.Module, Counter[str]]" = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def evaluation_mode(module: nn.Module) -> AbstractContextManager[None]:
+def evaluation_mode(module: nn.Module, submodules: Sequence[nn.Module] | None = None) -> AbstractContextManager[None]:
     """Run with dropout off, batch norm on its running statistics and gradient checkpointing off; then restore all.
 
     Several threads may hold the same modules, under one root or several: the last to leave restores a module's mode.
+
+    Args:
+        module: the root.
+        submodules: all that it has, itself among them, if the caller knows.
     """
-    return _switched_off(module, ("training", *_CHECKPOINTING))
+    return _switched_off(module, ("training", *_CHECKPOINTING), submodules)
 
 
 def without_checkpointing(module: nn.Module) -> AbstractContextManager[None]:
@@ -57,14 +61,16 @@ def without_checkpointing(module: nn.Module) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def _switched_off(module: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
+def _switched_off(
+    module: nn.Module, names: tuple[str, ...], submodules: Sequence[nn.Module] | None = None
+) -> Iterator[None]:
     """Switch off flags that are True; the last block to leave switches them on again.
 
     A flag that the user sets in the meantime keeps the user's value.
     """
     flags = []
     with _lock:
-        parts = _submodules(module)
+        parts = _submodules(module) if submodules is None else submodules
         for part in parts if _holders or _may_be_on(parts) else ():
             attributes, counts = vars(part), _holders.get(part)
             for name in (*names, "memory_efficient") if type(part).__module__ in _DENSENETS else names:

@@ -288,6 +288,19 @@ def test_other_pictures_run_whole(pictures, warm):
     assert warm.accelerated.parts(("layer",), pictures) is None
 
 
+@pytest.mark.parametrize("place", ["where one was", "where none was"])
+def test_modules_that_are_new_run_in_evaluation_mode(place, warm, images):
+    parent, name = (warm.module.stem, "2") if place == "where one was" else (warm.module.layer[1], "extra")
+    dropout = nn.Dropout()
+    setattr(parent, name, dropout)
+    modes: list[bool] = []
+    handle = parent.register_forward_hook(lambda module, args, output: modes.append(dropout.training))
+    predict(warm, images)
+    handle.remove()
+    assert set(modes) == {False}
+    assert dropout.training
+
+
 @pytest.mark.parametrize("name", QUICK)
 def test_modes_stay_as_they_were(name, images):
     module = nets.seeded(normed).train()

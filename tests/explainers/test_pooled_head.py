@@ -99,6 +99,17 @@ def test_outputs_and_gradients_are_those_of_autograd(kind, images):
     torch.testing.assert_close(head.gradients(seeds, features), gradients)
 
 
+@pytest.mark.parametrize("name", ["eager", "openvino"])
+@pytest.mark.parametrize("kind", LINEAR)
+def test_an_accelerator_runs_the_head_too(kind, name, images, monkeypatch):
+    module = headed(LINEAR[kind])
+    model, expected = Carried(module, ("layer",), name), module(images)
+    monkeypatch.setattr(PooledHead, "outputs", None)
+    features, outputs = model.accelerated.parts(("layer",), images).prefix(images)
+    torch.testing.assert_close(features, module.layer(images), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", OTHERS)
 def test_no_other_head_is_taken_for_one(kind, images):
     assert head_of(headed(OTHERS[kind]), images) is None

@@ -134,8 +134,8 @@ def _collect_in_closed_form(
     """Return what `collect` returns, without hooks and a backward pass, which cost as much as some layers."""
     (path,), count = paths, len(question.images)
     with torch.set_grad_enabled(scores is not None):
-        (features,) = prefix(question.distinct_images)
-        raw = head.outputs(features).expand(count, -1).detach().requires_grad_(scores is not None)
+        features, logits = prefix(question.distinct_images)
+        raw = logits.expand(count, -1).detach().requires_grad_(scores is not None)
         outputs = question.outputs(raw.clone())  # a function of the user's may change them in place
         objective = question.objective(outputs)
         gradients = []
