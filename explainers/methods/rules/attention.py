@@ -1,8 +1,9 @@
 """The rules of AttnLRP: relevance through softmax, products of two activations, normalisation and activations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +35,8 @@ def attention_rules(method: str, composite: Composite, epsilon: float) -> Rules:
         **products,
         "einsum": partial(_product, epsilon, 1),
         "softmax": _softmax,
-        **dict.fromkeys(("layer_norm", "group_norm"), partial(_normalised, epsilon)),
+        **dict.fromkeys(("layer_norm", "group_norm", "instance_norm"), partial(_normalised, epsilon)),
+        "glu": _half_gated,
         "mul": partial(_gate, rules.handlers["mul"]),
         "div": partial(_ratio, rules.handlers["div"]),
     }
@@ -104,11 +106,19 @@ def linear_part(operation: Operation) -> Callable[[Tensor], Tensor] | None:
     """Return a normalisation of one tensor without its shift, its deviation held constant; None where it is no such.
 
     Args:
-        operation: `layer_norm` or `group_norm`.
+        operation: `layer_norm`, `group_norm` or `instance_norm`.
     """
     if not only_first_depends(operation):
         return None
-    return (_of_layers if operation.name == "layer_norm" else _of_groups)(operation)
+    if operation.name == "layer_norm":
+        return _of_layers(operation)
+    if operation.name == "group_norm":
+        return _of_groups(operation.bound("input", "num_groups", "weight", "bias", "eps"))
+    # By keywords, as `functional` calls it: `torch.instance_norm` has another order.
+    if len(operation.args) > 1 or not operation.kwargs.get("use_input_stats", True):
+        return None
+    values = operation.args[0]
+    return _of_groups({"input": values, "num_groups": values.shape[1], **operation.kwargs})
 
 
 def _of_layers(operation: Operation) -> Callable[[Tensor], Tensor]:
@@ -120,8 +130,7 @@ def _of_layers(operation: Operation) -> Callable[[Tensor], Tensor]:
     return lambda inputs: (inputs - inputs.mean(dim=axes, keepdim=True)) * factor
 
 
-def _of_groups(operation: Operation) -> Callable[[Tensor], Tensor]:
-    arguments = operation.bound("input", "num_groups", "weight", "bias", "eps")
+def _of_groups(arguments: Mapping[str, Any]) -> Callable[[Tensor], Tensor]:
     values, groups, weight = arguments["input"].detach().float(), arguments["num_groups"], arguments.get("weight")
     deviations = values.reshape(len(values), groups, -1).var(dim=2, correction=0, keepdim=True)
     factor = (deviations + arguments.get("eps", 1e-5)).rsqrt()
@@ -171,6 +180,19 @@ def _gate(scaled: Handler, operation: Operation) -> Tensor | None:
         return tuple((relevance / 2).sum_to_size(shape) for shape in shapes)
 
     return replaced(operation.function(*(factor.detach() for factor in factors)), backward, *factors)
+
+
+def _half_gated(operation: Operation) -> Tensor | None:
+    """A product of one half of the channels and a function of the other: each half gets half the relevance."""
+    if not only_first_depends(operation):
+        return None
+    arguments = operation.bound("input", "dim")
+    values, axis = arguments["input"], arguments.get("dim", -1)
+
+    def backward(relevance: Tensor) -> tuple[Tensor]:
+        return (torch.cat([relevance / 2] * 2, dim=axis),)
+
+    return replaced(operation(values.detach()), backward, values)
 
 
 def _ratio(scaled: Handler, operation: Operation) -> Tensor | None:

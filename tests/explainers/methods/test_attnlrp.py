@@ -205,6 +205,29 @@ def test_groups_are_normalised_as_layers_are(generator):
     torch.testing.assert_close(*maps)
 
 
+def test_instances_are_normalised_as_groups_of_one_channel_are(generator):
+    images = torch.randn(2, 3, 4, 8, generator=generator)
+    single = nn.Sequential(nn.InstanceNorm2d(3, eps=0.5, affine=True), nn.Flatten(), nn.Linear(96, 4))
+    single[0].weight.data.copy_(torch.tensor([1.0, -2.0, 3.0]))
+    grouped = nn.Sequential(nn.GroupNorm(3, 3, eps=0.5), *single[1:])
+    grouped[0].load_state_dict(single[0].state_dict())
+    maps = [PLAIN.explain(net, images, torch.tensor([0, 3])).maps for net in (single, grouped)]
+    torch.testing.assert_close(*maps)
+
+
+def test_a_gated_unit_is_the_product_that_it_computes(generator):
+    images = torch.randn(2, 4, 4, 8, generator=generator)
+    head = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+
+    def product(net: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
+        values, gates = pixels.chunk(2, dim=1)
+        return net.head(values * gates.sigmoid())
+
+    gated = nn.Sequential(nn.GLU(1), head), nets.Wired(product, head=head)
+    maps = [PLAIN.explain(net, images, torch.tensor([0, 3])).maps for net in gated]
+    torch.testing.assert_close(*maps)
+
+
 def test_an_operation_without_a_rule_is_named(images):
     net = nets.Wrapped(nn.Flatten(), lambda pixels: pixels.logsumexp(dim=1, keepdim=True) * torch.ones(3))
     with pytest.raises(UnsupportedOperationError, match="'attnlrp' has no rule for the operation 'logsumexp'"):
