@@ -63,6 +63,20 @@ UNGRADED = """() => {
 """Takes the grade from the first answer about a picture, as if the service had known too few scores."""
 
 
+REFUSED = """([status, field]) => {
+    const { fetch } = window;
+    let isFirst = true;
+    window.fetch = async (path, given) => {
+        if (path !== "/explain" || given.body.get("image").name !== "cup.png" || !isFirst) return fetch(path, given);
+        isFirst = false;
+        const [detail, headers] = ["It is refused.", { "Content-Type": "application/problem+json" }];
+        const errors = field ? [{ field, message: detail }] : [];
+        return new Response(JSON.stringify({ detail, status, errors }), { status, headers });
+    };
+}"""
+"""Refuses the first question about a picture."""
+
+
 @pytest.fixture
 def folder(tmp_path):
     for path, name in PICTURES.items():
@@ -222,7 +236,9 @@ def test_one_that_cannot_be_read_says_so_and_stops_no_other(page, folder):
     page.set_input_files("#folder", folder)
     expect(options(page)).to_have_count(4)
     page.wait_for_function("() => held.length === 2")
-    expect(page.locator("#strip-progress")).to_have_text("0 of 4, 1 failed")
+    expect(page.locator("#strip-progress")).to_have_text("0 of 4")
+    expect(page.locator("#strip-failed")).to_have_text("1 cannot be read")
+    expect(page.locator("#strip-again")).to_be_hidden()  # it never can be
     page.evaluate("setInterval(() => [...held].forEach((request) => request.go()), 100)")
     first, second, *_ = labels(page)
     refusal = "a.png: This is not a picture that can be read; choose a JPEG"
@@ -236,6 +252,27 @@ def test_one_that_cannot_be_read_says_so_and_stops_no_other(page, folder):
     options(page).nth(0).click()
     expect(page.locator("#image-fault")).to_contain_text(refusal)
     expect(page.locator("#answer-label")).to_have_text("tiger cat")  # which still is shown
+
+
+def test_faults_that_may_pass_are_tried_again(page, folder):
+    page.evaluate(REFUSED, [503, ""])
+    page.set_input_files("#folder", folder)
+    expect(page.locator("#strip-failed")).to_have_text("1 failed")
+    page.get_by_role("button", name="Explain 1 again").click()
+    expect(page.locator("#strip-failed")).to_be_empty()
+    expect(options(page).nth(1)).to_have_attribute("aria-label", re.compile("^cup.png, espresso"))
+
+
+@pytest.mark.slow
+def test_faults_of_a_method_are_tried_again_by_another(page, folder):
+    page.evaluate(REFUSED, [422, "method"])
+    page.set_input_files("#folder", folder)
+    expect(page.locator("#strip-failed")).to_have_text("1 failed")
+    labels(page)
+    expect(page.locator("#strip-again")).to_be_hidden()
+    explained_anew(page, lambda: page.select_option("#method", "gradcam"))
+    page.get_by_role("button", name="Explain 2 again").click()
+    expect(page.locator("#strip-failed")).to_be_empty()
 
 
 @pytest.mark.slow
@@ -253,6 +290,11 @@ def test_damaged_first_pictures_give_way_to_the_next(page, folder):
     assert first == "a.png, a.png: The picture is damaged or truncated and cannot be decoded; choose a complete file."
     expect(page.locator("#problem")).to_be_hidden()
     expect(page.locator("#image-fault")).to_be_hidden()
+    expect(page.locator("#strip-failed")).to_have_text("2 cannot be read")
+    expect(page.locator("#strip-again")).to_be_hidden()
+    page.click("#tab-likeness")
+    titles = [button.get_attribute("title") for button in page.locator("#others button").all()]
+    assert titles == ["coffee.png", "photos/Espresso/cup.png", "photos/space_shuttle/2020/rocket.png"]
 
 
 @pytest.mark.slow

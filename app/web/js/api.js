@@ -15,6 +15,8 @@ export class Problem extends Error {
     this.errors = errors.map(({ field, message }) => ({ field, message: said(message) }));
     this.status = status;
     this.wait = status === 429 && wait; // seconds until the service takes further requests
+    this.isOfPicture = [413, 415].includes(status) || errors.some(({ field }) => field === "image");
+    this.mayPass = status < 400 || status >= 500 || [401, 429].includes(status); // the same question may be answered later
     this.isTooMuch = type.endsWith(":too-much-work"); // it cannot finish in time
   }
 }

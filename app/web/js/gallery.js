@@ -47,6 +47,9 @@ export const gradedSubjects = () => new Set(pictures.filter(({ result }) => resu
 /** The other pictures that the chosen model and method explained. */
 export const alike = () => pictures.filter((picture) => picture !== current() && picture.result && !isOutdated(picture));
 
+/** Whether another try may explain a picture whose explanation failed: now, or by another model or method. */
+export const mayPass = ({ failure }) => !failure.isOfPicture && failure.lastsFor !== subject();
+
 export const isWaiting = ({ result, failure }) => !result && !failure;
 
 export function prepareGallery() {
@@ -226,12 +229,11 @@ async function patiently(send, signal) {
 /** Notes why the picture that is shown has no answer; opens another one if this one is damaged and nobody chose it. */
 function pass(picture, error) {
   fail(picture, error);
-  const isDamaged = error.errors?.some(({ field }) => field === "image");
-  if (isDamaged && picture === opened) openFirst();
+  if (error.isOfPicture && picture === opened) openFirst();
 }
 
 function fail(picture, error) {
-  picture.failure = error.message;
+  picture.failure = { message: error.message, isOfPicture: error.isOfPicture, lastsFor: error.mayPass ? null : subject() };
   tell(picture);
   return error;
 }

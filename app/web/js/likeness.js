@@ -77,7 +77,7 @@ const openExample = (name) => open(exampleFile(name), name);
 
 /** Offers the newest of the other pictures of the strip, in its order. */
 function offer() {
-  const isOther = (picture) => picture !== current() && !picture.example && picture.plain;
+  const isOther = (picture) => picture !== current() && !picture.example && picture.plain && !picture.failure?.isOfPicture;
   const others = allPictures().filter(isOther).slice(-OFFERED);
   if (String(others.map(({ plain }) => plain)) === String(offered.map(({ plain }) => plain))) return; // a new list would lose the focus
   offered = others;

@@ -15,8 +15,8 @@ export function showProblem(problem, again = null, offer = "Try again") {
   }
   byId("problem").hidden = !left.length;
   byId("problem-text").textContent = left.join(" ");
-  const { status = 0 } = problem;
-  byId("retry").hidden = !again || faulty || (status >= 400 && status < 500 && ![401, 429].includes(status));
+  const { mayPass = true } = problem;
+  byId("retry").hidden = !again || faulty || !mayPass;
   byId("retry").textContent = offer;
   byId("retry").onclick = again;
   announce(faults.map((fault) => fault.message).join(" "));

@@ -1,7 +1,7 @@
 // The strip of all pictures: small copies with class, probability and trust; filters; the arrow keys open them.
 
 import { byId, make } from "./dom.js";
-import { again, allPictures, bound, clear, current, gradedSubjects, isOutdated, isWaiting, onPictures, openPicture } from "./gallery.js";
+import { again, allPictures, bound, clear, current, gradedSubjects, isOutdated, isWaiting, mayPass, onPictures, openPicture } from "./gallery.js";
 import { gradeOf, signBadge } from "./proof.js";
 
 const FILTERS = {
@@ -33,11 +33,11 @@ export function prepareStrip() {
   byId("strip-again").addEventListener("click", () => again(toAsk()));
 }
 
-/** The pictures whose explanation failed, is by another model or method, or was proved before the service could grade it. */
+/** The pictures whose explanation failed but may not fail again, is by another model or method, or was proved before the service could grade it. */
 function toAsk() {
   const graded = gradedSubjects();
   const isOld = ({ proof, subject }) => proof?.grade === null && graded.has(subject);
-  const must = (picture) => (picture.result ? isOutdated(picture) || isOld(picture.result) : picture.failure);
+  const must = (picture) => (picture.result ? isOutdated(picture) || isOld(picture.result) : picture.failure && mayPass(picture));
   return allPictures().filter((picture) => (picture === current() ? picture.result && isOld(picture.result) : must(picture)));
 }
 
@@ -110,7 +110,7 @@ function describe(picture) {
   const name = path.split("/").at(-1);
   const isShown = picture === current();
   item.hidden = !isListed(picture);
-  item.title = result ? path : [path, failure].filter(Boolean).join("\n");
+  item.title = result ? path : [path, failure?.message].filter(Boolean).join("\n");
   item.setAttribute("aria-selected", String(isShown));
   item.setAttribute("aria-label", [name, ...facts(picture)].join(", "));
   item.classList.toggle("wrong", Boolean(result?.isWrong));
@@ -120,7 +120,7 @@ function describe(picture) {
   const line = result ? [label, make("span", { class: "share", textContent: result.reading })] : [label];
   item.replaceChildren(
     make("span", { class: "view" }, view, result?.proof ? signBadge(result.proof) : null),
-    failure && !result ? make("span", { class: "fault", textContent: failure }) : make("span", { class: "line" }, ...line),
+    failure && !result ? make("span", { class: "fault", textContent: failure.message }) : make("span", { class: "line" }, ...line),
   );
   if (result?.truth) item.append(make("span", { class: "truth", textContent: `${result.isWrong ? "✗" : "✓"} ${result.truth}` }));
 }
@@ -128,7 +128,7 @@ function describe(picture) {
 /** What is known about a picture, for screen readers. */
 function facts(picture) {
   const { result, failure } = picture;
-  if (!result) return [failure ?? "not explained yet"];
+  if (!result) return [failure?.message ?? "not explained yet"];
   const { label, reading, proof, truth, isWrong } = result;
   return [
     `${label} ${reading}`,
@@ -142,9 +142,13 @@ function count(pictures) {
   for (const [name, fits] of Object.entries(FILTERS)) byId(`count-${name}`).textContent = pictures.filter(fits).length;
   document.querySelector("[name=filter][value=wrong]").disabled = !pictures.some(({ result }) => result?.truth);
   const isAnyWaiting = pictures.some(isWaiting);
-  const [done, failed] = [({ result }) => result, ({ result, failure }) => !result && failure].map((fits) => pictures.filter(fits).length);
+  const done = pictures.filter(({ result }) => result).length;
+  const failures = pictures.filter(({ result, failure }) => !result && failure).map(({ failure }) => failure);
+  const unreadable = failures.filter(({ isOfPicture }) => isOfPicture).length;
+  const failed = failures.length - unreadable;
   const old = toAsk();
-  byId("strip-progress").textContent = isAnyWaiting ? `${done} of ${pictures.length}${failed ? `, ${failed} failed` : ""}` : "";
+  byId("strip-progress").textContent = isAnyWaiting ? `${done} of ${pictures.length}` : "";
+  byId("strip-failed").textContent = [failed && `${failed} failed`, unreadable && `${unreadable} cannot be read`].filter(Boolean).join(", ");
   byId("strip-again").hidden = !old.length;
   byId("strip-again").textContent = `Explain ${old.length} again`;
   byId("strip-again").title = "Their explanation failed, is by another model or method, or can be graded now.";
