@@ -357,6 +357,27 @@ def test_a_class_that_is_asked_about_does_not_become_that_of_the_strip(strip):
     assert labels(strip) == before
 
 
+def test_many_pictures_are_not_lost_without_a_question(page, folder):
+    asked = []
+    page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.dismiss()))
+    page.evaluate(HELD)  # what is asked makes no difference
+    page.set_input_files("#image", [folder / path.removeprefix("photos/") for path in PICTURES])
+    expect(options(page)).to_have_count(3)
+    page.click("#examples button")  # which the browser can load again
+    expect(options(page)).to_have_count(4)
+    page.reload()
+    page.wait_for_selector("body[data-ready]")
+    assert asked == []
+    files = [EXAMPLES / f"{name}.png" for name in ("astronaut", "cat", "coffee", "rocket")]
+    page.set_input_files("#image", files)
+    expect(options(page)).to_have_count(5)
+    page.click("#tab-compare")  # browsers ask only who has used the page
+    with page.expect_event("dialog"):
+        page.evaluate("setTimeout(() => location.reload())")
+    assert asked == ["beforeunload"]
+    expect(options(page)).to_have_count(5)
+
+
 @pytest.mark.slow
 def test_five_hundred_pictures_are_kept(page, tmp_path):
     Image.new("RGB", (8, 8)).save(tmp_path / "small.png")

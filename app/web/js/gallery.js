@@ -12,6 +12,7 @@ import { contradicts, truthOf } from "./truth.js";
 import { isUnsure, reading } from "./words.js";
 
 const MOST = 500; // pictures
+const FEW = 3; // pictures, which are soon chosen again
 
 let pictures = [];
 let dropped = 0; // pictures that were too many
@@ -58,6 +59,10 @@ export function prepareGallery() {
     if (["model", "method", "options", "layer"].some((name) => name in patch)) restart();
     if (patch.answer) keepAnswer();
     if (patch.failure && current()) pass(current(), patch.failure);
+  });
+  // The browser asks before it leaves the page, which would lose them.
+  addEventListener("beforeunload", (event) => {
+    if (pictures.filter(({ example }) => !example).length > FEW) event.preventDefault();
   });
 }
 
