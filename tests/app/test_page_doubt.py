@@ -44,7 +44,7 @@ def test_the_answer_comes_right_below_the_picture_on_phones(cat_page):
     )
     cat_page.set_viewport_size({"width": 390, "height": 844})
     stage, title = (cat_page.locator(name).bounding_box() for name in ("#stage", "#answer-title"))
-    assert stage["y"] + stage["height"] < title["y"] < stage["y"] + stage["height"] + 30
+    assert stage["y"] + stage["height"] < title["y"] < stage["y"] + stage["height"] + 60  # with the buttons
     assert cat_page.locator("#proof").bounding_box()["y"] > title["y"]
     cat_page.set_viewport_size(wide)
     expect(cat_page.locator("#classes #answer-title")).to_be_visible()

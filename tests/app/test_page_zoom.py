@@ -1,9 +1,10 @@
 """A closer look at the picture: enlarged in its frame, or on the full screen."""
 
 import pytest
+from PIL import Image
 from playwright.sync_api import expect
 
-from tests.app.browsing import accessible, upload
+from tests.app.browsing import accessible, answered, upload
 from tests.app.shapes import left, over
 
 SIZE = (451, 300)
@@ -96,6 +97,24 @@ def test_keys_zoom_and_another_picture_has_its_usual_size(page):
     page.click("#zoom-in")
     upload(page, "coffee.png")
     expect(page.locator("#zoom-out")).to_be_disabled()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_buttons_and_handle_leave_a_wide_picture_free(page, tmp_path, width):
+    page.set_viewport_size({"width": width, "height": 844})
+    Image.effect_noise((1200, 120), 50).convert("RGB").save(tmp_path / "wide.png")
+    page.set_input_files("#image", tmp_path / "wide.png")
+    answered(page)
+    picture, proof, buttons, handle = (
+        page.locator(name).bounding_box() for name in ("#viewport", "#proof", "#zoom", "#wipe span")
+    )
+    if width == 390:
+        assert picture["y"] + picture["height"] < buttons["y"]
+        assert handle["x"] >= picture["x"]
+    else:
+        assert picture["x"] + picture["width"] < buttons["x"]
+    assert buttons["x"] + buttons["width"] <= width
+    assert buttons["y"] + buttons["height"] < proof["y"]
 
 
 @pytest.mark.slow

@@ -187,6 +187,7 @@ function wipe(share) {
   wiped = Math.min(1, Math.max(0, share));
   const handle = byId("wipe");
   handle.style.left = `${wiped * 100}%`;
+  handle.style.setProperty("--wiped", wiped);
   handle.setAttribute("aria-valuenow", Math.round(wiped * 100));
   handle.setAttribute("aria-valuetext", `${Math.round(wiped * 100)}% of the picture without the heatmap`);
   overlay.wipe(wiped);
