@@ -104,6 +104,19 @@ def test_the_keyboard_reads_values_of_a_picture_that_came_while_it_was_there(pag
     expect(page.locator("#reading")).to_contain_text("x 315, y 200: ")
 
 
+def test_the_first_link_skips_to_the_picture_or_the_view(page):
+    skip = page.locator(".skip")
+    skip.press("Enter")
+    expect(page.locator("#main")).to_be_focused()
+    upload(page)
+    skip.press("Enter")
+    expect(page.locator("#reader")).to_be_focused()
+    expect(page.locator("#reading")).to_contain_text("x 225, y 150: ")
+    page.click("#tab-likeness")
+    skip.press("Enter")
+    expect(page.locator("#tab-likeness")).to_be_focused()
+
+
 def test_what_failed_can_be_asked_for_again(page):
     page.set_viewport_size({"width": 390, "height": 600})
     upload(page)

@@ -15,6 +15,12 @@ export function prepareTabs() {
     change({ show: to });
     byId(`tab-${to}`).focus();
   });
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    const place = [byId("reader"), byId(`tab-${state.show}`)].find((one) => one.checkVisibility());
+    if (!place) return; // there is no picture
+    event.preventDefault();
+    place.focus();
+  });
   onChange((patch) => {
     if ("show" in patch) show();
     if ("picture" in patch) {
