@@ -33,6 +33,18 @@ def choose(page, method):
     expect(page.locator("#progress")).to_be_visible()
 
 
+BEGUN = """() => {
+    const { fetch } = window;
+    window.fetch = (path, given) => {
+        if (path !== "/explain") return fetch(path, given);
+        const start = (stream) => stream.enqueue(new TextEncoder().encode('event: progress\\ndata: {"done": 0}\\n\\n'));
+        const headers = { "Content-Type": "text/event-stream" };
+        return Promise.resolve(new Response(new ReadableStream({ start }), { headers }));
+    };
+}"""
+"""Lets the service take each question, without an answer."""
+
+
 def state(page):
     """What the page says of its question: the address, the method, the class, and of what the map is."""
     shown = [page.locator(name).inner_text() for name in ("#answer-label", "#bar-range")]
@@ -48,6 +60,10 @@ def test_a_method_says_what_it_costs_before_it_runs(slow):
     ):
         choose(slow, method)
         expect(slow.locator("#method-cost")).to_have_text(words)
+    expect(slow.locator("#progress-text")).to_have_text("Sending the picture…")
+    slow.keyboard.press("Escape")
+    slow.evaluate(BEGUN)
+    choose(slow, "rise")
     expect(slow.locator("#progress-text")).to_have_text(words)
     expect(slow.locator("#method option[value=rise]")).to_have_text(f"rise ({words})")
     expect(slow.locator("#method option[value=gradcam]")).to_have_text("gradcam")

@@ -140,7 +140,7 @@ function explainByDefault({ message }) {
 function busy(is) {
   byId("figure").setAttribute("aria-busy", String(is));
   byId("progress-bar").removeAttribute("value");
-  byId("progress-text").textContent = beginning();
+  byId("progress-text").textContent = "Sending the picture…";
   clearTimeout(waiting);
   if (is) waiting = setTimeout(showWork, PATIENCE);
   else byId("progress").hidden = true;
@@ -151,7 +151,7 @@ function showWork() {
   announce(byId("progress-text").textContent);
 }
 
-/** What the page says before it knows how far the work is: its cost, if that is known. */
+/** What the page says until it knows how far the work of the service is: its cost, if that is known. */
 function beginning() {
   const method = methodNamed(methodName());
   return (method && costInWords(costOf(method, state.options, state.layer))) || "Working…";
@@ -159,7 +159,10 @@ function beginning() {
 
 function showProgress(event) {
   const { done, total } = event;
-  if (!total || !done) return; // it is queued
+  if (!total || !done) {
+    byId("progress-text").textContent = beginning(); // it has arrived, and is queued
+    return;
+  }
   Object.assign(byId("progress-bar"), { max: total, value: done });
   byId("progress-text").textContent = progress(event);
 }
