@@ -10,7 +10,7 @@ import requests
 from PIL import Image
 from playwright.sync_api import expect
 
-from tests.app.browsing import answered, clipboard, explained_anew, page_pixels, upload
+from tests.app.browsing import answered, clipboard, explained_anew, later, page_pixels, upload
 from tests.app.conftest import EXAMPLES
 from tests.waiting import GUARD
 
@@ -115,6 +115,29 @@ def test_the_first_link_skips_to_the_picture_or_the_view(page):
     page.click("#tab-likeness")
     skip.press("Enter")
     expect(page.locator("#tab-likeness")).to_be_focused()
+
+
+def test_a_damaged_picture_gives_way_to_the_one_before_with_its_answer(page, tmp_path):
+    content = (EXAMPLES / "coffee.png").read_bytes()
+    (tmp_path / "half.png").write_bytes(content[: len(content) // 2])  # browsers show its upper half
+    fault = page.locator("#image-fault")
+    page.set_input_files("#image", tmp_path / "half.png")
+    expect(fault).to_contain_text("half.png: The picture is damaged")
+    expect(page.locator("#work")).to_be_hidden()
+    upload(page)
+    explained_anew(page, page.locator("#predictions .class:has-text('tabby')").click)
+    later(page)
+    before = page.url, page_pixels(page)
+    page.set_input_files("#image", tmp_path / "half.png")
+    expect(fault).to_be_visible()
+    answered(page)
+    expect(page.locator("#answer-label")).to_have_text("tabby")
+    expect(page.locator("#predictions [aria-pressed=true] .label")).to_have_text(["tabby"])
+    after = page.url, page_pixels(page)
+    assert after[0] == before[0]
+    assert np.array_equal(after[1], before[1])
+    expect(page.locator("#thumbnails [aria-selected=true]")).to_have_attribute("aria-label", re.compile("^cat.png"))
+    expect(page.locator("#thumbnails .fault")).to_have_count(2)
 
 
 def test_what_failed_can_be_asked_for_again(page):

@@ -19,7 +19,8 @@ export const PATIENCE = 300; // milliseconds before progress is shown; most answ
 
 let pending = null;
 let waiting = null;
-let shown = null; // the question whose answer is shown
+let shown = null; // the question whose answer is shown, or was before another picture was chosen
+let kept = null; // that answer, and what belongs to it
 let isReturning = false;
 
 export function prepareExplain() {
@@ -50,14 +51,14 @@ function cancel() {
   announce("Cancelled.");
 }
 
-/** Returns to the question whose answer is shown, without a request. */
+/** Returns to the question whose answer is shown, and to its picture, without a request. */
 function goBack() {
   const names = differing(current(), shown);
   if (!names.length) return;
   const patch = Object.fromEntries(names.map((name) => [name, shown[name]]));
   if ("model" in patch) learn(shown.model).catch(() => null);
   isReturning = true;
-  amend({ ...patch, answer: state.answer });
+  amend({ ...patch, ...kept });
   isReturning = false;
 }
 
@@ -80,6 +81,7 @@ async function run() {
     if (pending !== mine) return;
     const asked = fields.some(([name]) => name === "method") ? fields : [["method", answer.method.name], ...fields];
     shown = wanted;
+    kept = { answer, asked, example: state.example };
     change({ answer, asked, map: 0 });
     const { target } = explanation();
     const proof = proofOf(explanation(), answer.method.name);
@@ -104,14 +106,18 @@ async function run() {
   }
 }
 
-/** Shows why there is no answer, and returns to the question whose answer is shown; what was typed can be corrected. */
+/**
+ * Shows why there is no answer, and returns to the question whose answer is shown, or was before a picture that cannot be
+ * read; what was typed can be corrected.
+ */
 function refuse(error, wanted) {
   const fields = (error.errors ?? []).map(({ field }) => field);
   const typed = fields.map((field) => document.querySelector(`[data-field="${CSS.escape(field)}"] :is([type=number], [type=text], #target)`)).filter(Boolean);
   const texts = typed.map((control) => control.value);
   const method = methodNamed(methodName());
   for (const fault of error.errors ?? []) if (fault.field === "method") fault.message = `${method.name}: ${fault.message}`; // the control goes back
-  if (state.answer) goBack();
+  if (state.answer || (error.isOfPicture && shown)) goBack();
+  else if (error.isOfPicture) amend({ picture: null, example: null }); // to the start
   typed.forEach((control, place) => (control.value = texts[place]));
   if (error.isTooMuch) offerLess(error, fields[0], method, wanted);
   else showProblem(error, () => askAgain(wanted));
