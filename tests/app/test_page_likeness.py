@@ -81,7 +81,8 @@ def test_a_patch_shows_what_it_is_paired_with(alike, answer, side):
     paired = [pair for pair in answer["pairs"] if pair[name] == strongest[name]][:3]
     np.testing.assert_allclose(marked(alike, side), [strongest[name]], atol=0.01)
     np.testing.assert_allclose(marked(alike, 1 - side), [pair[other] for pair in paired], atol=0.01)
-    expect(alike.locator("#likeness-reading")).to_contain_text(f"{paired[0]['contribution']:.3g}")
+    share = paired[0]["contribution"] / answer["score"] * 100
+    expect(alike.locator("#likeness-reading")).to_contain_text(f": {share:.3g}%")
     alike.mouse.move(0, 0)
     assert marked(alike, 0) == marked(alike, 1) == []
 
@@ -92,7 +93,8 @@ def test_the_keyboard_reads_patches_and_pairs(alike, answer):
     reader.focus()
     values = np.asarray(answer["reference"]["map"])
     row, column = np.unravel_index(values.argmax(), values.shape)  # where it begins
-    said = re.compile(f"^This patch contributes {values[row, column]:.3g}, mostly with")
+    share = values[row, column] / answer["score"] * 100
+    said = re.compile(f"^This patch contributes {share:.3g}% of the similarity, mostly with")
     expect(reader).to_have_attribute("aria-valuetext", said)
     (first,) = marked(alike, 1)
     reader.press("ArrowRight")
@@ -102,6 +104,19 @@ def test_the_keyboard_reads_patches_and_pairs(alike, answer):
     button.focus()
     boxes = [answer["pairs"][1][name] for name in ("image", "reference")]
     np.testing.assert_allclose([marked(alike, 0)[0], marked(alike, 1)[0]], boxes, atol=0.01)
+
+
+def test_proofs_are_as_wide_as_a_narrow_screen_below_both_pictures(alike):
+    wide = alike.viewport_size
+    alike.set_viewport_size({"width": 390, "height": 844})
+    (first, second), proofs, titles = (
+        [one.bounding_box() for one in alike.locator(f"#alike {name}").all()] for name in (".overlay", ".proof", "h3")
+    )
+    alike.set_viewport_size(wide)
+    assert first["x"] + first["width"] < second["x"]
+    assert all(proof["width"] > 330 for proof in proofs)
+    heights = [first["y"], *(box["y"] for pair in zip(titles, proofs, strict=True) for box in pair)]
+    assert heights == sorted(heights)
 
 
 @pytest.mark.slow

@@ -60,7 +60,8 @@ export class Card {
 
   set name(name) {
     if (name === this.name) return;
-    this.#opener.textContent = name;
+    // Long names break between their parts.
+    this.#opener.replaceChildren(...name.split(/(?<=[_/.])/).flatMap((part) => [part, make("wbr")]));
     this.#opener.setAttribute("aria-label", `Open ${name}`);
     this.#again.setAttribute("aria-label", `Run ${name} again`);
     this.#bar.setAttribute("aria-label", `Progress of ${name}`);

@@ -19,6 +19,7 @@ const OFFERED = 60; // of the other pictures of the strip
 const SHOWN = 3; // patches that are outlined beside the chosen one
 
 let pairs = []; // {cells: [first, second], boxes, contribution}, the strongest first
+let whole = null; // the similarity, if it is one that contributions add up to
 let shown = null; // the question that is answered
 let turn = 0;
 let offered = []; // pictures of the strip
@@ -146,6 +147,8 @@ async function show(answer, pictures, signal) {
     sides[side].overlay.describe(`Map of its similarity to ${side ? "the picture" : "the second picture"}`);
   }
   if (signal.aborted) return;
+  whole = answer.exact && answer.score > 0 ? answer.score : null;
+  byId("pairs-title").textContent = `Strongest pairs of patches${whole ? ", with their shares of the similarity" : ""}`;
   pairs = answer.pairs.map(({ image, reference, contribution }) => {
     const boxes = [image, reference];
     return { boxes, contribution, cells: boxes.map((box, side) => sides[side].cellOf(box)) };
@@ -164,13 +167,16 @@ function tell(score, notes = []) {
   byId("likeness-reading").textContent = "";
 }
 
+/** A contribution, as a share of the similarity if it is one. */
+const share = (contribution) => (whole ? `${number((100 * contribution) / whole)}%` : number(contribution));
+
 function pairButton(pair) {
   const mark = () => {
     for (const [side, box] of pair.boxes.entries()) sides[side].mark([box]);
   };
   const clear = () => read(0, null);
   const on = { pointerenter: mark, pointerleave: clear, focus: mark, blur: clear, click: mark };
-  return make("li", {}, make("button", { class: "quiet", textContent: number(pair.contribution), on }));
+  return make("li", {}, make("button", { class: "quiet", textContent: share(pair.contribution), on }));
 }
 
 /** Outlines a cell of one side and those that pair most with it on the other; returns what there is to say. */
@@ -185,8 +191,8 @@ function read(side, cell) {
 }
 
 function sentence(value, paired) {
-  const adds = `This patch contributes ${number(value)}`;
+  const adds = `This patch contributes ${share(value)}${whole ? " of the similarity" : ""}`;
   if (!paired.length) return `${adds}; it is in none of the ${pairs.length} strongest pairs.`;
-  const amounts = paired.map((pair) => number(pair.contribution)).join(", ");
+  const amounts = paired.map((pair) => share(pair.contribution)).join(", ");
   return `${adds}, mostly with the outlined patch${paired.length > 1 ? "es" : ""} of the other picture: ${amounts}.`;
 }
