@@ -151,9 +151,13 @@ def test_the_embedded_models_are_checked_at_first(tab, url):
 def test_check_boxes_choose_what_is_in_the_grid(tab, url):
     tab.goto(f"{url}/?example=cat&show=compare&compare=gradcam")
     expect(complete(tab, 1).locator("#classes-title + ul :checked")).to_have_count(1)
-    for name, count in (("mobilenet_v2", 2), ("tabby", 4), ("efficientnet_lite0", 2)):
+    tab.get_by_role("checkbox", name="mobilenet_v2", exact=True).click()
+    expect(complete(tab, 2).locator("#classes-title + ul :checked")).to_have_count(0)  # each has its own best class
+    expect(tab.locator("#compare-note")).to_contain_text("Each model explains its own best class")
+    for name, count in (("tabby", 2), ("tabby", 2), ("tiger cat", 2), ("tabby", 4), ("efficientnet_lite0", 2)):
         tab.get_by_role("checkbox", name=name, exact=True).click()
         complete(tab, count)
+    expect(tab.locator("#compare-note")).to_have_text("2 of at most 24 maps.")
     tab.select_option("#class-add", "lynx")
     complete(tab, 3)
     expect(tab).to_have_url(

@@ -49,9 +49,12 @@ export async function usualModels() {
   return names.length > 1 ? names : [];
 }
 
+/** Whether each model explains its own best class as long as none is chosen. */
+const isFree = () => choicesOf().models.length > 1 && state.target === null;
+
 /** The values that are chosen, of one kind. */
 function chosen(name) {
-  return choicesOf()[name].flatMap((value) => value ?? (explained() ? [explainedEntry()[0]] : []));
+  return choicesOf()[name].flatMap((value) => value ?? (explained() && !isFree() ? [explainedEntry()[0]] : []));
 }
 
 export function prepareChoices() {
@@ -98,8 +101,8 @@ export function showChoices(choices, usual, note) {
   offerMore(entries);
   if (!byId("compare-add").options.length) byId("compare-add").replaceChildren(new Option("Add a method…", ""), ...methodGroups());
   const count = choices.models.length * choices.compare.length * choices.classes.length;
-  for (const name of ["models", "compare", "classes"]) allow(name, (count / (choices[name].length || 1)) * (choices[name].length + 1) <= MOST);
-  byId("compare-note").textContent = [note, bound(count), ownClasses(choices)].filter(Boolean).join(" ");
+  for (const name of ["models", "compare", "classes"]) allow(name, (count / (choices[name].length || 1)) * (chosen(name).length + 1) <= MOST);
+  byId("compare-note").textContent = [note, bound(count), isFree() && !state.classes.length && OWN].filter(Boolean).join(" ");
 }
 
 function bound(count) {
@@ -107,7 +110,7 @@ function bound(count) {
   return count > 1 ? `${count} of at most ${MOST} maps.` : "";
 }
 
-const ownClasses = ({ models, classes: [first] }) => (models.length > 1 && first === null && state.target === null ? "Each model explains its own best class." : "");
+const OWN = "Each model explains its own best class, until you check one.";
 
 /** Adds check boxes for values that have none. Those about another subject go; others stay, so that the focus does. */
 function offer(name, subject, entries) {
@@ -124,12 +127,13 @@ function offer(name, subject, entries) {
   }
 }
 
-/** Checks what is chosen; one stays chosen, and none is added where there is no room. */
+/** Checks what is chosen; one stays chosen unless there is a default, and none is added where there is no room. */
 function allow(name, hasRoom) {
   const values = chosen(name);
+  const least = name === "classes" && isFree() ? 0 : 1;
   for (const box of byId(`chips-${name}`).querySelectorAll("input")) {
     box.checked = values.includes(box.value);
-    box.disabled = box.checked ? values.length === 1 : !hasRoom;
+    box.disabled = box.checked ? values.length === least : !hasRoom;
   }
   for (const control of byId(`pick-${name}`).querySelectorAll("select, button")) control.disabled = !hasRoom;
 }
