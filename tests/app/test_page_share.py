@@ -67,6 +67,7 @@ def test_the_page_links_to_chapters_that_the_guide_has(page, url):
     links.append(page.get_by_role("link", name="About hooks").get_attribute("href"))
     assert len(set(links)) == len(methods) + 3
     page.goto(f"{url}/guide")
+    expect(page.get_by_role("link", name="Web page")).to_have_attribute("href", "/")
     for link in links:
         assert page.evaluate("hash => Boolean(document.getElementById(decodeURIComponent(hash)))", link.split("#")[1])
 
