@@ -66,7 +66,12 @@ def agree(page, values):
 def test_a_click_tells_which_channels_fire_there(cat, url):
     cat.mouse.click(*over(cat, 180, 120, SIZE))
     expect(cat.locator("#fires-title")).to_contain_text(re.compile(r"x 1(79|80|81), y 1(19|20|21)"))
-    agree(cat, means(activations(url, "bn2"), 180, 120, 181, 121))
+    agree(cat, means(maps := activations(url, "bn2"), 180, 120, 181, 121))
+    values = means(maps, 180, 120, 181, 121)
+    full = np.flatnonzero(values > maps.max() - 1e-5)  # of ReLU6
+    expect(cat.locator("#fires-most")).to_contain_text(f"{len(full)} channels reach 6, the highest value")
+    averages = maps.mean((1, 2))
+    assert [channel for channel, _ in listed(cat)][: len(full)] == sorted(full, key=averages.__getitem__)[:6]
     ring, place = cat.locator("#spot").bounding_box(), over(cat, 180, 120, SIZE)
     middle = (ring["x"] + ring["width"] / 2, ring["y"] + ring["height"] / 2)
     assert middle == pytest.approx(place, abs=2)

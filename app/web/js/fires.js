@@ -96,26 +96,37 @@ function weightsIn({ box: [left, top, right, bottom], strokes }, size) {
   return weights;
 }
 
-/** The channels whose mean in the cells is highest: {channel, map, value}; null if there are none, as of a part that is not seen. */
+/**
+ * The channels whose mean in the cells is highest, as `rows` of {channel, map, value, average}, the highest value of the layer,
+ * and how many channels reach it there; null without cells, as of a part that is not seen.
+ */
 function firing(channels, weights) {
   if (!weights.size) return null;
   const sum = [...weights.values()].reduce((total, weight) => total + weight, 0);
   const mean = (map) => [...weights].reduce((total, [cell, weight]) => total + map[cell] * weight, 0) / sum;
-  const rows = channels.map(({ channel, map }) => ({ channel, map, value: mean(map) }));
-  return rows.filter(({ value }) => value > 0).sort((one, other) => other.value - one.value).slice(0, LISTED);
+  const most = channels.reduce((largest, { map }) => Math.max(largest, ...map), 0);
+  const near = (value) => (value > most * (1 - 1e-6) ? most : value); // without the rounding of the mean
+  const rows = channels.map(({ channel, map }) => ({ channel, map, value: near(mean(map)), average: averageOf(map) }));
+  const order = (one, other) => other.value - one.value || one.average - other.average;
+  const capped = rows.filter(({ value }) => value === most).length; // as by ReLU6
+  return { rows: rows.filter(({ value }) => value > 0).sort(order).slice(0, LISTED), most, capped };
 }
 
-function list(layer, size, rows) {
-  if (!rows?.length) {
-    tell({ message: rows ? "No channel fires there." : "The model does not see this place." });
+const averageOf = (map) => map.reduce((total, cell) => total + cell, 0) / map.length;
+
+function list(layer, size, found) {
+  if (!found?.rows.length) {
+    tell({ message: found ? "No channel fires there." : "The model does not see this place." });
     return;
   }
+  const { rows, most, capped } = found;
+  byId("fires-most").hidden = capped < 2;
+  byId("fires-most").textContent = `${capped} channels reach ${number(most)}, the highest value of this layer; those with the lowest mean come first.`;
   const order = rows.map(({ channel }) => channel);
   byId("fires-list").replaceChildren(
-    ...rows.map(({ channel, map, value }) => {
+    ...rows.map(({ channel, map, value, average }) => {
       const canvas = make("canvas", { width: SIDE, height: SIDE, "aria-hidden": "true" });
       drawSeen(canvas, map, size).catch(() => {}); // the picture has changed meanwhile
-      const average = map.reduce((total, cell) => total + cell, 0) / map.length;
       const text = make("span", {}, make("strong", { textContent: `ch ${channel}` }), ` ${number(value)}`, make("small", { textContent: `mean ${number(average)}` }));
       const button = make("button", { on: { click: () => openChannel(layer, channel, order).catch(showProblem) } }, canvas, text);
       return make("li", {}, button);
@@ -125,5 +136,6 @@ function list(layer, size, rows) {
 }
 
 function tell({ message }) {
+  byId("fires-most").hidden = true;
   byId("fires-list").replaceChildren(make("li", { class: "help", textContent: message }));
 }
