@@ -100,6 +100,9 @@ class MethodAnswer(BaseModel):
         description="Recent average on the model; null without a measurement, and for methods whose passes run only a "
         "part of the model."
     )
+    unsuitable: str | None = Field(
+        description="Why the method can never explain the model; null if it may, and while the model is not loaded."
+    )
     equation: str = Field(description="In LaTeX.")
     discriminates: bool = Field(description="Whether maps of two classes in one picture can be expected to differ.")
     fine: bool = Field(

@@ -1,8 +1,11 @@
 """The models of the service: loading by name within memory, and readiness of the default model."""
 
+import logging
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -22,10 +25,12 @@ from seewhy.app.system.stopping import stopping
 from seewhy.explainers.core.calibration import Calibration
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.execution.chunks import limit_chunks
-from seewhy.explainers.methods.catalogue import get_method, import_methods
+from seewhy.explainers.methods.catalogue import get_method, import_methods, unsuitable_methods
 from seewhy.explainers.process_wide import accepted_changes
 from seewhy.models import LoadedModel, Registry
 from seewhy.models.weights import unavailable
+
+_log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 9.0
 """Seconds between two attempts of probes to load a default model that failed; a request for it retries at once.
@@ -82,6 +87,7 @@ class ModelStore:
         if self._device.type == "cpu":
             limit_chunks(pass_memory(settings.workers, settings.max_models))
         self._missing: set[str] = set()
+        self._unsuitable = WeakKeyDictionary[LoadedModel, Mapping[str, str]]()
         self._last_attempt = -FULL_RETRY_SECONDS
         self.engine = Engine(
             EngineOptions(
@@ -115,6 +121,10 @@ class ModelStore:
         model = loaded or self.engine.model(spec.name, deadline)
         current().model = spec.name
         return model
+
+    def unsuitable(self, model: LoadedModel) -> Mapping[str, str]:
+        """Return the methods that can never explain a loaded model, by name, each with the reason."""
+        return self._unsuitable.get(model, {})
 
     @property
     def has_default(self) -> bool:
@@ -175,6 +185,10 @@ class ModelStore:
         if self._warm:
             model.accelerated.warm()
         model.accelerated.seal()
+        try:
+            self._unsuitable[model] = unsuitable_methods(model, model.spec.image_shape)
+        except Exception as error:  # the model fails on an empty picture; methods say themselves what they cannot
+            _log.info("Which methods suit the model %s is not known: %s", name, error)
         return model
 
     def _spare(self) -> bool:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, Self
+from typing import ClassVar, NoReturn, Self
 
 import torch
 from torch import Tensor
@@ -13,6 +13,14 @@ from seewhy.explainers.errors import UnsuitableModelError
 
 _NO_CLASSES = "The method compares class probabilities, which values and custom scores do not have; use gradcam."
 _NO_REGIONS = "The method needs a segmenter, because only segmenters have regions; use rise."
+_REFUSALS = {
+    "log_probabilities": _NO_CLASSES,
+    "nearest": _NO_CLASSES,
+    "similarity": "The method needs a detector; use rise.",
+    "region": _NO_REGIONS,
+    "loss": _NO_REGIONS,
+}
+"""What to say of members of an objective that only some tasks have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +63,7 @@ class Objective(ABC):
         Raises:
             UnsuitableModelError: the model gives no probabilities.
         """
-        raise UnsuitableModelError(_NO_CLASSES)
+        _refuse("log_probabilities")
 
     def nearest(self, outputs: Tensor, count: int) -> Tensor:
         """Return (N,) float32: the mean value of the `count` other targets nearest in value to the target.
@@ -63,7 +71,7 @@ class Objective(ABC):
         Raises:
             UnsuitableModelError: there is no other target.
         """
-        raise UnsuitableModelError(_NO_CLASSES)
+        _refuse("nearest")
 
     def rivals(self, outputs: Tensor) -> Tensor | None:
         """Return (N, K) bool: which classes of outputs (N, K) compete with the target; the contrast alone, if any.
@@ -81,7 +89,7 @@ class Objective(ABC):
         Raises:
             UnsuitableModelError: the model detects no boxes.
         """
-        raise UnsuitableModelError("The method needs a detector; use rise.")
+        _refuse("similarity")
 
     @property
     def region(self) -> Tensor:
@@ -90,7 +98,7 @@ class Objective(ABC):
         Raises:
             UnsuitableModelError: the targets are no regions.
         """
-        raise UnsuitableModelError(_NO_REGIONS)
+        _refuse("region")
 
     def loss(self, outputs: Tensor, before: Tensor) -> Tensor:
         """Return (N,) float32: how much less probable than before the targets are, averaged over their regions.
@@ -102,7 +110,20 @@ class Objective(ABC):
         Raises:
             UnsuitableModelError: the targets are no regions.
         """
-        raise UnsuitableModelError(_NO_REGIONS)
+        _refuse("loss")
+
+    @classmethod
+    def must_have(cls, member: str) -> None:
+        """Raise where objectives of this kind lack what only some tasks have.
+
+        Args:
+            member: such as ``region`` or ``similarity``.
+
+        Raises:
+            UnsuitableModelError: they lack it, as the member itself would raise.
+        """
+        if getattr(cls, member) is getattr(Objective, member):
+            _refuse(member)
 
     @property
     def ask_targets(self) -> Targets:
@@ -158,3 +179,7 @@ class Objective(ABC):
     def _per_picture(self) -> list[str]:
         """The fields that are tensors."""
         return [field.name for field in fields(self) if isinstance(getattr(self, field.name), Tensor)]
+
+
+def _refuse(member: str) -> NoReturn:
+    raise UnsuitableModelError(_REFUSALS[member])

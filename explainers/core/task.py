@@ -66,6 +66,10 @@ class Task(Protocol):
     def default_method(self) -> str:
         """The method that explains where none is named."""
 
+    @property
+    def objectives(self) -> type[Objective]:
+        """The kind of its objectives."""
+
     def outputs(self, raw: Any) -> Tensor:
         """Return the outputs (N, ...) in whatever the module returned, in its dtype, with their graph.
 

@@ -134,6 +134,8 @@ class AttentionSession:
 
     Args:
         module: the model, an `nn.Module` or a `LoadedModel`.
+        values: whether to keep the probabilities; if not, `calls` has tensors of their shapes on the ``meta`` device,
+            which take no memory.
 
     Raises:
         UnsupportedModuleError: the module is scripted, compiled or data-parallel.
@@ -143,7 +145,8 @@ class AttentionSession:
         calls: one entry for each attention, in order.
     """
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, values: bool = True) -> None:
+        self._values = values
         self.hooks = HookSession(module)
         self._mode = DefinedAttention(self._see)
         self._running: list[str] = []
@@ -186,7 +189,8 @@ class AttentionSession:
         self._running.pop()
 
     def _see(self, probabilities: Tensor) -> None:
-        self.calls.append(AttentionCall(self._running[-1] if self._running else "", probabilities))
+        kept = probabilities if self._values else torch.empty_like(probabilities, device="meta")
+        self.calls.append(AttentionCall(self._running[-1] if self._running else "", kept))
 
 
 def _last_axis(result: Tensor, *axes: int | None, dim: int | None = None, **_: Any) -> bool:

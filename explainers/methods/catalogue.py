@@ -9,14 +9,24 @@ from inspect import cleandoc
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, dataclass_transform, get_args
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as dataclass_of
 
 from seewhy.explainers.core.costs import Passes, evaluate, names_in
-from seewhy.explainers.core.model import AnyModel
-from seewhy.explainers.errors import InvalidArgumentError, OptionError, near_matches, plain_fault
+from seewhy.explainers.core.model import AnyModel, Model
+from seewhy.explainers.core.question import Question
+from seewhy.explainers.errors import (
+    ExplainerError,
+    InvalidArgumentError,
+    LayerError,
+    OptionError,
+    near_matches,
+    plain_fault,
+)
 from seewhy.explainers.methods.explainer import AUGMENTATIONS, Explainer
 from seewhy.explainers.papers import PAPERS, Paper, sources_of
+from seewhy.explainers.tasks.pose import pose
 from seewhy.explainers.unknown_names import owners, public, unknown_method, unknown_option
 
 Family = Literal["cam", "gradient", "rule", "transformer", "perturbation", "concept", "control"]
@@ -84,8 +94,8 @@ class Method:
             "layer": self.takes_layers,
             "gradient": self.backwards != "0",
             "attention": self.explainer.reads_attention,
-            "region": self.explainer.reads_region,
-            "boxes": self.explainer.reads_boxes,
+            "region": "region" in self.explainer.reads,
+            "boxes": "similarity" in self.explainer.reads,
         }
         return tuple(name for name, is_needed in needs.items() if is_needed)
 
@@ -276,6 +286,36 @@ def passes_of(explainer: Explainer, model: Any, image_shape: tuple[int, int, int
     """Return the passes of an explainer for one picture, as `Method.passes`; None if its class has no entry."""
     entry = next((method for method in METHODS.values() if method.explainer is type(explainer)), None)
     return None if entry is None else entry.passes(explainer, model, image_shape)
+
+
+def unsuitable_methods(model: Model, image_shape: tuple[int, int, int]) -> dict[str, str]:
+    """Return the methods that can never explain a model with default options, by name, each with the reason.
+
+    Args:
+        model: a `LoadedModel`; it runs once, on an empty picture.
+        image_shape: (C, H, W) of its input.
+    """
+    reasons: dict[object, str | None] = {}  # by what decides: methods that inherit it share the pass
+    names = {}
+    with pose(model, torch.zeros(1, *image_shape, device=model.device)) as question:
+        for name, method in METHODS.items():
+            explainer = method.build({})
+            rule = type(explainer).must_suit, explainer.reads
+            if rule not in reasons:
+                reasons[rule] = _refusal(explainer, question)
+            names[name] = reasons[rule]
+    return {name: reason for name, reason in names.items() if reason is not None}
+
+
+def _refusal(explainer: Explainer, question: Question) -> str | None:
+    """Return why an explainer can never explain a question's model; None if it may."""
+    try:
+        explainer.must_suit(question)
+    except LayerError as error:
+        return str(error)
+    except ExplainerError:  # about the empty picture
+        return None
+    return None
 
 
 def list_methods() -> list[str]:

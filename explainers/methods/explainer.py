@@ -70,15 +70,14 @@ class Explainer(Parameters, ABC):
             values a tenth smaller and larger, for the class of the plain picture.
         runs_whole: whether each of its passes runs the whole model, not a part of it.
         reads_attention: whether it needs a transformer in which all tokens of the picture attend to each other.
-        reads_region: whether it needs a segmenter, whose targets are regions.
-        reads_boxes: whether it needs a detector.
+        reads: what it reads of an `Objective` that only some tasks have: ``region`` of a segmenter, ``similarity`` of a
+            detector, ``nearest`` or ``log_probabilities`` of classes.
         sums: whether its signed map sums to the score of the picture less that of `origins`.
     """
 
     runs_whole: ClassVar[bool] = True
     reads_attention: ClassVar[bool] = False
-    reads_region: ClassVar[bool] = False
-    reads_boxes: ClassVar[bool] = False
+    reads: ClassVar[tuple[str, ...]] = ()
     sums: ClassVar[bool] = False
 
     sign: SignOption = "positive"
@@ -97,6 +96,18 @@ class Explainer(Parameters, ABC):
         Args:
             question: the pictures, the prepared module, and the targets.
         """
+
+    def must_suit(self, question: Question) -> None:
+        """Raise where the method can never explain the question's model, whatever the picture and the target.
+
+        Args:
+            question: about any picture.
+
+        Raises:
+            LayerError: as `attribute`.
+        """
+        for member in self.reads:
+            question.task.objectives.must_have(member)
 
     def quantities(self, model: AnyModel, image_shape: tuple[int, int, int]) -> dict[str, int]:
         """Return the quantities besides the options on which the number of passes depends.

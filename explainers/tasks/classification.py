@@ -53,6 +53,11 @@ class Classification:
 
     default_method: ClassVar[str] = DEFAULT_METHOD
 
+    @property
+    def objectives(self) -> type["ClassObjective"]:
+        """The kind of its objectives."""
+        return ClassObjective
+
     def outputs(self, raw: Any) -> Tensor:
         """Return the logits (N, K) in the module's result."""
         logits = logits_of(raw)

@@ -41,6 +41,11 @@ class Detection:
         absent = {"objectness": layout.objectness, "mask": layout.masks}
         return tuple(name for name in ATTRIBUTES if absent.get(name, True))
 
+    @property
+    def objectives(self) -> type["BoxObjective"]:
+        """The kind of its objectives."""
+        return BoxObjective
+
     def outputs(self, raw: Any) -> Tensor:
         """Return the candidates (N, A, F) in the module's result."""
         return self.detector.layout.pack(self.detector.candidates(raw))

@@ -34,6 +34,11 @@ class FunctionTask(Task):
         """That of the model's own task."""
         return self.task.default_method
 
+    @property
+    def objectives(self) -> type["FunctionObjective"]:
+        """The kind of its objectives."""
+        return FunctionObjective
+
     def outputs(self, raw: Any) -> Tensor:
         """Return the outputs (N, ...) in the module's result."""
         return self.task.outputs(raw)

@@ -36,6 +36,11 @@ class Segmentation(Task):
 
     default_method: ClassVar[str] = REGION_METHOD
 
+    @property
+    def objectives(self) -> type["RegionObjective"]:
+        """The kind of its objectives."""
+        return RegionObjective
+
     def outputs(self, raw: Any) -> Tensor:
         """Return the logits (N, K, H, W) in the module's result: itself, ``["out"]``, or the only such tensor.
 

@@ -39,6 +39,11 @@ class Values(Task):
 
     default_method: ClassVar[str] = DEFAULT_METHOD
 
+    @property
+    def objectives(self) -> type["ValueObjective"]:
+        """The kind of its objectives."""
+        return ValueObjective
+
     def outputs(self, raw: Any) -> Tensor:
         """Return the values (N, K) in the module's result; one that holds (N,) has one value."""
         tensors = [value for value in tree_flatten(raw)[0] if isinstance(value, Tensor) and value.is_floating_point()]

@@ -1,7 +1,9 @@
 import pytest
 from torchvision import models as torchvision_models
 
+from seewhy.app.pipeline.jobs import Deadline
 from seewhy.explainers import list_methods
+from tests.waiting import GUARD
 
 
 def test_models_lists_every_ready_made_model_with_its_weights(client):
@@ -78,6 +80,20 @@ def test_methods(client):
     assert gradcam["options"]["sign"]["enum"] == ["positive", "signed", "absolute"]
     assert r"\frac{\partial y^c}" in gradcam["equation"]
     assert gradcam["options"]["layer"]["type"] == "array"
+
+
+def test_methods_that_can_never_explain_a_loaded_model_say_why(client, service):
+    service.models.model(None, Deadline.after(GUARD))
+
+    def reasons(model):
+        methods = client.get("/methods", query_string={"model": model}).get_json()["methods"]
+        return {method["name"]: method["unsuitable"] for method in methods if method["unsuitable"]}
+
+    reason = reasons("efficientnet_lite0")
+    assert {*reason} == {"attention-rollout", "chefer", "legrad", "drise", "grid-saliency"}
+    assert "needs a transformer" in reason["legrad"]
+    assert reason["drise"] == "The method needs a detector; use rise."
+    assert reasons("resnet18") == {}  # it is not loaded
 
 
 @pytest.mark.parametrize(

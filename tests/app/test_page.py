@@ -227,11 +227,25 @@ def test_a_changed_option_is_sent_and_kept_in_the_address(page, url):
 
 
 def test_each_family_of_methods_has_a_title(cat_page, url):
-    families = {method["family"] for method in requests.get(f"{url}/methods", timeout=GUARD).json()["methods"]}
-    titles = [group.get_attribute("label") for group in cat_page.locator("#method optgroup").all()]
+    methods = requests.get(f"{url}/methods", timeout=GUARD).json()["methods"]
+    families = {method["family"] for method in methods if not method["unsuitable"]}
+    *titles, last = [group.get_attribute("label") for group in cat_page.locator("#method optgroup").all()]
     assert len(titles) == len(families)
     assert not families & set(titles)
-    assert titles[-1] == "Controls, to compare with"
+    assert (titles[-1], last) == ("Controls, to compare with", "Not for this model")
+
+
+def test_methods_that_cannot_explain_the_model_cannot_be_chosen(cat_page):
+    cat_page.click("#tab-compare")
+    for select in ("#method", "#compare-add"):
+        refused = cat_page.locator(f"{select} option:disabled")
+        assert set(refused.evaluate_all("all => all.map((option) => option.value)")) == {
+            *("attention-rollout", "chefer", "legrad", "drise", "grid-saliency")
+        }
+    drise = cat_page.locator("#method option[value=drise]")
+    expect(drise).to_have_text("drise")  # without what it would cost
+    expect(drise).to_have_attribute("title", "The method needs a detector; use rise.")
+    cat_page.click("#tab-explain")
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ def _check_options() -> None:
     parse(NoOptions, flatten(request.args))
 
 
-_MADE = {"cost", "options", "quantities", "seconds_per_pass"}
+_MADE = {"cost", "options", "quantities", "seconds_per_pass", "unsuitable"}
 """Members of a method's entry that are not attributes of the method."""
 
 
@@ -108,13 +108,21 @@ def describe_method(method: Method, model: str | None) -> MethodAnswer:
     alike = {name: getattr(method, name) for name in MethodAnswer.model_fields.keys() - _MADE}
     cost = {"forwards": method.forwards, "backwards": method.backwards}
     loaded = service().models.engine.loaded(model or service().settings.default_model)
-    quantities = seconds = None
+    quantities = seconds = unsuitable = None
     if loaded is not None:
         quantities = method.build({}).quantities(loaded, loaded.spec.image_shape)
+        unsuitable = service().models.unsuitable(loaded).get(method.name)
         if method.explainer.runs_whole:
             one = Passes(1, int(method.backwards != "0"))
             seconds = service().models.engine.pace(loaded.name).usual(one) / one.total or None
-    return MethodAnswer(**alike, cost=cost, options=options, quantities=quantities, seconds_per_pass=seconds)
+    return MethodAnswer(
+        **alike,
+        cost=cost,
+        options=options,
+        quantities=quantities,
+        seconds_per_pass=seconds,
+        unsuitable=unsuitable,
+    )
 
 
 def _survey(spec: ModelSpec) -> Survey:

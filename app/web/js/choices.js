@@ -99,7 +99,8 @@ export function showChoices(choices, usual, note) {
   const isOffered = ([name], place) => place < SUREST || state.classes.includes(name);
   offer("classes", `${modelName()} ${state.picture.url}`, [...entries.filter(isOffered), ...state.classes.map((name) => [name, name])]);
   offerMore(entries);
-  if (!byId("compare-add").options.length) byId("compare-add").replaceChildren(new Option("Add a method…", ""), ...methodGroups());
+  // A list that is open would close.
+  if (document.activeElement !== byId("compare-add")) byId("compare-add").replaceChildren(new Option("Add a method…", ""), ...methodGroups());
   const count = choices.models.length * choices.compare.length * choices.classes.length;
   for (const name of ["models", "compare", "classes"]) allow(name, (count / (choices[name].length || 1)) * (chosen(name).length + 1) <= MOST);
   byId("compare-note").textContent = [note, bound(count), isFree() && !state.classes.length && OWN].filter(Boolean).join(" ");

@@ -9,6 +9,7 @@ import { keptOptions } from "./options.js";
 import { showProblem } from "./problems.js";
 import { allMethods, learn, limit, methodNamed, modelName, usualScale } from "./question.js";
 import { change, explanation, methodName, onChange, state } from "./state.js";
+import { plain } from "./words.js";
 
 const FAMILIES = {
   cam: "Class activation maps",
@@ -22,17 +23,20 @@ const FAMILIES = {
 // Designed for colour-blind readers; all others are also safe for them.
 const FIRST = ["cividis", "batlow", "viridis", "vik", "berlin"];
 
-/** Methods by family, as groups of a select. */
-export function methodGroups(without = []) {
-  const families = [...new Set([...Object.keys(FAMILIES), ...allMethods().map((method) => method.family)])];
-  return families
-    .map((family) => {
-      const methods = allMethods().filter((method) => method.family === family && !without.includes(method.name));
-      const options = methods.map((method) => new Option(nameWithCost(method, limit()), method.name));
-      return methods.length ? make("optgroup", { label: FAMILIES[family] ?? family }, ...options) : null;
-    })
-    .filter(Boolean);
+/** Methods by family, as groups of a select; at the end those that cannot explain the model, with the reason. */
+export function methodGroups() {
+  const suitable = allMethods().filter(({ unsuitable }) => !unsuitable);
+  const families = [...new Set([...Object.keys(FAMILIES), ...suitable.map(({ family }) => family)])];
+  const groups = families.map((family) => {
+    const methods = suitable.filter((method) => method.family === family);
+    return group(FAMILIES[family] ?? family, methods.map((method) => new Option(nameWithCost(method, limit()), method.name)));
+  });
+  const others = allMethods().filter(({ unsuitable }) => unsuitable);
+  const refused = ({ name, unsuitable }) => make("option", { value: name, textContent: name, disabled: true, title: plain(unsuitable) });
+  return [...groups, group("Not for this model", others.map(refused))].filter(Boolean);
 }
+
+const group = (label, options) => (options.length ? make("optgroup", { label }, ...options) : null);
 
 export async function prepareSettings() {
   const method = byId("method");
@@ -43,12 +47,12 @@ export async function prepareSettings() {
   for (const id of ["scale-low", "scale-high"]) byId(id).addEventListener("change", scale);
   const { colormaps } = await catalogue("/colormaps");
   const rank = (colormap) => (FIRST.includes(colormap.name) ? FIRST.indexOf(colormap.name) : FIRST.length);
-  const group = (label, diverging) => {
+  const ranked = (diverging) => {
     const maps = colormaps.filter((map) => map.diverging === diverging).sort((left, right) => rank(left) - rank(right));
-    return make("optgroup", { label }, ...maps.map((colormap) => new Option(colormap.name, colormap.name)));
+    return maps.map(({ name }) => new Option(name, name));
   };
   const colormap = byId("colormap");
-  colormap.replaceChildren(new Option("automatic", ""), group("Sequential", false), group("Diverging, for signed maps", true));
+  colormap.replaceChildren(new Option("automatic", ""), group("Sequential", ranked(false)), group("Diverging, for signed maps", ranked(true)));
   colormap.addEventListener("change", () => change({ colormap: colormap.value || null }));
   onChange(show);
   show({ ...state });

@@ -53,6 +53,12 @@ class LayerExplainer(Explainer):
         """
         return self.layers or _default_layers(question)
 
+    def must_suit(self, question: Question) -> None:
+        """Raise also where no layer of the model suits, not only none by default."""
+        super().must_suit(question)
+        if not any(layer.cam for layer in survey_for(question).layers):
+            self.layers_of(question)
+
     def quantities(self, model: AnyModel, image_shape: tuple[int, int, int]) -> dict[str, int]:
         """Return the sums of channels and of positions over all layers; empty for a model without a survey."""
         if isinstance(model, nn.Module):

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -32,6 +32,8 @@ class FinerCAM(GradCAM):
     (pytorch-grad-cam weights them by their probabilities, and differentiates the probabilities too). With γ = 0 the
     method is Grad-CAM.
     """
+
+    reads: ClassVar[tuple[str, ...]] = ("nearest",)
 
     references: Annotated[int, Field(ge=1, le=1000, description="Number of nearest classes to compare with.")] = 3
     strength: Annotated[
@@ -70,6 +72,12 @@ class ShapleyCAM(GradCAM):
         Literal["rest", "logit"],
         Field(description="Quantity to distribute: the logit plus the logarithm of the probability, or the logit."),
     ] = "rest"
+
+    def must_suit(self, question: Question) -> None:
+        """Raise also where the model has no probabilities, unless the utility is the logit."""
+        super().must_suit(question)
+        if self.utility == "rest":
+            question.task.objectives.must_have("log_probabilities")
 
     def scores(self, objective: Objective, outputs: Tensor) -> Tensor:
         """Return U."""

@@ -184,7 +184,7 @@ class DRISE(RandomMasks):
     5000 masks of 16 by 16 cells. Attributes of the box other than its score have no effect.
     """
 
-    reads_boxes: ClassVar[bool] = True
+    reads: ClassVar[tuple[str, ...]] = ("similarity",)
 
     cells: Annotated[int, Field(ge=1, le=64, description="Number of cells of a mask on each side.")] = 16
 

@@ -49,6 +49,9 @@ class ExcitationBackprop(LayerExplainer):
         Field(description="Dotted path or glob of the layer to stop at, repeatable; by default the picture."),
     ] = ()
 
+    def must_suit(self, question: Question) -> None:
+        """Refuse no model: without layers, the method stops at the picture."""
+
     def attribute(self, question: Question) -> Attribution:
         """One pass forward and back; two for a contrast."""
         layers, outputs = self._probabilities(replace(question, ask=Ask(question.ask.targets)))

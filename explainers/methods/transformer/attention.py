@@ -45,6 +45,11 @@ class AttentionExplainer(Explainer):
 
     reads_attention: ClassVar[bool] = True
 
+    def must_suit(self, question: Question) -> None:
+        """Raise also where the model has no such blocks."""
+        super().must_suit(question)
+        blocks_of(question)
+
     def attribute(self, question: Question) -> Attribution:
         """A pass of one picture, which shows the blocks, and one of all, forward and back."""
         blocks = blocks_of(question)
@@ -65,7 +70,7 @@ def blocks_of(question: Question) -> Blocks:
     Raises:
         UnsuitableModelError: the model has no attention, or one that is not of all tokens with each other.
     """
-    with torch.no_grad(), AttentionSession(question.module) as attention:
+    with torch.no_grad(), AttentionSession(question.module, values=False) as attention:
         question.run(question.images[:1])
     calls = [call for call in attention.calls if call.probabilities.shape[-2] > 1]  # one query pools the tokens
     if not calls:
