@@ -103,6 +103,10 @@ class MethodAnswer(BaseModel):
     unsuitable: str | None = Field(
         description="Why the method can never explain the model; null if it may, and while the model is not loaded."
     )
+    most_passes: int | None = Field(
+        description="Passes per request above which it is refused (`too-much-work`), because they take longer than the "
+        "`deadline` even without other load; null where `seconds_per_pass` is."
+    )
     equation: str = Field(description="In LaTeX.")
     discriminates: bool = Field(description="Whether maps of two classes in one picture can be expected to differ.")
     fine: bool = Field(

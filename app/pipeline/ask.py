@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seewhy.app.pipeline.computation import Computation, PredictComputation
+from seewhy.app.pipeline.computation import Computation, ExplainComputation, PredictComputation
 from seewhy.app.pipeline.costs import UNKNOWN, announce, require_time, units
 from seewhy.app.pipeline.decode import Decoder, Source
 from seewhy.app.pipeline.jobs import Deadline, Outcome
@@ -238,7 +238,8 @@ class Service:
         passes *= times
         if computation.runs_whole:
             least = self.models.engine.pace(model.name).least(passes)
-            require_time(passes, least, deadline, model.name, methods, less)
+            is_proved = isinstance(computation, ExplainComputation) and computation.trial is not None
+            require_time(passes, least, deadline, model.name, methods, less, is_proved)
         announce(units(passes, model.spec.image_shape))
         return passes
 

@@ -46,6 +46,19 @@ def settle() -> None:
         record.charged = record.cost
 
 
+def most_passes(pace: float, seconds: float) -> int | None:
+    """Return how many passes `require_time` accepts in a time.
+
+    Args:
+        pace: shortest time of a pass, in seconds; 0 if it is unknown.
+        seconds: that the request has.
+
+    Returns:
+        The number; None if it is unknown.
+    """
+    return int(CLEARLY * seconds / pace) if pace else None
+
+
 def require_time(
     passes: Passes,
     least: float,
@@ -53,12 +66,15 @@ def require_time(
     model: str,
     methods: Sequence[Method],
     less: str = "fewer classes",
+    is_proved: bool = False,
 ) -> None:
     """Refuse work that takes longer than the request has, even on an idle server."""
     if least <= CLEARLY * deadline.remaining:
         return
     options = list(dict.fromkeys(name for method in methods for name in method.counted))
     names = ", ".join(method.name for method in methods)
+    if is_proved:
+        names += " with its proof" if len(methods) == 1 else " with their proofs"
     fewer = f"fewer {' or '.join(options)}, " if options else ""
     raise TooMuchWorkError(
         f"This takes {passes.total:,} passes through {model} ({names}), at least {ceil(least)} s here, but a request "

@@ -32,8 +32,8 @@ TELLING = 0.05
 TELLING_TURNS = 5
 """Turns after which it does: the first ones may be slow."""
 
-SMOOTHING = 0.2
-"""Weight of the latest measurement in a moving average."""
+FORGETTING = 0.2
+"""Share of earlier passes that a measurement displaces from the recent average."""
 
 
 def tier_of(passes: int | None) -> Tier:
@@ -76,6 +76,7 @@ class Pace:
     """
 
     def __init__(self) -> None:
+        self._recent: dict[bool, tuple[float, float]] = {}  # passes and their seconds, the older the fewer
         self._usual: dict[bool, float] = {}
         self._least: dict[bool, float] = {}
 
@@ -87,11 +88,13 @@ class Pace:
         """
         if not passes.total:
             return
-        pace, kind = seconds / passes.total, passes.backwards > 0
-        least = min(pace, pace if busy is None else busy / passes.total)
-        usual = self._usual.get(kind, pace)
+        kind = passes.backwards > 0
+        least = min(seconds, seconds if busy is None else busy) / passes.total
         # The average follows the load of the machine, the least only what the model can do: it decides on refusals.
-        self._usual[kind] = usual + SMOOTHING * (pace - usual)
+        # Passes count alike: short work that waited for the processor must not make long work look slow.
+        count, time = self._recent.get(kind, (0.0, 0.0))
+        count, time = (1 - FORGETTING) * count + passes.total, (1 - FORGETTING) * time + seconds
+        self._recent[kind], self._usual[kind] = (count, time), time / count
         self._least[kind] = min(least, self._least.get(kind, least))
 
     def least(self, passes: Passes) -> float:

@@ -12,7 +12,7 @@ from seewhy.app.pipeline.computation import ExplainComputation
 from seewhy.app.pipeline.costs import announce, require_time, settle, units
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.record import Record, begin
-from seewhy.app.pipeline.scheduler import Pace
+from seewhy.app.pipeline.scheduler import CLEARLY, Pace
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.methods.catalogue import METHODS
 from tests.app.test_access import app_of
@@ -110,6 +110,13 @@ def test_an_intervention_counts_the_passes_of_both_heatmaps(client, cat, slow):
     edits = '[{"layer": "bn2", "op": "zero"}]'
     answer = ask(client, cat, "/hooks/intervene", method="rise", samples="50", edits=edits)
     assert "102 passes" in problem(answer, 422)["detail"]
+
+
+def test_a_refusal_says_that_proofs_count(client, cat, slow):
+    answer = ask(client, cat, method="rise", samples="100", proof="true")
+    assert "104 passes through efficientnet_lite0 (rise with its proof)" in problem(answer, 422)["detail"]
+    answer = ask(client, cat, method=["rise", "gradcam"], samples="100", proof="true")
+    assert "(rise, gradcam with their proofs)" in problem(answer, 422)["detail"]
 
 
 @pytest.fixture
@@ -227,7 +234,9 @@ def test_methods_tell_what_their_cost_on_a_loaded_model_is_made_of(client, cat, 
     assert methods["scorecam"]["quantities"] == {"channels": 1280, "positions": 49}
     assert methods["rise"]["quantities"] == {}
     assert methods["rise"]["seconds_per_pass"] == 1
+    assert methods["rise"]["most_passes"] == CLEARLY * slow.settings.deadline
     assert methods["ablationcam"]["seconds_per_pass"] is None  # its passes are through a part of the model
     for method in client.get("/methods?model=resnet18").get_json()["methods"]:
         assert method["quantities"] is None
         assert method["seconds_per_pass"] is None
+        assert method["most_passes"] is None

@@ -69,6 +69,16 @@ def test_the_least_time_is_that_of_the_fastest_measurement_and_the_usual_an_aver
     assert 10 < pace.usual(Passes(1000)) < 40
 
 
+def test_short_work_that_waited_does_not_make_long_work_look_slow():
+    pace = Pace()
+    pace.learn(Passes(100, 100), 4.0)
+    for _ in range(6):
+        pace.learn(Passes(1, 1), 1.0)  # 25 times as long for each pass
+    assert 0.02 <= pace.usual(Passes(1, 1)) / 2 < 0.15
+    pace.learn(Passes(100, 100), 8.0)
+    assert pace.usual(Passes(1, 1)) / 2 == pytest.approx(0.04, abs=0.03)
+
+
 def test_what_else_the_machine_does_makes_the_least_time_no_longer():
     pace = Pace()
     pace.learn(Passes(100), 60.0, busy=1.0)

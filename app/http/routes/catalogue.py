@@ -19,6 +19,7 @@ from seewhy.app.answers.catalogue_schemas import (
 from seewhy.app.http.declaration import Declaration
 from seewhy.app.http.routes import json_response, model_spec, service
 from seewhy.app.http.uploads import flatten
+from seewhy.app.pipeline.costs import most_passes
 from seewhy.app.pipeline.options import MethodsOptions, ModelsOptions, NoOptions
 from seewhy.app.pipeline.parse import parse
 from seewhy.explainers.core.costs import Passes
@@ -98,7 +99,7 @@ def _check_options() -> None:
     parse(NoOptions, flatten(request.args))
 
 
-_MADE = {"cost", "options", "quantities", "seconds_per_pass", "unsuitable"}
+_MADE = {"cost", "options", "quantities", "seconds_per_pass", "most_passes", "unsuitable"}
 """Members of a method's entry that are not attributes of the method."""
 
 
@@ -108,19 +109,22 @@ def describe_method(method: Method, model: str | None) -> MethodAnswer:
     alike = {name: getattr(method, name) for name in MethodAnswer.model_fields.keys() - _MADE}
     cost = {"forwards": method.forwards, "backwards": method.backwards}
     loaded = service().models.engine.loaded(model or service().settings.default_model)
-    quantities = seconds = unsuitable = None
+    quantities = seconds = most = unsuitable = None
     if loaded is not None:
         quantities = method.build({}).quantities(loaded, loaded.spec.image_shape)
         unsuitable = service().models.unsuitable(loaded).get(method.name)
         if method.explainer.runs_whole:
             one = Passes(1, int(method.backwards != "0"))
-            seconds = service().models.engine.pace(loaded.name).usual(one) / one.total or None
+            pace = service().models.engine.pace(loaded.name)
+            seconds = pace.usual(one) / one.total or None
+            most = most_passes(pace.least(one) / one.total, service().settings.deadline)
     return MethodAnswer(
         **alike,
         cost=cost,
         options=options,
         quantities=quantities,
         seconds_per_pass=seconds,
+        most_passes=most,
         unsuitable=unsuitable,
     )
 

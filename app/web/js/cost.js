@@ -1,6 +1,7 @@
 // What an explanation costs before it is asked for: passes of the model, and about how long they take.
 
 const MANY = 30; // passes from which a method's name tells its cost
+const USEFUL = 0.2; // share of an option's default below which a map tells too little
 
 /** The value of an expression of whole numbers and names, such as `1 + channels * (samples - 1)`; NaN if a name is unknown. */
 function evaluate(text, values) {
@@ -22,15 +23,15 @@ function evaluate(text, values) {
   return sum();
 }
 
-/** Passes and seconds of a method with these options; passes are NaN if unknown, seconds null. */
-export function costOf({ cost, options: schemas, quantities, seconds_per_pass: pace }, options = {}, layer = []) {
+/** Passes and seconds of a method with these options, and whether the service refuses so many; passes are NaN if unknown, seconds null. */
+export function costOf({ cost, options: schemas, quantities, seconds_per_pass: pace, most_passes: most }, options = {}, layer = []) {
   const usual = Object.fromEntries(Object.entries(schemas).map(([name, schema]) => [name, schema.default]));
   const text = `${cost.forwards} + ${cost.backwards}`;
   const isCounted = (name) => new RegExp(`\\b${name}\\b`).test(text);
   // Quantities are those of the usual layers and options.
   const isUsual = !layer.length && Object.keys(options).every((name) => isCounted(name) || name === "sign");
   const passes = options.smooth === "tta" ? NaN : evaluate(text, { ...(isUsual && quantities), ...usual, ...options });
-  return { passes, seconds: pace && passes ? passes * pace : null };
+  return { passes, seconds: pace && passes ? passes * pace : null, isRefused: most !== null && passes > most };
 }
 
 /** A cost in words, such as “1,001 passes, about 9 s”; empty if it is unknown. */
@@ -46,15 +47,16 @@ function roughly(seconds) {
   return `${Math.round(seconds / 60) || 1} min`;
 }
 
-/** The name of a method, with its cost if that is high, or that it takes too long. */
-export function nameWithCost(method, limit) {
+/** The name of a method, with its cost if that is high, or that the service refuses it as too long. */
+export function nameWithCost(method) {
   const cost = costOf(method);
   if (!(cost.passes >= MANY)) return method.name;
-  return `${method.name} (${cost.seconds > limit ? `${costInWords({ ...cost, seconds: null })}: too long here` : costInWords(cost)})`;
+  return `${method.name} (${cost.isRefused ? `${costInWords({ ...cost, seconds: null })}: too long here` : costInWords(cost)})`;
 }
 
-/** How much of an option fits into the limit, for a method whose cost grows with it; 0 if not even one does. */
+/** How much of an option fits into the limit, for a method whose cost grows with it; 0 if that is too little to be of use. */
 export function affordable(method, option, limit) {
   const { seconds } = costOf(method);
-  return seconds ? Math.floor((0.8 * limit * method.options[option].default) / seconds) : 0;
+  const share = seconds ? (0.8 * limit) / seconds : 0;
+  return share >= USEFUL ? Math.floor(share * method.options[option].default) : 0;
 }

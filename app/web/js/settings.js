@@ -29,7 +29,7 @@ export function methodGroups() {
   const families = [...new Set([...Object.keys(FAMILIES), ...suitable.map(({ family }) => family)])];
   const groups = families.map((family) => {
     const methods = suitable.filter((method) => method.family === family);
-    return group(FAMILIES[family] ?? family, methods.map((method) => new Option(nameWithCost(method, limit()), method.name)));
+    return group(FAMILIES[family] ?? family, methods.map((method) => new Option(nameWithCost(method), method.name)));
   });
   const others = allMethods().filter(({ unsuitable }) => unsuitable);
   const refused = ({ name, unsuitable }) => make("option", { value: name, textContent: name, disabled: true, title: plain(unsuitable) });
@@ -139,7 +139,7 @@ function showMethod() {
   byId("method-summary").textContent = method.summary;
   byId("method-paper").replaceChildren(...method.papers.flatMap((paper, place) => (place ? ["; ", citation(paper)] : [citation(paper)])));
   const cost = costOf(method, state.options, state.layer);
-  const isTooLong = cost.seconds > limit() ? `: an answer may take ${Math.round(limit())} s here` : "";
+  const isTooLong = cost.isRefused || cost.seconds > limit() ? `: an answer may take ${Math.round(limit())} s here` : "";
   byId("method-cost").textContent = `${costInWords(cost) || passesOf(method.cost)}${isTooLong}`;
   byId("method-guide").href = `/guide#${encodeURIComponent(method.name)}`;
   byId("method-same").hidden = method.discriminates;
