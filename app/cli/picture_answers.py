@@ -51,7 +51,7 @@ from seewhy.app.pipeline.options import (
 from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResult
 from seewhy.explainers import calibrate, evaluate
 from seewhy.explainers.core.calibration import Calibration
-from seewhy.explainers.core.task import Prediction
+from seewhy.explainers.core.percent import percent
 from seewhy.explainers.errors import PictureError, counted
 from seewhy.explainers.imaging.decode import read_picture
 from seewhy.explainers.results.evaluation import Evaluation
@@ -215,7 +215,7 @@ def predict_pictures(items: list[Item], options: PredictOptions, as_json: bool, 
         remark = ""
         if result.model.spec.head == "sigmoid":
             remark = " (sigmoid of one logit)" if len(result.model.labels) == 1 else " (sigmoid)"
-        return [f"  {_share(row):>7}  {row.index:>5}  {row.label}{remark}" for row in result.predictions]
+        return [f"  {row.text:>6}  {row.index:>5}  {row.label}{remark}" for row in result.predictions]
 
     _print_each(service, items, lambda upload: service.predict(upload, options), predict_document if as_json else rows)
 
@@ -237,7 +237,7 @@ def detect_in_pictures(items: list[Item], options: Options, as_json: bool, devic
 
     def rows(result: DetectResult) -> list[str]:
         return [
-            f"  {box.score:>7.2%}  box:{box.index:<4} {box.label}  {','.join(f'{edge:.0f}' for edge in box.box)}"
+            f"  {percent(box.score):>6}  box:{box.index:<4} {box.label}  {','.join(f'{edge:.0f}' for edge in box.box)}"
             for box in result.boxes
         ] or ["  no box"]
 
@@ -284,11 +284,6 @@ def compare_pictures(
         return "\n".join(lines), similar_body(result, form, service.settings)
 
     write_each(items, form, answer)
-
-
-def _share(prediction: Prediction) -> str:
-    """Return a probability to the hundredth of a percent, or a value with its unit."""
-    return prediction.text if prediction.probability is None else f"{prediction.probability:.2%}"
 
 
 def _classes(result: ExplainResult) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from seewhy.explainers.core.percent import tenths
+from seewhy.explainers.core.percent import percent
 from seewhy.explainers.imaging.decode import read_picture
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.results.boxes import DetectedBox
@@ -59,8 +59,8 @@ class RemotePrediction(SimpleNamespace):
             down = " (what lowers it)" if members.get("direction") == "down" else ""
             return f"{members['value']:.4g} {members['unit']}".rstrip() + down
         if "area" in members:
-            return f"on {tenths(members['area'])}"
-        text = tenths(members["probability"])
+            return f"on {percent(members['area'])}"
+        text = percent(members["probability"])
         return text if members.get("attribute", "score") == "score" else f"{text}, {members['attribute']}"
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from seewhy.explainers.core.percent import percent
 from seewhy.explainers.imaging.png import data_url, encode_png
 from seewhy.explainers.imaging.render import fit
 from seewhy.explainers.methods.catalogue import Method
@@ -173,7 +174,8 @@ def figures(proof: Proof) -> list[Figure]:
 
     def add(name: str, value: float | None, form: str = ".0%") -> None:
         if value is not None:
-            rows.append(Figure(name, value, format(value, form if form == "d" else f"z{form}")))  # never -0.00
+            text = percent(value) if form == "%" else format(value, form if form == "d" else f"z{form}")  # never -0.00
+            rows.append(Figure(name, value, text))
 
     if proof.faithfulness:
         for name, value, form in _measurements(proof.faithfulness):
@@ -184,7 +186,7 @@ def figures(proof: Proof) -> list[Figure]:
     if proof.calibration:
         add("Comparison maps that it beats", proof.calibration.beats, ".1%")
         add("Number of comparison maps", proof.calibration.of, "d")
-        add("False alarms at 95 %", proof.calibration.false_alarms_at_95, ".1%")
+        add("False alarms at 95%", proof.calibration.false_alarms_at_95, ".1%")
     if proof.sanity:
         add("Correlation with the map for shuffled classes", proof.sanity.same_with_random_head, ".2f")
         add("Correlation with the map of a network with random weights", proof.sanity.same_with_random_model, ".2f")
@@ -221,7 +223,7 @@ def linked(explanation: MapDrawing) -> dict[str, Any]:
 
 def _measurements(measurement: Measurement) -> Iterator[tuple[str, float | None, str]]:
     """Yield name, value and format of what the model says of parts of the picture."""
-    what, form = ("Probability", ".2%") if measurement.probability is not None else ("Value", ".4g")
+    what, form = ("Probability", "%") if measurement.probability is not None else ("Value", ".4g")
     whole = measurement.probability if measurement.value is None else measurement.value
     yield "Share of the picture that is marked", measurement.area, ".0%"
     yield f"{what} of the whole picture", whole, form

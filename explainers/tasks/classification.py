@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten
 from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
 from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.objective import Objective
-from seewhy.explainers.core.percent import percent, tenths
+from seewhy.explainers.core.percent import percent
 from seewhy.explainers.errors import ModelOutputError, TargetError, UnsuitableModelError, near_matches
 from seewhy.explainers.execution.deferred_checks import require
 from seewhy.explainers.tasks.choices import DEFAULT_METHOD
@@ -130,7 +130,7 @@ class Classification:
             remarks.append(
                 Diagnostic(
                     "saturated-softmax",
-                    f"The model is certain ({best_one.probability:.6f}), so small changes of the picture hardly move "
+                    f"The model is certain ({best_one.text}), so small changes of the picture hardly move "
                     "the probability. The map explains the logit, which they do move.",
                 )
             )
@@ -140,7 +140,7 @@ class Classification:
             remarks.append(
                 Diagnostic(
                     "improbable-target",
-                    f"The model gives {likely.label!r} a probability of {likely.probability:.2g}, {chance}: the map "
+                    f"The model gives {likely.label!r} a probability of {likely.text}, {chance}: the map "
                     "shows what little evidence there is, not that the class is present.",
                 )
             )
@@ -244,7 +244,7 @@ class ClassPrediction(OfClass):
     @property
     def text(self) -> str:
         """The probability in percent."""
-        return tenths(self.probability)
+        return percent(self.probability)
 
     def reading(self, score: float) -> str:
         """Return a probability in percent."""

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from seewhy.explainers.core.percent import percent, tenths
+from seewhy.explainers.core.percent import percent
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.imaging.geometry import Box, Geometry
@@ -68,7 +68,7 @@ class BoxPrediction:
     @property
     def text(self) -> str:
         """The score in percent, and the attribute if that is another."""
-        score = tenths(self.probability)
+        score = percent(self.probability)
         return score if self.attribute == "score" else f"{score}, {self.attribute}"
 
     def reading(self, score: float) -> str:

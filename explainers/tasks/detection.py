@@ -10,6 +10,7 @@ from torch import Tensor
 from seewhy.explainers.core.ask import Ask, Targets
 from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.percent import percent
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.tasks.box_target import ATTRIBUTES, BoxTarget, parse_target
 from seewhy.explainers.tasks.candidates import Candidates, Detector, overlaps
@@ -129,15 +130,15 @@ class Detection:
         if row.number is not None:
             return ()
         reason = (
-            f"below the threshold of {self.detector.threshold:g}"
+            f"below the threshold of {percent(self.detector.threshold)}"
             if row.probability <= self.detector.threshold
             else "and a box of the class with a higher score suppresses it"
         )
         return (
             Diagnostic(
                 "box-not-shown",
-                f"The detector does not show this box: its score as {row.label!r} is {row.probability:.2g}, {reason}. "
-                "The map shows what little evidence there is.",
+                f"The detector does not show this box: its score as {row.label!r} is {percent(row.probability)}, "
+                f"{reason}. The map shows what little evidence there is.",
             ),
         )
 

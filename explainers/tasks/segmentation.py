@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten
 
 from seewhy.explainers.core.ask import Ask, Targets
 from seewhy.explainers.core.objective import Objective
-from seewhy.explainers.core.percent import percent, tenths
+from seewhy.explainers.core.percent import percent
 from seewhy.explainers.core.task import Task
 from seewhy.explainers.errors import ModelOutputError, TargetError
 from seewhy.explainers.tasks.choices import PARTS, REGION_METHOD, Part
@@ -248,7 +248,7 @@ class RegionPrediction(OfClass):
     @property
     def text(self) -> str:
         """The area in percent."""
-        return f"on {tenths(self.area)}"
+        return f"on {percent(self.area)}"
 
     def reading(self, score: float) -> str:
         """Return a mean probability in percent."""

@@ -30,6 +30,7 @@ from tests.app.browsing import (
     upload,
 )
 from tests.app.conftest import EXAMPLES
+from tests.explainers.test_percent import SHARES
 from tests.grids import few
 from tests.waiting import GUARD
 
@@ -224,6 +225,11 @@ def test_a_changed_option_is_sent_and_kept_in_the_address(page, url):
     fields = explained_anew(page, page.get_by_role("button", name="Reset all to defaults").click)
     assert "deviations" not in dict(fields)
     expect(field).not_to_have_value("3")
+
+
+def test_the_page_writes_shares_as_the_service_does(cat_page):
+    script = "async (all) => (({ percent }) => all.map((share) => percent(share)))(await import('/static/js/words.js'))"
+    assert cat_page.evaluate(script, [*SHARES]) == [*SHARES.values()]
 
 
 def test_each_family_of_methods_has_a_title(cat_page, url):

@@ -19,6 +19,7 @@ from seewhy.app.answers.report import command
 from seewhy.app.pipeline.options import ExplainOptions
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.costs import Passes
+from seewhy.explainers.core.percent import percent
 from seewhy.explainers.results.report import figures
 from seewhy.explainers.trust.proof import Measurement, Proof, Shape, WarningCode
 from seewhy.explainers.trust.sanity import Sanity
@@ -86,10 +87,10 @@ def test_a_report_has_tables_of_figures_and_warnings_and_its_json_ld_too(client)
     rows = rows_of(page, "Proof and warnings: giant panda")
     measured = {row["name"]: row["value"] for row in part["variableMeasured"]}
     expected = {
-        "Probability of the whole picture": (proof["faithfulness"]["probability"], ".2%"),
-        "Probability of the marked part alone": (proof["faithfulness"]["kept"], ".2%"),
-        "Probability without the marked part": (proof["faithfulness"]["dropped"], ".2%"),
-        "Probability without the same shape, rotated by 180°": (proof["faithfulness"]["turned_dropped"], ".2%"),
+        "Probability of the whole picture": (proof["faithfulness"]["probability"], "%"),
+        "Probability of the marked part alone": (proof["faithfulness"]["kept"], "%"),
+        "Probability without the marked part": (proof["faithfulness"]["dropped"], "%"),
+        "Probability without the same shape, rotated by 180°": (proof["faithfulness"]["turned_dropped"], "%"),
         "Score": (proof["faithfulness"]["score"], ".2f"),
         "Rotated and mirrored copies that it beats": (proof["copies"]["beaten"], ".0%"),
         "Comparison maps that it beats": (proof["calibration"]["beats"], ".1%"),
@@ -98,18 +99,20 @@ def test_a_report_has_tables_of_figures_and_warnings_and_its_json_ld_too(client)
     }
     assert rows["Grade"] == proof["grade"]
     for name, (value, form) in expected.items():
-        assert (rows[name], measured[name]) == (format(value, form), pytest.approx(value)), name
+        text = percent(value) if form == "%" else format(value, form)
+        assert (rows[name], measured[name]) == (text, pytest.approx(value)), name
     assert part["abstract"] == proof["sentence"]
     notes = {note["code"]: note["message"] for note in explanation["diagnostics"]}
     comments = {comment["name"]: comment["text"] for comment in part["comment"]}
     assert comments.keys() == {*notes, *proof["warnings"]} >= {"improbable-target"}
     for code, text in comments.items():
-        assert rows[code] == text == notes.get(code, text)
+        assert f'<th scope="row">Warning</th><td>{escape(text)}</td>' in page
+        assert text == notes.get(code, text)
 
 
 def test_a_report_without_a_proof_has_its_warnings_alone(client):
     page = ask(client, "report", target="giant panda", method="gradcam").text
-    assert "improbable-target" in rows_of(page, "Warnings: giant panda")
+    assert "less than chance" in rows_of(page, "Warnings: giant panda")["Warning"]
     assert "variableMeasured" not in record_of(page)["hasPart"][0]
     assert "<h2>Warnings" not in ask(client, "report", method="gradcam").text
 

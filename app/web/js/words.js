@@ -1,7 +1,9 @@
 // Formatting of numbers and times.
 
+/** A share in percent, to a tenth, as the service writes it in sentences. */
 export function percent(probability) {
   if (probability > 0 && probability < 0.001) return "<0.1%";
+  if (probability > 0.999 && probability < 1) return ">99.9%";
   return `${(probability * 100).toFixed(1)}%`;
 }
 

@@ -1,0 +1,27 @@
+"""Shares for people."""
+
+import pytest
+
+from seewhy.explainers.core.percent import percent
+
+SHARES = {
+    0.0: "0.0%",
+    1e-9: "<0.1%",
+    0.00099: "<0.1%",
+    0.001: "0.1%",
+    0.0152: "1.5%",
+    0.393: "39.3%",
+    0.999: "99.9%",
+    0.9994: ">99.9%",
+    1 - 1e-9: ">99.9%",
+    1.0: "100.0%",
+}
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_a_share_is_told_to_a_tenth_of_a_percent(share):
+    assert percent(share) == SHARES[share]
+
+
+def test_a_difference_may_be_negative_and_is_never_minus_nothing():
+    assert (percent(-0.25), percent(-1e-9), percent(-0.0)) == ("-25.0%", "0.0%", "0.0%")
