@@ -227,6 +227,16 @@ def test_a_changed_option_is_sent_and_kept_in_the_address(page, url):
     expect(field).not_to_have_value("3")
 
 
+def test_a_missing_grade_is_told_in_words_for_people(cat_page, url):
+    sentence = "Alone, it gives 1.5. That is not graded: fewer than 100 comparable scores of other maps are known{}."
+    script = "async (all) => (({ plain }) => all.map(plain))(await import('/static/js/words.js'))"
+    for text in cat_page.evaluate(script, [sentence.format(count) for count in ("", " (7 so far)")]):
+        assert text == (
+            "Alone, it gives 1.5. It has no grade yet: the service must first try about 100 pictures with this model "
+            "and method."
+        )
+
+
 def test_the_page_writes_shares_as_the_service_does(cat_page):
     script = "async (all) => (({ percent }) => all.map((share) => percent(share)))(await import('/static/js/words.js'))"
     assert cat_page.evaluate(script, [*SHARES]) == [*SHARES.values()]
@@ -391,6 +401,7 @@ def test_a_method_of_regions_is_shown_as_its_sheet(tab, url):
     answered(tab)
     expect(tab.locator("#figure")).to_have_class(re.compile("sheet"))
     expect(tab.locator("#wipe")).to_be_hidden()
+    expect(tab.locator("#proof button")).to_have_count(0)
 
 
 def test_the_value_under_the_pointer_is_that_of_the_arrays(cat_page, url):

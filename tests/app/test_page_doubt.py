@@ -34,6 +34,10 @@ def test_an_unsure_answer_has_a_modest_headline(page, url):
     expect(guess).to_be_hidden()
     expect(page.locator("#doubt")).to_be_hidden()
     assert size(page) > modest
+    best, other, *_ = ask(url, "/predict", EXAMPLES / "coffee.png").json()["predictions"]
+    explained_anew(page, lambda: page.click(f"#predictions .class:has-text('{other['label']}')"))
+    expect(page.locator("#doubt")).to_have_text(f"The model says {best['label']}: {best['probability']:.1%}.")
+    assert size(page) == modest
 
 
 def test_the_answer_comes_right_below_the_picture_on_phones(cat_page):

@@ -65,6 +65,19 @@ def test_a_contour_goes_round_that_part(cat_page):
     accessible(cat_page)
 
 
+def test_the_words_for_the_marked_part_outline_it(cat_page):
+    words = cat_page.locator("#proof button")
+    expect(words).to_have_text("marked quarter")
+    drawing = "document.querySelector('#stage .map').toDataURL()"
+    plain, saved = cat_page.evaluate(drawing), page_pixels(cat_page)
+    for show, hide in ((words.hover, cat_page.locator("#bar").hover), (words.focus, words.blur)):
+        show()
+        assert cat_page.evaluate(drawing) != plain
+        assert (page_pixels(cat_page) == saved).all()
+        hide()
+        assert cat_page.evaluate(drawing) == plain
+
+
 @pytest.mark.slow
 def test_a_link_holds_the_look_and_an_unknown_one_leaves_the_default(tab, url):
     tab.goto(f"{url}/?example=cat&look=mask&strongest=40")

@@ -124,7 +124,7 @@ def test_a_folder_becomes_a_strip_with_class_trust_and_truth(strip, url):
     ]
     expect(options(strip).nth(0)).to_have_attribute("aria-selected", "true")  # the first one is shown
     expect(strip.locator("#answer-label")).to_have_text("tiger cat")
-    expect(strip.locator("#thumbnails .truth")).to_have_text(["✓ espresso", "✗ space shuttle"])
+    expect(strip.locator("#thumbnails .truth")).to_have_text(["✓ espresso", "is: space shuttle"])
     expect(strip.locator("#thumbnails img")).to_have_count(3)
     accessible(strip)
 
@@ -156,7 +156,7 @@ def test_a_single_class_is_judged_by_its_own_probability(browser, tmp_path):
         expect(options(tab)).to_have_count(3)
         answered(tab)
         labels(tab)
-        expect(tab.locator("#thumbnails .truth")).to_have_text(["✓ bright", "✗ bright"])
+        expect(tab.locator("#thumbnails .truth")).to_have_text(["✓ bright", "is: bright"])
         expect(tab.locator("#count-wrong")).to_have_text("1")
         expect(tab.locator("#count-unsure")).to_have_text("0")
         options(tab).nth(1).click()
@@ -184,10 +184,10 @@ def test_names_of_files_tell_the_truth_where_no_folder_does(page, tmp_path):
     answered(page)
     labels(page)
     truths = {
-        option.get_attribute("title").removeprefix("all/"): option.locator(".truth").all_inner_texts()
+        option.get_attribute("title").splitlines()[0].removeprefix("all/"): option.locator(".truth").all_inner_texts()
         for option in options(page).all()
     }
-    assert truths == {name: [f"✗ {truth}"] if truth else [] for name, truth in names.items()}
+    assert truths == {name: [f"is: {truth}"] if truth else [] for name, truth in names.items()}
 
 
 def test_arrow_keys_open_the_pictures_that_the_filter_leaves(strip):

@@ -1,5 +1,6 @@
 """Pictures that browsers and the service might see differently: the page shows what the service saw."""
 
+import re
 import shutil
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -127,6 +128,8 @@ def test_a_border_that_the_model_does_not_see_is_told(page, tmp_path, coffee):
         page.set_input_files("#image", tmp_path / "picture.png")
         answered(page)
         expect(page.locator("#unseen")).to_be_visible(visible=is_told)
+        if is_told:
+            expect(page.locator("#unseen")).to_contain_text(re.compile(r"only the middle \d\d\.\d% of this picture"))
 
 
 @pytest.mark.slow

@@ -70,6 +70,7 @@ def test_a_report_gives_the_proof_in_words_and_in_numbers(client):
     proof = record["explanations"][0]["proof"]
     assert f"<strong>Proof: {proof['grade']}.</strong> {escape(proof['sentence'])}" in response.text
     assert proof["faithfulness"]["area"] == 0.25
+    assert "The marked part is where the map is highest, 25% of what the model sees." in response.text
     assert "--proof=true" in record["command"]
 
 

@@ -7,6 +7,7 @@ import { movedBy, movedTrack, stillTrack } from "./moved.js";
 import { point } from "./places.js";
 import { proofOf, showProof, warningsOf } from "./proof.js";
 import { asks, explainPlace, identity, joined, kind, readingOf, split } from "./scene.js";
+import { outline } from "./stage.js";
 import { asTarget, askedTarget, change, explained, explanation, onChange, state } from "./state.js";
 import { percent, plain, reading } from "./words.js";
 
@@ -65,7 +66,7 @@ function show() {
   byId("choosing").hidden = predictions.length + added.length === 1 && !kind();
   showPart(explanation());
   showBoxes(answer.explanations);
-  showProof(byId("proof"), proof);
+  showProof(byId("proof"), proof, answer.explanations.some(({ regions }) => regions.length) ? null : outline);
   const notes = [...diagnostics.map(({ message }) => plain(message)), ...warningsOf(proof)];
   byId("diagnostics").replaceChildren(...notes.map((textContent) => make("li", { textContent })));
   if (!added.length) byId("target").value = "";

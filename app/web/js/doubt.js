@@ -1,7 +1,7 @@
 // What to say modestly: an answer of a model that is unsure, and a heatmap that shows nothing.
 
 import { kind } from "./scene.js";
-import { explanation, state } from "./state.js";
+import { explained, explanation, state } from "./state.js";
 import { isUnsure, percent } from "./words.js";
 
 /** Whether a map has the same value everywhere. */
@@ -23,12 +23,20 @@ function rejection() {
   return `The model finds none of its classes: it gives the most probable one, ${best.label}, only ${share}.`;
 }
 
+/** What a model says that is sure of another class than the explained one; empty if it is of this one. */
+function verdict() {
+  const { model, predictions: [best] } = state.answer;
+  if (kind() || model.head !== "softmax" || isUnsure(best.probability) || explained().index === best.index) return "";
+  return `The model says ${best.label}: ${percent(best.probability)}.`;
+}
+
 /** Sentences about why the answer is to be read with care; empty if there is no reason. */
 export function doubts() {
   const best = unsure();
   return [
     best ? `The model is unsure: it gives its best class, ${best.label}, only ${percent(best.probability)}.` : "",
     rejection(),
+    verdict(),
     isBlank(explanation()) ? "The heatmap is blank." : "",
   ]
     .filter(Boolean)

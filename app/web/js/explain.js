@@ -7,7 +7,7 @@ import { announce, byId } from "./dom.js";
 import { doubts } from "./doubt.js";
 import { clearProblems, showProblem } from "./problems.js";
 import { HEATMAP, learn, limit, methodNamed, question } from "./question.js";
-import { gradeOf, proofOf } from "./proof.js";
+import { gradeOf, proofOf, sentenceOf } from "./proof.js";
 import { readingOf, subjectOf } from "./scene.js";
 import { change, explanation, isLayerless, learnLayerless, methodName, onChange, state } from "./state.js";
 import { restore, showPreview } from "./stage.js";
@@ -85,7 +85,7 @@ async function run() {
     change({ answer, asked, map: 0 });
     const { target } = explanation();
     const proof = proofOf(explanation(), answer.method.name);
-    announce(`${subjectOf(target)}, ${readingOf(target)}, explained by ${answer.method.name}. ${doubts()} ${proof ? `${gradeOf(proof)}: ${proof.sentence}` : ""}`);
+    announce(`${subjectOf(target)}, ${readingOf(target)}, explained by ${answer.method.name}. ${doubts()} ${proof ? `${gradeOf(proof)}: ${sentenceOf(proof)}` : ""}`);
   } catch (error) {
     if (pending !== mine || error.name === "AbortError") return;
     restore();

@@ -21,20 +21,20 @@ function grid(heatmap) {
   return fine;
 }
 
-/** The least of the strongest values, as many as are chosen. */
-function threshold(values) {
+/** The least of the highest values, a share of them. */
+function threshold(values, share) {
   const sorted = Float64Array.from(values).sort();
-  return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * (1 - state.strongest / 100)))];
+  return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * (1 - share)))];
 }
 
-function mask({ values, size }) {
-  const least = threshold(values);
+function mask({ values, size }, share) {
+  const least = threshold(values, share);
   return cells(size, (cell) => (values[cell] < least ? [0, 0, 0, DIM] : null));
 }
 
-function contour({ values, size }) {
+function contour({ values, size }, share) {
   const [height, width] = size;
-  const least = threshold(values);
+  const least = threshold(values, share);
   const isIn = (row, column) => row >= 0 && column >= 0 && row < height && column < width && values[row * width + column] >= least;
   // A white line inside the part and a black one outside, so that it shows on any picture.
   const isNear = (row, column, reach, wanted) => {
@@ -62,10 +62,13 @@ function clear(image, [left, top, width, height], { values, size }, peak) {
   return drawing;
 }
 
+/** Outlines the highest part of a map, a share of it, on a part of a canvas, left, top, width and height. */
+export const drawOutline = (context, heatmap, share, place) => context.drawImage(contour(grid(heatmap), share), ...place);
+
 /** Draws a map's image onto a part of a canvas, left, top, width and height, in the chosen way. */
 export function drawLook(context, image, heatmap, drawn, place) {
-  if (state.look === "mask") context.drawImage(mask(grid(heatmap)), ...place);
-  else if (state.look === "contour") context.drawImage(contour(grid(heatmap)), ...place);
+  if (state.look === "mask") context.drawImage(mask(grid(heatmap), state.strongest / 100), ...place);
+  else if (state.look === "contour") drawOutline(context, heatmap, state.strongest / 100, place);
   else if (state.look === "clear") {
     const ends = drawn ?? { low: heatmap.min, high: heatmap.max };
     const peak = Math.max(ends.high, -ends.low) || 1;

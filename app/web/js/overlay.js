@@ -1,7 +1,7 @@
 // A heatmap over its picture: the picture is below, and the map is drawn on a canvas with the chosen opacity.
 
 import { arrow, make } from "./dom.js";
-import { drawLook } from "./looks.js";
+import { drawLook, drawOutline } from "./looks.js";
 import { seen } from "./maps.js";
 import { state } from "./state.js";
 
@@ -10,6 +10,7 @@ export class Overlay {
   #picture = make("img", { class: "below", alt: "", draggable: false });
   #map = null; // {image, heatmap, drawn, isSheet}
   #preview = null; // an image
+  #outlined = null; // share of the map whose highest part is outlined
   #turn = 0; // an image decoded after a newer one is not shown
   #previews = 0;
   #showing = null;
@@ -31,6 +32,12 @@ export class Overlay {
     this.draw();
   }
 
+  /** Outlines the highest part of the map, a share of it, until the next map; null for none. */
+  outline(share) {
+    this.#outlined = share;
+    this.draw();
+  }
+
   describe(alt) {
     this.#picture.alt = alt;
   }
@@ -48,6 +55,7 @@ export class Overlay {
     if (mine !== this.#turn) return;
     this.#map = { image, ...map };
     this.#preview = null;
+    this.#outlined = null;
     this.draw();
   }
 
@@ -84,7 +92,7 @@ export class Overlay {
     const shown = this.#preview ? { image: this.#preview } : this.#map;
     this.#canvas.hidden = !shown;
     if (!shown) return;
-    paint(this.#canvas, shown);
+    paint(this.#canvas, { ...shown, outlined: this.#outlined });
     this.#shape(this.#canvas.width, this.#canvas.height);
   }
 
@@ -141,7 +149,7 @@ export async function decoded(source) {
 }
 
 /** Paints a map with the chosen opacity; `heatmap`, which previews do not have, gives its position. */
-function paint(canvas, { image, heatmap = null, drawn = null, isSheet = false }) {
+function paint(canvas, { image, heatmap = null, drawn = null, isSheet = false, outlined = null }) {
   const { naturalWidth: width, naturalHeight: height } = image;
   Object.assign(canvas, { width, height });
   const context = canvas.getContext("2d");
@@ -154,7 +162,9 @@ function paint(canvas, { image, heatmap = null, drawn = null, isSheet = false })
     context.beginPath();
     context.rect(left, top, right - left, bottom - top);
     context.clip();
-    drawLook(context, image, heatmap, drawn, [left, top, right - left, bottom - top]);
+    const place = [left, top, right - left, bottom - top];
+    drawLook(context, image, heatmap, drawn, place);
+    if (outlined) drawOutline(context, heatmap, outlined, place);
     return;
   }
   context.globalAlpha = state.alpha;

@@ -2,7 +2,7 @@
 
 import { make } from "./dom.js";
 import { methodNamed } from "./question.js";
-import { minus } from "./words.js";
+import { minus, plain } from "./words.js";
 
 const UNGRADED = "not graded";
 
@@ -27,7 +27,7 @@ const sign = (proof) => make("span", { textContent: SIGNS[proof.grade] ?? "?", "
 
 export function badge(proof) {
   const grade = gradeOf(proof);
-  const element = make("span", { class: "grade", title: proof.sentence }, sign(proof), ` ${grade}`);
+  const element = make("span", { class: "grade", title: sentenceOf(proof) }, sign(proof), ` ${grade}`);
   element.dataset.grade = grade;
   return element;
 }
@@ -42,11 +42,24 @@ export function signBadge(proof) {
 /** Whether nothing bears the map out. */
 export const isUnsupported = (proof) => ["not supported", "blank"].includes(proof?.grade);
 
-/** Shows a proof in a paragraph, or hides it where there is none. */
-export function showProof(paragraph, proof) {
+/** The verdict of a proof, for people. */
+export const sentenceOf = (proof) => minus(plain(proof.sentence));
+
+/** Shows a proof in a paragraph, or hides it where there is none; `outline(share)` outlines the marked part on the map, null none. */
+export function showProof(paragraph, proof, outline = null) {
   paragraph.hidden = !proof;
+  if (!proof) return paragraph.replaceChildren();
   const guide = make("a", { href: "/guide#proof", target: "_blank", textContent: "About proofs" });
-  paragraph.replaceChildren(...(proof ? [make("a", { href: "/guide#heatmap", target: "_blank" }, badge(proof)), ` ${minus(proof.sentence)} `, guide] : []));
+  const words = sentenceOf(proof).split(/(marked (?:half|third|quarter|fifth|tenth|\d+%))/);
+  const said = words.map((text, place) => (place % 2 && outline ? pointer(text, proof.faithfulness.area, outline) : text));
+  paragraph.replaceChildren(make("a", { href: "/guide#heatmap", target: "_blank" }, badge(proof)), " ", ...said, " ", guide);
+}
+
+/** Words for the part of the picture that the map marks, which is outlined while they are pointed at. */
+function pointer(textContent, area, outline) {
+  const [show, hide] = [() => outline(area), () => outline(null)];
+  const title = "Outlines the part of the picture where the map is highest";
+  return make("button", { class: "link", textContent, title, on: { pointerenter: show, pointerleave: hide, focus: show, blur: hide, click: show } });
 }
 
 /** What speaks against the map beside its diagnostics, in sentences. */

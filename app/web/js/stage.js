@@ -9,7 +9,7 @@ import { turnUpright } from "./picture.js";
 import { methodNamed } from "./question.js";
 import { DEFAULTS, change, explained, explanation, onChange, redraws, state } from "./state.js";
 import { readingOf, subjectOf } from "./scene.js";
-import { number } from "./words.js";
+import { number, percent } from "./words.js";
 
 export const overlay = new Overlay(byId("stage"));
 
@@ -72,8 +72,17 @@ async function showAnswer() {
   if (state.answer !== answer || explanation() !== current) return;
   dress();
   const [height, width] = current.heatmap.shape;
-  byId("unseen").hidden = String(seen(current.heatmap, width, height)) === String([0, 0, width, height]);
+  showUnseen(seen(current.heatmap, width, height), width, height);
   overlay.describe(`Heatmap of ${answer.method.name} for ${subjectOf(explained())}, ${readingOf(explained())}`);
+}
+
+/** Says how much of the picture the model sees, if not all of it: plainly, if that is less than half. */
+function showUnseen([left, top, right, bottom], width, height) {
+  const share = ((right - left) * (bottom - top)) / (width * height);
+  const isMiddle = Math.abs(left + right - width) <= 2 && Math.abs(top + bottom - height) <= 2;
+  byId("unseen").hidden = share === 1;
+  byId("unseen").classList.toggle("help", share >= 0.5);
+  byId("unseen").textContent = `The model sees only ${isMiddle ? "the middle " : ""}${percent(share)} of this picture, not what is grey.`;
 }
 
 /** Shows the values of the colours. */
@@ -120,6 +129,9 @@ function markValue(value) {
   const share = (value - scale.low) / (scale.high - scale.low);
   mark.style.left = `${Math.min(1, Math.max(0, share)) * 100}%`;
 }
+
+/** Outlines the highest part of the map, a share of what the model sees; null for none. */
+export const outline = (share) => overlay.outline(share);
 
 /** Shows a preview of the heatmap. */
 export async function showPreview(source) {

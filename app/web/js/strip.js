@@ -110,7 +110,7 @@ function describe(picture) {
   const name = path.split("/").at(-1);
   const isShown = picture === current();
   item.hidden = !isListed(picture);
-  item.title = result ? path : [path, failure?.message].filter(Boolean).join("\n");
+  item.title = [path, result?.isWrong ? `Its folder or name says ${result.truth}.` : "", result ? "" : failure?.message].filter(Boolean).join("\n");
   item.setAttribute("aria-selected", String(isShown));
   item.setAttribute("aria-label", [name, ...facts(picture)].join(", "));
   item.classList.toggle("wrong", Boolean(result?.isWrong));
@@ -122,7 +122,7 @@ function describe(picture) {
     make("span", { class: "view" }, view, result?.proof ? signBadge(result.proof) : null),
     failure && !result ? make("span", { class: "fault", textContent: failure.message }) : make("span", { class: "line" }, ...line),
   );
-  if (result?.truth) item.append(make("span", { class: "truth", textContent: `${result.isWrong ? "✗" : "✓"} ${result.truth}` }));
+  if (result?.truth) item.append(make("span", { class: "truth", textContent: `${result.isWrong ? "is:" : "✓"} ${result.truth}` }));
 }
 
 /** What is known about a picture, for screen readers. */

@@ -66,6 +66,10 @@ const API_WORDS = [
   [/within SEEWHY_DEADLINE/g, "within the time that the service allows"],
   [/\bSEEWHY_\w+(=\S+)?/g, "a setting of the service"],
   [/\bsign=(\w+)/g, "the option sign: $1"],
+  [
+    /That is not graded: fewer than (\d+) comparable scores of other maps are known( \(\d+ so far\))?/,
+    "It has no grade yet: the service must first try about $1 pictures with this model and method",
+  ],
   [/\.\s*\.$/, "."],
 ];
 
