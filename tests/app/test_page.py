@@ -401,7 +401,10 @@ def test_a_method_of_regions_is_shown_as_its_sheet(tab, url):
     answered(tab)
     expect(tab.locator("#figure")).to_have_class(re.compile("sheet"))
     expect(tab.locator("#wipe")).to_be_hidden()
+    expect(tab.locator("#reading")).to_be_hidden()  # it is no overlay
     expect(tab.locator("#proof button")).to_have_count(0)
+    stage, column = (tab.locator(name).bounding_box()["width"] for name in ("#stage", "#figure"))
+    assert 0.85 * column < stage <= column
 
 
 def test_the_value_under_the_pointer_is_that_of_the_arrays(cat_page, url):

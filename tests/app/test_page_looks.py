@@ -78,6 +78,13 @@ def test_the_words_for_the_marked_part_outline_it(cat_page):
         assert cat_page.evaluate(drawing) == plain
 
 
+def test_lines_of_fine_maps_stand_on_their_own_ground(tab, url):
+    tab.goto(f"{url}/?example=cat&method=lrp")
+    answered(tab)
+    assert 0.05 < (changed(tab) > 60).mean() < 0.25
+    assert np.median(changed(tab)) < 20
+
+
 @pytest.mark.slow
 def test_a_link_holds_the_look_and_an_unknown_one_leaves_the_default(tab, url):
     tab.goto(f"{url}/?example=cat&look=mask&strongest=40")

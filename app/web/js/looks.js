@@ -7,6 +7,8 @@ import { state } from "./state.js";
 
 const MOST = 480; // cells along the longer side: contours of more would look the same
 const DIM = 205; // opacity outside the mask, of 255
+const COARSE = 28; // cells along the longer side, over which the strength of fine maps is averaged
+const OPAQUE = 0.1; // share of the picture over which fine maps are drawn opaque
 
 const grids = new WeakMap();
 
@@ -50,10 +52,29 @@ function contour({ values, size }, share) {
   });
 }
 
+/**
+ * The strength of the values by which they are clear or not, and its peak. Fine maps are made of thin lines and dots, which
+ * are lost on a clear picture: the mean strength around them counts, so that they stand on their own dark ground.
+ */
+function strength({ map }, { values, size }, peak) {
+  if (Math.max(map.length, map[0].length) <= 2 * COARSE) return { values: values.map(Math.abs), size, peak };
+  const step = Math.ceil(Math.max(...size) / COARSE);
+  const coarse = size.map((side) => Math.ceil(side / step));
+  const [sums, counts] = [0, 0].map(() => new Float64Array(coarse[0] * coarse[1]));
+  values.forEach((value, cell) => {
+    const [row, column] = [Math.floor(cell / size[1]), cell % size[1]];
+    const place = Math.floor(row / step) * coarse[1] + Math.floor(column / step);
+    sums[place] += Math.abs(value);
+    counts[place] += 1;
+  });
+  const means = sums.map((sum, place) => sum / counts[place]);
+  return { values: means, size: coarse, peak: threshold(means, OPAQUE) || 1 };
+}
+
 /** The drawing with the opacity of each pixel by its value; at the middle strength the highest is opaque. The power keeps
  * the dark colours of low values from darkening the picture. */
-function clear(image, [left, top, width, height], { values, size }, peak) {
-  const opacity = cells(size, (cell) => [0, 0, 0, 255 * Math.min(1, Math.abs(values[cell]) / peak) ** 1.5]);
+function clear(image, [left, top, width, height], { values, size, peak }) {
+  const opacity = cells(size, (cell) => [0, 0, 0, 255 * Math.min(1, values[cell] / peak) ** 1.5]);
   const drawing = make("canvas", { width: image.naturalWidth, height: image.naturalHeight });
   const context = drawing.getContext("2d");
   context.drawImage(opacity, left, top, width, height);
@@ -73,7 +94,7 @@ export function drawLook(context, image, heatmap, drawn, place) {
     const ends = drawn ?? { low: heatmap.min, high: heatmap.max };
     const peak = Math.max(ends.high, -ends.low) || 1;
     context.globalAlpha = Math.min(1, 2 * state.alpha);
-    context.drawImage(clear(image, place, grid(heatmap), peak), 0, 0);
+    context.drawImage(clear(image, place, strength(heatmap, grid(heatmap), peak)), 0, 0);
   } else {
     context.globalAlpha = state.alpha;
     context.drawImage(image, 0, 0);
