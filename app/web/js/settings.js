@@ -137,7 +137,8 @@ function showMethod() {
   byId("method-about").hidden = !method;
   if (!method) return;
   byId("method-summary").textContent = method.summary;
-  byId("method-paper").replaceChildren(...method.papers.flatMap((paper, place) => (place ? ["; ", citation(paper)] : [citation(paper)])));
+  const [first, ...others] = method.papers; // the guide cites all
+  byId("method-paper").replaceChildren(citation(first), others.length ? ` and ${others.length} more` : "");
   const cost = costOf(method, state.options, state.layer);
   const isTooLong = cost.isRefused || cost.seconds > limit() ? `: an answer may take ${Math.round(limit())} s here` : "";
   byId("method-cost").textContent = `${costInWords(cost) || passesOf(method.cost)}${isTooLong}`;
