@@ -1,6 +1,5 @@
 """The models of the service: loading by name within memory, and readiness of the default model."""
 
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,8 +28,6 @@ from seewhy.explainers.methods.catalogue import get_method, import_methods, unsu
 from seewhy.explainers.process_wide import accepted_changes
 from seewhy.models import LoadedModel, Registry
 from seewhy.models.weights import unavailable
-
-_log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 9.0
 """Seconds between two attempts of probes to load a default model that failed; a request for it retries at once.
@@ -185,10 +182,7 @@ class ModelStore:
         if self._warm:
             model.accelerated.warm()
         model.accelerated.seal()
-        try:
-            self._unsuitable[model] = unsuitable_methods(model, model.spec.image_shape)
-        except Exception as error:  # the model fails on an empty picture; methods say themselves what they cannot
-            _log.info("Which methods suit the model %s is not known: %s", name, error)
+        self._unsuitable[model] = unsuitable_methods(model, model.spec.image_shape)
         return model
 
     def _spare(self) -> bool:

@@ -33,7 +33,10 @@ TELLING_TURNS = 5
 """Turns after which it does: the first ones may be slow."""
 
 FORGETTING = 0.2
-"""Share of earlier passes that a measurement displaces from the recent average."""
+"""Share of its weight that each measurement in the recent average loses when another one comes."""
+
+MOST_WEIGHT = 100
+"""Most passes for which a measurement counts there, so that long work is forgotten, too."""
 
 
 def tier_of(passes: int | None) -> Tier:
@@ -77,7 +80,6 @@ class Pace:
 
     def __init__(self) -> None:
         self._recent: dict[bool, tuple[float, float]] = {}  # passes and their seconds, the older the fewer
-        self._usual: dict[bool, float] = {}
         self._least: dict[bool, float] = {}
 
     def learn(self, passes: Passes, seconds: float, busy: float | None = None) -> None:
@@ -92,9 +94,9 @@ class Pace:
         least = min(seconds, seconds if busy is None else busy) / passes.total
         # The average follows the load of the machine, the least only what the model can do: it decides on refusals.
         # Passes count alike: short work that waited for the processor must not make long work look slow.
-        count, time = self._recent.get(kind, (0.0, 0.0))
-        count, time = (1 - FORGETTING) * count + passes.total, (1 - FORGETTING) * time + seconds
-        self._recent[kind], self._usual[kind] = (count, time), time / count
+        weight = min(passes.total, MOST_WEIGHT)
+        count, time = ((1 - FORGETTING) * value for value in self._recent.get(kind, (0.0, 0.0)))
+        self._recent[kind] = count + weight, time + seconds * weight / passes.total
         self._least[kind] = min(least, self._least.get(kind, least))
 
     def least(self, passes: Passes) -> float:
@@ -103,7 +105,7 @@ class Pace:
 
     def usual(self, passes: Passes) -> float:
         """Return the recent average time for these passes, in seconds; 0 without a measurement."""
-        return self._of(self._usual, passes)
+        return self._of({kind: time / count for kind, (count, time) in self._recent.items()}, passes)
 
     def _of(self, paces: dict[bool, float], passes: Passes) -> float:
         # Backward passes take at least as long as forward passes.

@@ -117,7 +117,7 @@ class Objective(ABC):
         """Raise where objectives of this kind lack what only some tasks have.
 
         Args:
-            member: such as ``region`` or ``similarity``.
+            member: ``region``, ``similarity``, ``nearest`` or ``log_probabilities``.
 
         Raises:
             UnsuitableModelError: they lack it, as the member itself would raise.

@@ -1,8 +1,13 @@
 """Shares in percent, for people."""
 
+from decimal import ROUND_HALF_UP, Decimal
+
 
 def percent(share: float) -> str:
     """Return a share, or a difference of shares, in percent, to a tenth; one that is hardly 0 or 1 says so."""
     if 0 < share < 0.001:
         return "<0.1%"
-    return ">99.9%" if 0.999 < share < 1 else f"{share:z.1%}"
+    if 0.999 < share < 1:
+        return ">99.9%"
+    tenths = Decimal(100 * float(share)).quantize(Decimal("0.1"), ROUND_HALF_UP)  # as `toFixed` of JavaScript rounds
+    return f"{tenths:z.1f}%"

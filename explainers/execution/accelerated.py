@@ -209,10 +209,10 @@ class AcceleratedModel:
             if self.precision == "bfloat16" and (run := self._in_bfloat16(cut)):
                 prefix = partial(_followed, run, head) if head else run
                 return self._segmented(Parts(prefix, cut.suffix, head), cut, layers, expected)
-            first = head.joined(cut.prefix) if head else cut.prefix
             # PyTorch takes over where an accelerator fails; where both do, the model runs whole.
             for name in dict.fromkeys((self.name, "eager")):
                 try:
+                    first = head.joined(cut.prefix) if head else cut.prefix
                     parts = Parts(ACCELERATORS[name](first, probe[:1]), cut.suffix, head)
                     if self._agree(parts, probe, expected):
                         return self._segmented(parts, cut, layers, expected) if name == "openvino" else parts

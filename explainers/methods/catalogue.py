@@ -1,5 +1,6 @@
 """The catalogue of methods by name. The decorator `method` enters an explainer's class."""
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -17,7 +18,6 @@ from seewhy.explainers.core.costs import Passes, evaluate, names_in
 from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import (
-    ExplainerError,
     InvalidArgumentError,
     LayerError,
     OptionError,
@@ -28,6 +28,8 @@ from seewhy.explainers.methods.explainer import AUGMENTATIONS, Explainer
 from seewhy.explainers.papers import PAPERS, Paper, sources_of
 from seewhy.explainers.tasks.pose import pose
 from seewhy.explainers.unknown_names import owners, public, unknown_method, unknown_option
+
+_log = logging.getLogger(__name__)
 
 Family = Literal["cam", "gradient", "rule", "transformer", "perturbation", "concept", "control"]
 
@@ -295,26 +297,26 @@ def unsuitable_methods(model: Model, image_shape: tuple[int, int, int]) -> dict[
         model: a `LoadedModel`; it runs once, on an empty picture.
         image_shape: (C, H, W) of its input.
     """
-    reasons: dict[object, str | None] = {}  # by what decides: methods that inherit it share the pass
+    reasons: dict[object, str | None] = {}  # methods that read attention share the pass that looks for it
     names = {}
     with pose(model, torch.zeros(1, *image_shape, device=model.device)) as question:
         for name, method in METHODS.items():
             explainer = method.build({})
-            rule = type(explainer).must_suit, explainer.reads
+            rule = type(explainer).must_suit if explainer.reads_attention else name
             if rule not in reasons:
-                reasons[rule] = _refusal(explainer, question)
+                reasons[rule] = _refusal(name, explainer, question)
             names[name] = reasons[rule]
     return {name: reason for name, reason in names.items() if reason is not None}
 
 
-def _refusal(explainer: Explainer, question: Question) -> str | None:
-    """Return why an explainer can never explain a question's model; None if it may."""
+def _refusal(name: str, explainer: Explainer, question: Question) -> str | None:
+    """Return why an explainer of a method can never explain a question's model; None if it may."""
     try:
         explainer.must_suit(question)
     except LayerError as error:
         return str(error)
-    except ExplainerError:  # about the empty picture
-        return None
+    except Exception as error:  # of the model, about the empty picture; or of somebody's method
+        _log.info("Whether the method %s suits the model is not known: %s", name, error)
     return None
 
 

@@ -140,7 +140,7 @@ class Classification:
             remarks.append(
                 Diagnostic(
                     "improbable-target",
-                    f"The model gives {likely.label!r} a probability of {likely.text}, {chance}: the map "
+                    f"The model gives {likely.label!r} {likely.text}, {chance}: the map "
                     "shows what little evidence there is, not that the class is present.",
                 )
             )

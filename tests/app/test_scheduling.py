@@ -79,6 +79,14 @@ def test_short_work_that_waited_does_not_make_long_work_look_slow():
     assert pace.usual(Passes(1, 1)) / 2 == pytest.approx(0.04, abs=0.03)
 
 
+def test_the_usual_time_forgets_long_work_too():
+    pace = Pace()
+    pace.learn(Passes(8000), 80.0)
+    for _ in range(20):
+        pace.learn(Passes(2), 0.1)
+    assert 0.04 < pace.usual(Passes(1)) < 0.05
+
+
 def test_what_else_the_machine_does_makes_the_least_time_no_longer():
     pace = Pace()
     pace.learn(Passes(100), 60.0, busy=1.0)

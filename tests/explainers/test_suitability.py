@@ -8,6 +8,7 @@ from seewhy import explain, wrap_model
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.hooks.attention import AttentionSession
 from seewhy.explainers.methods.catalogue import METHODS, unsuitable_methods
+from seewhy.explainers.methods.transformer import attention
 from tests import nets
 from tests.explainers.detectors import SIDE, detector
 
@@ -54,6 +55,27 @@ def test_what_suits_under_other_options_is_no_refusal():
     image = torch.randn(3, 32, 32, generator=torch.Generator().manual_seed(1))
     assert explain(model, image, "shapleycam", utility="logit").map.any()
     assert "compares class probabilities" in unsuitable_methods(model, (3, 32, 32))["shapleycam"]
+
+
+def test_attention_of_many_tokens_is_not_searched(monkeypatch):
+    model, searched = wrap_model(nets.seeded(nets.Transformer), input_size=32), []
+    monkeypatch.setattr(attention, "blocks_of", searched.append)
+    monkeypatch.setattr(attention, "MOST_TOKENS", 4)
+    assert {*unsuitable_methods(model, (3, 32, 32))} == {"drise", "grid-saliency"}
+    assert not searched
+    monkeypatch.undo()
+    monkeypatch.setattr(attention, "blocks_of", searched.append)
+    unsuitable_methods(model, (3, 32, 32))
+    assert len(searched) == 1
+
+
+def test_a_method_that_fails_to_judge_is_offered(monkeypatch):
+    def fail(explainer, question):
+        raise ValueError("It is broken.")
+
+    monkeypatch.setattr(METHODS["finercam"].explainer, "must_suit", fail)
+    model = wrap_model(nets.seeded(nets.Net), input_size=32, head="value")
+    assert {*unsuitable_methods(model, (3, 32, 32))} == ATTENTION | {"drise", "grid-saliency", "shapleycam"}
 
 
 def test_a_session_may_keep_the_shapes_of_attention_alone():

@@ -103,8 +103,13 @@ function keepPicture(picture) {
   pictures.push(picture);
   const old = pictures.length - 1 - KEPT;
   if (old < 0) return;
-  URL.revokeObjectURL(pictures[old].url);
+  URL.revokeObjectURL(pictures[old]?.url);
   pictures[old] = null;
+}
+
+/** Forgets the latest picture, to which Back does not return; then it takes the place of no other one. */
+export function forgetPicture(picture) {
+  if (pictures.at(-1) === picture) pictures.pop();
 }
 
 /** Restores the state in the address, after Back or Forward. */

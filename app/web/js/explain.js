@@ -1,6 +1,6 @@
 // Requests an explanation whenever the question changes, shows its progress, and can cancel it.
 
-import { amend } from "./address.js";
+import { amend, forgetPicture } from "./address.js";
 import { Problem, explain } from "./api.js";
 import { affordable, costInWords, costOf } from "./cost.js";
 import { announce, byId } from "./dom.js";
@@ -116,6 +116,7 @@ function refuse(error, wanted) {
   const texts = typed.map((control) => control.value);
   const method = methodNamed(methodName());
   for (const fault of error.errors ?? []) if (fault.field === "method") fault.message = `${method.name}: ${fault.message}`; // the control goes back
+  if (error.isOfPicture) forgetPicture(state.picture);
   if (state.answer || (error.isOfPicture && shown)) goBack();
   else if (error.isOfPicture) amend({ picture: null, example: null }); // to the start
   typed.forEach((control, place) => (control.value = texts[place]));
@@ -146,7 +147,8 @@ function explainByDefault({ message }) {
 function busy(is) {
   byId("figure").setAttribute("aria-busy", String(is));
   byId("progress-bar").removeAttribute("value");
-  byId("progress-text").textContent = "Sending the picture…";
+  const isLoaded = methodNamed(methodName())?.quantities !== null;
+  byId("progress-text").textContent = `Sending the picture${isLoaded ? "" : " and loading the model"}…`;
   clearTimeout(waiting);
   if (is) waiting = setTimeout(showWork, PATIENCE);
   else byId("progress").hidden = true;

@@ -104,7 +104,7 @@ function firing(channels, weights) {
   if (!weights.size) return null;
   const sum = [...weights.values()].reduce((total, weight) => total + weight, 0);
   const mean = (map) => [...weights].reduce((total, [cell, weight]) => total + map[cell] * weight, 0) / sum;
-  const most = channels.reduce((largest, { map }) => Math.max(largest, ...map), 0);
+  const most = channels.reduce((largest, { map }) => map.reduce((most, cell) => Math.max(most, cell), largest), 0);
   const near = (value) => (value > most * (1 - 1e-6) ? most : value); // without the rounding of the mean
   const rows = channels.map(({ channel, map }) => ({ channel, map, value: near(mean(map)), average: averageOf(map) }));
   const order = (one, other) => other.value - one.value || one.average - other.average;

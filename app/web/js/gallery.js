@@ -238,7 +238,7 @@ function pass(picture, error) {
 }
 
 function fail(picture, error) {
-  picture.failure = { message: error.message, isOfPicture: error.isOfPicture, lastsFor: error.mayPass ? null : subject() };
+  picture.failure = { message: error.message, isOfPicture: error.isOfPicture, lastsFor: (error.mayPass ?? true) ? null : subject() };
   tell(picture);
   return error;
 }

@@ -29,15 +29,24 @@ function threshold(values, share) {
   return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * (1 - share)))];
 }
 
-function mask({ values, size }, share) {
+/** Whether a value is one of the highest, a share of them; where most are the lowest, none of these is. */
+function among(values, share) {
   const least = threshold(values, share);
-  return cells(size, (cell) => (values[cell] < least ? [0, 0, 0, DIM] : null));
+  const isEven = values.every((value) => value >= least);
+  return (value) => (isEven ? value > least : value >= least);
+}
+
+const highest = (values) => values.reduce((most, value) => Math.max(most, value), 0);
+
+function mask({ values, size }, share) {
+  const isIn = among(values, share);
+  return cells(size, (cell) => (isIn(values[cell]) ? null : [0, 0, 0, DIM]));
 }
 
 function contour({ values, size }, share) {
   const [height, width] = size;
-  const least = threshold(values, share);
-  const isIn = (row, column) => row >= 0 && column >= 0 && row < height && column < width && values[row * width + column] >= least;
+  const isOne = among(values, share);
+  const isIn = (row, column) => row >= 0 && column >= 0 && row < height && column < width && isOne(values[row * width + column]);
   // A white line inside the part and a black one outside, so that it shows on any picture.
   const isNear = (row, column, reach, wanted) => {
     for (const [down, across] of [[-1, 0], [1, 0], [0, -1], [0, 1]]) {
@@ -68,7 +77,7 @@ function strength({ map }, { values, size }, peak) {
     counts[place] += 1;
   });
   const means = sums.map((sum, place) => sum / counts[place]);
-  return { values: means, size: coarse, peak: threshold(means, OPAQUE) || 1 };
+  return { values: means, size: coarse, peak: threshold(means, OPAQUE) || highest(means) || 1 };
 }
 
 /** The drawing with the opacity of each pixel by its value; at the middle strength the highest is opaque. The power keeps

@@ -54,7 +54,8 @@ export async function readPicture(source) {
 
 async function read(chosen) {
   const bytes = await chosen.arrayBuffer().catch(() => {
-    throw new Problem({ detail: "This file can no longer be read." });
+    const detail = "This file can no longer be read.";
+    throw new Problem({ detail, errors: [{ field: "image", message: detail }] });
   });
   // Later requests use the chosen content, even if the file on the disk changes.
   const file = new File([bytes], chosen.name, { type: chosen.type });

@@ -138,7 +138,7 @@ function showMethod() {
   if (!method) return;
   byId("method-summary").textContent = method.summary;
   const [first, ...others] = method.papers; // the guide cites all
-  byId("method-paper").replaceChildren(citation(first), others.length ? ` and ${others.length} more` : "");
+  byId("method-paper").replaceChildren(...(first ? [citation(first), others.length ? ` and ${others.length} more` : "", " · "] : []));
   const cost = costOf(method, state.options, state.layer);
   const isTooLong = cost.isRefused || cost.seconds > limit() ? `: an answer may take ${Math.round(limit())} s here` : "";
   byId("method-cost").textContent = `${costInWords(cost) || passesOf(method.cost)}${isTooLong}`;

@@ -80,7 +80,7 @@ async function showAnswer() {
 function showUnseen([left, top, right, bottom], width, height) {
   const share = ((right - left) * (bottom - top)) / (width * height);
   const isMiddle = Math.abs(left + right - width) <= 2 && Math.abs(top + bottom - height) <= 2;
-  byId("unseen").hidden = share === 1;
+  byId("unseen").hidden = share > 0.999;
   byId("unseen").classList.toggle("help", share >= 0.5);
   byId("unseen").textContent = `The model sees only ${isMiddle ? "the middle " : ""}${percent(share)} of this picture, not what is grey.`;
 }

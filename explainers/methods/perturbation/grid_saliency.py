@@ -64,7 +64,7 @@ class GridSaliency(Explainer):
     :math:`\lambda` or use fewer cells. The map is also zero if no context is needed.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("region", "loss")
+    reads: ClassVar[tuple[str, ...]] = ("region",)
 
     sign: Annotated[Sign, Field(description="No effect: a mask is never negative.")] = "positive"
     baseline: Annotated[PlainBaseline, Field(description=f"Replacement of hidden pixels. {PLAIN}")] = "zero"

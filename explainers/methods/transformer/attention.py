@@ -25,6 +25,9 @@ from seewhy.explainers.methods.cam.layer_tensors import survey_for
 from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
 
+MOST_TOKENS = 1024
+"""Most tokens of a model that is searched for attention whenever it is loaded: its matrices hold their square."""
+
 
 @plain(frozen=True)
 class Blocks:
@@ -46,9 +49,11 @@ class AttentionExplainer(Explainer):
     reads_attention: ClassVar[bool] = True
 
     def must_suit(self, question: Question) -> None:
-        """Raise also where the model has no such blocks."""
+        """Raise also where the model has no such blocks, unless looking for them would take much memory."""
         super().must_suit(question)
-        blocks_of(question)
+        layers = survey_for(question).layers
+        if all(layer.tokens is None or layer.tokens.size <= MOST_TOKENS for layer in layers):
+            blocks_of(question)
 
     def attribute(self, question: Question) -> Attribution:
         """A pass of one picture, which shows the blocks, and one of all, forward and back."""

@@ -91,7 +91,7 @@ _RULES = Rules(
     "dave",
     dict.fromkeys(_GATED, _gated)
     | dict.fromkeys(_BOUNDED, _bounded)
-    | dict.fromkeys(("layer_norm", "group_norm"), _normalised),
+    | dict.fromkeys(("layer_norm", "group_norm", "instance_norm"), _normalised),
     lambda kind, node: kind in WINNERS or is_linear(kind, node),  # a gate picks the largest of several values too
     constants=frozenset({"softmax", "sigmoid"}),
 )
