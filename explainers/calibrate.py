@@ -72,11 +72,11 @@ def calibrate(
     count = sum(map(len, groups))
     if count < ENOUGH:
         left_out = len(rows) - len(groups)
-        unlikely = f", {left_out} of them none, with less than {LIKELY:.0%} for the explained class" if left_out else ""
-        more = "more pictures" if target is None else "more pictures that show the target"
+        unlikely = f" {left_out} gave none: their explained class has less than {LIKELY:.0%}." if left_out else ""
+        which = "more pictures" if target is None else "more pictures that show the target"
         raise OptionError(
-            f"{counted(len(rows), 'picture')} gave {counted(count, 'score')} to compare with{unlikely}, but {ENOUGH} "
-            f"are needed; pass {more}, which give three scores each, or fewer if maps are blank.",
+            f"{counted(len(rows), 'picture')} gave {counted(count, 'score')} to compare with, but {ENOUGH} are needed."
+            f"{unlikely} Pass {which}; each gives three scores at most, and a blank map gives none.",
             "pictures",
         )
     result = calibration_of(model, trial, groups, bool(rows[0].target.are_probabilities))

@@ -310,7 +310,7 @@ def layer_paths(module: nn.Module, layer: Layers | None) -> tuple[str, ...] | No
     if not layers:
         raise LayerError("The list of layers is empty; omit `layer` for the model's default.")
     for part in layers:
-        if not isinstance(part, str | nn.Module):
+        if not isinstance(part, str | nn.Module) or part == "":
             raise LayerError(f"A layer is a dotted path, such as 'layer4', or a module, not {part!r}.")
     # The first name of a module that has several is the one that hooks know.
     return tuple(part if isinstance(part, str) else match_modules(modules, [part])[0] for part in layers)

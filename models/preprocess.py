@@ -143,6 +143,8 @@ def normalisation_fault(mean: Sequence[float], std: Sequence[float]) -> str | No
     """Return what is wrong with the mean and standard deviation of each channel; None if nothing is."""
     if len(mean) != len(std):
         return f"mean has {counted(len(mean), 'number')} and std {len(std)}; give one of each for every channel."
+    if any(number <= 0 for number in std):
+        return f"std is {tuple(std)}; each of its numbers must be greater than 0."
     if any(number > 1 for number in (*mean, *std)):
         return "mean and std are of levels from 0 to 1; divide those of levels up to 255 by 255."
     return None

@@ -145,7 +145,7 @@ def _preprocess(
     size: tuple[Any, ...] = (224, 224) if input_size is None else (input_size, input_size)
     if isinstance(input_size, tuple | list):
         size = tuple(input_size)
-    if len(size) != 2 or not all(isinstance(side, int) for side in size):
+    if len(size) != 2 or not all(isinstance(side, int) and side > 0 for side in size):
         raise ModelError(f"input_size is {input_size!r}; give the side, or (height, width), in pixels.")
     for name, numbers in (("mean", mean), ("std", std)):
         if not isinstance(numbers, Sequence) or isinstance(numbers, str):

@@ -76,6 +76,8 @@ def _names(value: Any) -> Any:
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         return texts
     names = [part.strip().lower() for text in texts for part in text.split(",")]
+    if len(names) > 1 and "" in names:
+        raise ValueError("has an empty name beside a comma; remove the comma")
     return [name for name in names if name]
 
 

@@ -5,6 +5,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -48,10 +49,10 @@ def must_show(top: int) -> None:
     """Refuse a sheet of nothing.
 
     Raises:
-        OptionError: fewer than one.
+        OptionError: fewer than one, or no whole number.
     """
-    if top < 1:
-        raise OptionError(f"top is {top}; it must be 1 or more.", field="top")
+    if not isinstance(top, Integral) or top < 1:
+        raise OptionError(f"top is {top!r}; it must be a whole number, 1 or more.", field="top")
 
 
 class Result(ABC):

@@ -29,6 +29,7 @@ from seewhy.explainers.results.map_panel import raw_maps
 from seewhy.explainers.results.origin import VERSIONS, Origin, options_of
 from seewhy.explainers.results.predictions import ranked, target_of
 from seewhy.explainers.results.report import record_of, repeating_command, report_page
+from seewhy.explainers.tasks.classification import Classification
 from seewhy.explainers.tasks.detected import BoxPrediction, located
 from seewhy.explainers.tasks.regions import Region as Target
 from seewhy.explainers.tasks.regions import share_outside
@@ -379,14 +380,15 @@ def _proof(
     entry = METHODS.get(explanation.method)
     is_usual = explainer is not None and entry is not None and explainer == entry.build({})
     calibration = calibration or calibration_of(model, part.area, part.fill)
-    leads = calibration.of_contrasts if calibration and explanation.against else None  # only of a classifier
-    if leads and is_leading(explanation.target, explanation.predictions[0]):
-        calibration = leads
+    is_contrast = explanation.against is not None and isinstance(model.task, Classification)
+    is_compared = not is_contrast or is_leading(explanation.target, explanation.predictions[0])
+    if is_contrast and is_compared and calibration:
+        calibration = calibration.of_contrasts or calibration
     return proof_of(
         part,
         explanation.map,
         explanation.geometry,
-        subject_of(explanation.target, explanation.against),
+        subject_of(explanation.target, explanation.against, is_compared),
         [diagnostic.code for diagnostic in explanation.diagnostics],
         calibration,
         sanity or (sanity_of(model.sha256, model.preprocess.size, explanation.method) if is_usual else None),

@@ -7,6 +7,7 @@ from math import floor, isclose, log10
 from torch import Tensor
 
 from seewhy.explainers.core.calibration import ENOUGH
+from seewhy.explainers.core.choices import LIKELY
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.task import Prediction
 
@@ -42,22 +43,24 @@ class Subject:
         verb: what evidence does for it.
         reading: returns what the model says of it as text.
         sign: -1 where the explained score is the negative of that; otherwise 1.
+        is_compared: whether its score can be compared with those of other maps.
     """
 
     name: str
     verb: str
     reading: Callable[[float], str]
     sign: int = 1
+    is_compared: bool = True
 
     def said(self, score: Tensor) -> float:
         """Return what the model says where the explained score (1,) is this."""
         return self.sign * float(score) + 0.0  # never -0
 
 
-def subject_of(target: Prediction, against: Prediction | None = None) -> Subject:
-    """Return the subject of sentences about a target, which may be contrasted with another."""
+def subject_of(target: Prediction, against: Prediction | None = None, is_compared: bool = True) -> Subject:
+    """Return the subject of sentences about a target, which may be contrasted with another; see `Subject`."""
     name = f"the lead of {target.label!r} over {against.label!r}" if against else repr(target.label)
-    return Subject(name, target.verb, target.reading, target.sign)
+    return Subject(name, target.verb, target.reading, target.sign, is_compared)
 
 
 def sentence_of(
@@ -139,6 +142,8 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
     if count is None:
         kinds = "values" if bool(faithfulness.are_probabilities) else "probabilities"
         reason = f"the known scores of other maps are of {kinds}"
+    if not about.is_compared:
+        reason = f"of contrasts, only those of the most probable class are, if it has at least {LIKELY:.0%}"
     return f"With the marked {part} {then}, {change}; alone, it gives {kept}. That is not graded: {reason}."
 
 

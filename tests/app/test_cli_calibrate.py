@@ -197,9 +197,12 @@ def test_another_file_is_no_calibration(tmp_path, content):
 
 def test_what_cannot_be_calibrated_is_a_usage_error(run, tmp_path):
     for arguments, message in (
-        (["-o", "scores.json"], "1 picture gave 2 scores to compare with, but 100 are needed; pass more pictures"),
+        (["-o", "scores.json"], "1 picture gave 2 scores to compare with, but 100 are needed. Pass more pictures"),
         (["-o", "scores.txt"], "'.txt' is not a format; use .json"),
-        (["-o", "scores.json", "--target", "tabby"], "1 picture gave 0 scores to compare with, 1 of them none"),
+        (
+            ["-o", "scores.json", "--target", "tabby"],
+            "but 100 are needed. 1 gave none: their explained class",
+        ),
         (["-o", "scores.json", "--target", "dragon"], "has no class 'dragon'"),
         (["-o", "scores.json", "--option", "against=1"], "calibrate takes no 'against'."),
     ):

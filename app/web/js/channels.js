@@ -183,7 +183,7 @@ function effectRow(label, before, after) {
     "li",
     {},
     make("span", { class: "label", textContent: label }),
-    make("span", { class: "share" }, after ? reading(after) : "lower", make("span", { class: "moved", textContent: moved })),
+    make("span", { class: "share" }, after ? reading(after) : "no longer listed", make("span", { class: "moved", textContent: moved })),
     movedTrack(before, after),
   );
 }
