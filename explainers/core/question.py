@@ -120,7 +120,7 @@ class Question:
     @property
     def accelerated(self) -> AcceleratedModel | None:
         """The model's accelerated parts; None for a bare module, which runs in PyTorch alone."""
-        return None if isinstance(self.model, nn.Module) else self.model.accelerated
+        return _accelerated(self.model)
 
     def host(self, layers: Sequence[str]) -> tuple[nn.Module, Callable[[Tensor], Any]]:
         """Return the module for hooks on layers, and the function that runs the model with them.
@@ -184,7 +184,7 @@ def ready(model: AnyModel, images: Tensor) -> Iterator[tuple[nn.Module, Tensor]]
     """
     module = as_module(model)
     must_be_images(images)
-    accelerated = None if isinstance(model, nn.Module) else model.accelerated
+    accelerated = _accelerated(model)
     with torch.inference_mode(False), evaluation_mode(module, accelerated.submodules() if accelerated else None):
         try:
             # Autograd cannot save inference tensors, but it can save their copies.
@@ -194,6 +194,10 @@ def ready(model: AnyModel, images: Tensor) -> Iterator[tuple[nn.Module, Tensor]]
             if is_checkpointed(error) or operation == CheckpointFunction.__name__:
                 raise UnsupportedModuleError(CHECKPOINTED) from error
             raise
+
+
+def _accelerated(model: AnyModel) -> AcceleratedModel | None:
+    return None if isinstance(model, nn.Module) else model.accelerated
 
 
 def _dtype_of(module: nn.Module, images: Tensor) -> torch.dtype:

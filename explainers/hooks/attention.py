@@ -189,8 +189,9 @@ class AttentionSession:
         self._running.pop()
 
     def _see(self, probabilities: Tensor) -> None:
-        kept = probabilities if self._values else torch.empty_like(probabilities, device="meta")
-        self.calls.append(AttentionCall(self._running[-1] if self._running else "", kept))
+        if not self._values:
+            probabilities = torch.empty_like(probabilities, device="meta")
+        self.calls.append(AttentionCall(self._running[-1] if self._running else "", probabilities))
 
 
 def _last_axis(result: Tensor, *axes: int | None, dim: int | None = None, **_: Any) -> bool:

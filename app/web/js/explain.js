@@ -6,7 +6,7 @@ import { affordable, costInWords, costOf } from "./cost.js";
 import { announce, byId } from "./dom.js";
 import { doubts } from "./doubt.js";
 import { clearProblems, showProblem } from "./problems.js";
-import { HEATMAP, learn, limit, methodNamed, question } from "./question.js";
+import { HEATMAP, isLoaded, learn, limit, methodNamed, question } from "./question.js";
 import { gradeOf, proofOf, sentenceOf } from "./proof.js";
 import { readingOf, subjectOf } from "./scene.js";
 import { change, explanation, isLayerless, learnLayerless, methodName, onChange, state } from "./state.js";
@@ -20,7 +20,7 @@ export const PATIENCE = 300; // milliseconds before progress is shown; most answ
 let pending = null;
 let waiting = null;
 let shown = null; // the question whose answer is shown, or was before another picture was chosen
-let kept = null; // that answer, and what belongs to it
+let shownAnswer = null; // that answer, and what belongs to it
 let isReturning = false;
 
 export function prepareExplain() {
@@ -58,7 +58,7 @@ function goBack() {
   const patch = Object.fromEntries(names.map((name) => [name, shown[name]]));
   if ("model" in patch) learn(shown.model).catch(() => null);
   isReturning = true;
-  amend({ ...patch, ...kept });
+  amend({ ...patch, ...shownAnswer });
   isReturning = false;
 }
 
@@ -81,7 +81,7 @@ async function run() {
     if (pending !== mine) return;
     const asked = fields.some(([name]) => name === "method") ? fields : [["method", answer.method.name], ...fields];
     shown = wanted;
-    kept = { answer, asked, example: state.example };
+    shownAnswer = { answer, asked, example: state.example };
     change({ answer, asked, map: 0 });
     const { target } = explanation();
     const proof = proofOf(explanation(), answer.method.name);
@@ -147,8 +147,7 @@ function explainByDefault({ message }) {
 function busy(is) {
   byId("figure").setAttribute("aria-busy", String(is));
   byId("progress-bar").removeAttribute("value");
-  const isLoaded = methodNamed(methodName())?.quantities !== null;
-  byId("progress-text").textContent = `Sending the picture${isLoaded ? "" : " and loading the model"}…`;
+  byId("progress-text").textContent = `Sending the picture${isLoaded() ? "" : " and loading the model"}…`;
   clearTimeout(waiting);
   if (is) waiting = setTimeout(showWork, PATIENCE);
   else byId("progress").hidden = true;

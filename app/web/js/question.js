@@ -25,6 +25,9 @@ export const limit = () => deadline;
 export const allMethods = () => [...methods.values()];
 export const methodNamed = (name) => methods.get(name);
 
+/** Whether the service had the model in memory when it told about the methods. */
+export const isLoaded = () => allMethods().every(({ quantities }) => quantities !== null);
+
 /** The default scale of a method's maps: in fine maps a few extreme pixels would make the others pale. */
 export const usualScale = (name) => (methods.get(name)?.fine ? "robust" : "image");
 

@@ -7,7 +7,7 @@ import { byId, make } from "./dom.js";
 import { chooseLayers } from "./layers.js";
 import { keptOptions } from "./options.js";
 import { showProblem } from "./problems.js";
-import { allMethods, learn, limit, methodNamed, modelName, usualScale } from "./question.js";
+import { allMethods, isLoaded, learn, limit, methodNamed, modelName, usualScale } from "./question.js";
 import { change, explanation, methodName, onChange, state } from "./state.js";
 import { plain } from "./words.js";
 
@@ -84,7 +84,7 @@ function show(patch) {
   const isOther = ["model", "method", "answer"].some((name) => name in patch);
   if ("model" in patch) byId("method").replaceChildren(...methodGroups()); // costs are those of the model
   if (isOther || "options" in patch || "layer" in patch) showMethod();
-  if (patch.answer && methodNamed(methodName())?.quantities === null) learnCosts();
+  if (patch.answer && !isLoaded()) learnCosts();
   if (isOther || "layer" in patch) showLayer();
   if (isOther || "scale" in patch) showScale();
   if ("colormap" in patch) byId("colormap").value = state.colormap ?? "";
