@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
+import torch
 
 from seewhy import batch, open_batch, wrap_model
 from seewhy.app.batch import run, shards
@@ -53,6 +54,35 @@ def cluster():
 
     with connected(None):
         yield ray.get_runtime_context().gcs_address
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("device", "resources", "pool"),
+    [
+        ("cuda", {"CPU": 16.0, "GPU": 2.0}, (2, 4, 1)),
+        ("cuda", {"CPU": 4.0, "GPU": 2.0}, (2, 2, 1)),
+        ("cpu", {"CPU": 16.0, "GPU": 2.0}, (16, 1, 0)),
+    ],
+)
+def test_a_worker_has_a_gpu_with_processors_to_decode_or_a_processor(device, resources, pool, monkeypatch):
+    import ray
+
+    from seewhy.app.batch import cluster
+
+    monkeypatch.setattr(ray, "cluster_resources", lambda: resources)
+    assert cluster._pool(torch.device(device)) == pool
+
+
+@pytest.mark.slow
+def test_a_cluster_without_a_gpu_runs_no_model_that_is_on_one(monkeypatch):
+    import ray
+
+    from seewhy.app.batch import cluster
+
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
+    with pytest.raises(OptionError, match="use the device cpu"):
+        cluster._pool(torch.device("cuda"))
 
 
 @pytest.mark.slow
