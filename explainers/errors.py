@@ -23,8 +23,9 @@ Every message says what to do next.
 """
 
 import difflib
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -168,6 +169,10 @@ _PLAIN = {
     "bool_parsing": "It must be true or false.",
 }
 
+_BOUNDS = ("less_than", "less_than_equal", "greater_than", "greater_than_equal")
+
+_MUST = "It must be "
+
 
 def plain_fault(fault: Mapping[str, Any]) -> str:
     """Return a fault that pydantic reports as a sentence for the sender of the value, free of Python's terms.
@@ -176,6 +181,9 @@ def plain_fault(fault: Mapping[str, Any]) -> str:
         fault: one of `pydantic.ValidationError.errors()`.
     """
     kind, context = str(fault["type"]), fault.get("ctx", {})
+    # NaN is within no bounds.
+    if kind in _BOUNDS and isinstance(fault["input"], float | str) and math.isnan(float(fault["input"])):
+        kind = "finite_number"
     if kind in _PLAIN:
         return _PLAIN[kind]
     if kind == "too_short":
@@ -187,6 +195,24 @@ def plain_fault(fault: Mapping[str, Any]) -> str:
         return f"It is too long; at most {context['max_length']} characters are allowed."
     text = str(fault["msg"]).removeprefix("Value error, ").replace("Input should be", "It must be").rstrip(".")
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def plain_faults(faults: Sequence[Mapping[str, Any]]) -> str:
+    """Return the faults of one value as a sentence; if it may have several types, the sentence names all of them.
+
+    Args:
+        faults: see `plain_fault`; one or more.
+    """
+    depths = [sum(isinstance(step, int) for step in fault["loc"]) for fault in faults]
+    # Of a list with wrong items, it does not help that it is no number either.
+    inner = [fault for fault, depth in zip(faults, depths, strict=True) if depth == max(depths)]
+    # A value of the right type, but too long or too large, needs no other types.
+    wrong = [fault for fault in inner if fault["type"] not in _PLAIN and fault["type"] != "literal_error"]
+    sentences = list(dict.fromkeys(map(plain_fault, inner)))
+    if wrong or len(sentences) == 1:
+        return plain_fault((wrong or inner)[0])
+    choices = [part for text in sentences for part in re.split(", | or ", text.removeprefix(_MUST).rstrip("."))]
+    return f"{_MUST}{', '.join(choices[:-1])} or {choices[-1]}."
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

@@ -67,7 +67,7 @@ MEDIA_TYPES: dict[str, str] = {
 
 
 def _listed(value: Any) -> Any:
-    return [] if value is None else [value] if isinstance(value, str | int) else value
+    return value if isinstance(value, list | tuple) else [] if value is None else [value]
 
 
 def _names(value: Any) -> Any:
@@ -89,23 +89,14 @@ def _single(value: Any) -> Any:
 
 def _ends(value: Any) -> Any:
     """Parse ``image``, ``robust``, ``lo,hi`` or a pair."""
-    if value == "image":
+    if value in (None, "image"):
         return None
-    if value == "robust":
+    if value == "robust" or isinstance(value, list | tuple):
         return value
-    if isinstance(value, str):
-        parts = value.split(",")
-        if len(parts) != 2:
-            raise ValueError("must be 'image', 'robust' or two numbers lo,hi")
-        return tuple(parts)
-    return value
-
-
-def _extent(value: Any) -> Any:
-    """Refuse a text that is neither yes or no nor ``full``, in one sentence."""
-    if isinstance(value, str) and value.lower() not in ("false", "true", "full", "0", "1", "no", "yes", "off", "on"):
-        raise ValueError("must be false, true or full")
-    return value
+    parts = value.split(",") if isinstance(value, str) else []
+    if len(parts) != 2:
+        raise ValueError("it must be 'image', 'robust' or two numbers lo,hi")
+    return tuple(parts)
 
 
 _SCALE_SCHEMA = WithJsonSchema(
@@ -220,7 +211,7 @@ class HeatmapOptions(DrawingOptions, MethodOptions):
 class ProofOptions(Options):
     """Options of routes that prove maps."""
 
-    proof: Annotated[Extent, BeforeValidator(_extent)] = option_field(PROOF["proof"])
+    proof: Extent = option_field(PROOF["proof"])
     proof_area: float = option_field(PROOF["proof_area"], ge=AREAS[0], le=AREAS[1])
     proof_fill: Fill = option_field(PROOF["proof_fill"])
 

@@ -12,7 +12,7 @@ from seewhy.app.errors import FieldError, InvalidOptionsError
 from seewhy.app.pipeline.choices import Format
 from seewhy.app.pipeline.options import ExplainOptions, MethodOptions, NoOptions, Options
 from seewhy.app.settings import Settings
-from seewhy.explainers.errors import LAYERS_LISTED, near_matches, plain_fault
+from seewhy.explainers.errors import LAYERS_LISTED, near_matches, plain_faults
 from seewhy.explainers.unknown_names import OptionNames, unknown_option
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -125,26 +125,27 @@ def _faults(
     place: Callable[[Any], Fault | None],
 ) -> list[Fault]:
     """Return the error of each field, once."""
-    faults: dict[str, str] = {}
-    # An option may be a number or a text. For a text that is too long, the message is about its length, not numbers.
-    for fault in sorted(error.errors()[:MAX_FAULTS], key=lambda fault: fault["type"] == "int_type"):
+    messages: dict[str, str] = {}
+    by_field: dict[str, list[Any]] = {}
+    for fault in error.errors()[:MAX_FAULTS]:
         if inner := place(fault):
-            faults.setdefault(*inner)
-            continue
-        field = str(fault["loc"][0]) if fault["loc"] else "options"
-        message = plain_fault(fault)
-        if fault["type"] == "extra_forbidden" or (fault["loc"] and field not in options):
+            messages.setdefault(*inner)
+        else:
+            by_field.setdefault(str(fault["loc"][0]) if fault["loc"] else "options", []).append(fault)
+    for field, faults in by_field.items():
+        message, (first, *_) = plain_faults(faults), faults
+        if first["type"] == "extra_forbidden" or (first["loc"] and field not in options):
             names = sorted(schema.model_fields)
             hint = near_matches(field, options) or (f"It takes {', '.join(names)}." if names else "It takes none.")
             message = f"There is no such option. {hint}"
-        elif isinstance(fields.get(field), list) and len(fault["loc"]) == 1:
+        elif isinstance(fields.get(field), list) and len(first["loc"]) == 1:
             message = "It is repeated; give it once."
-        elif fault["type"] == "missing" and field == "layer":
+        elif first["type"] == "missing" and field == "layer":
             message += f" {LAYERS_LISTED}"
-        faults.setdefault(field, message)
+        messages.setdefault(field, message)
     # A list without its refused items may also be too short; that is not a fault of its own.
     return [
         (place, message)
-        for place, message in faults.items()
-        if not any(other.startswith(f"{place}[") for other in faults)
+        for place, message in messages.items()
+        if not any(other.startswith(f"{place}[") for other in messages)
     ]

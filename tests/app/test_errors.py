@@ -242,6 +242,18 @@ def test_options_that_cannot_be_together(post, cat, fields, field, detail):
         ({"alhpa": [1, {}]}, "alhpa: There is no such option. Near matches: alpha."),
         ({"sampels": {"a": 1}}, "sampels: There is no such option. Near matches: samples."),
         ({"target": "a" * 201}, "target: It is too long; at most 200 characters are allowed."),
+        ({"target": 1.5}, "target: It must be an integer or text."),
+        ({"target": {}}, "target: It must be an integer or text."),
+        ({"against": {}}, "against: It must be an integer or text."),
+        ({"layer": 1.5}, "layer: It must be text."),
+        ({"values": "MAP"}, "values: It must be true, false or 'map'."),
+        ({"proof": "FULL"}, "proof: It must be true, false or 'full'."),
+        ({"scale": {}}, "scale: It must be 'image', 'robust' or two numbers lo,hi."),
+        ({"scale": "a,b"}, "scale: It must be a number."),
+        ({"samples": {}}, "samples: It must be text, an integer, a number, true, false or a list."),
+        ({"samples": [[1]]}, "samples: It must be text, an integer, a number, true or false."),
+        ({"alpha": "nan"}, "alpha: It must be a finite number."),
+        ({"method": "rise", "probability": "nan"}, "Option 'probability' of method 'rise': It must be a finite"),
     ],
 )
 def test_what_is_said_of_an_option_is_what_is_wrong_with_it(client, cat, options, detail):

@@ -47,7 +47,7 @@ def test_each_map_of_several_methods_and_classes_has_its_own_proof(post, coffee)
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("proof", "yes please", "Must be false, true or full."),
+        ("proof", "yes please", "It must be true, false or 'full'."),
         ("proof_area", "0.001", "It must be greater than or equal to 0.01."),
         ("proof_fill", "noise", "It must be 'blur' or 'mean'."),
         ("proof_area", "0.2", "proof_area is an option of proofs; give `proof` too, or leave it out."),
