@@ -167,7 +167,7 @@ Download = Callable[[int | str | None, str], bytes]
 def explanations_of(answer: Mapping[str, Any], upload: bytes, download: Download) -> tuple[RemoteExplanation, ...]:
     """Return the explanations in the JSON of /explain with ``values=map``."""
     names = [RemotePrediction(part["target"]).name for part in answer["explanations"]]
-    are_several = len({*names}) > 1
+    are_several = len(names) > len(answer["methods"])
     predictions = tuple(map(RemotePrediction, answer["predictions"]))
     return tuple(
         RemoteExplanation(

@@ -119,7 +119,7 @@ def explain_plan(
     if options.layer:
         module_paths(model.module, tuple(options.layer))
     against = None if options.against is None else _contrast(options.against, model)
-    targets = list(dict.fromkeys(_targets(options, model, mask)))
+    targets = _targets(options, model, mask)
     if against is not None and against in targets:
         way_out = "name another target" if len(model.labels) > 1 else "the model has one output only"
         raise FieldError(f"{options.against!r} is contrasted with itself; {way_out}.", field="against")

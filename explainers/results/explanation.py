@@ -221,8 +221,9 @@ def members_of(
 
 def agreeing(explanations: Sequence[Explanation]) -> Iterator[tuple[Explanation, Explanation, float | None]]:
     """Yield each pair of different methods' explanations of one target, with the rank correlation of their maps."""
-    for first, second in combinations(explanations, 2):
-        if first.target.name == second.target.name and first.method != second.method:
+    unique = {(row.target.name, row.method): row for row in explanations}
+    for first, second in combinations(unique.values(), 2):
+        if first.target.name == second.target.name:
             yield first, second, rank_correlation(first.map, second.map)
 
 

@@ -135,6 +135,10 @@ def test_several_targets_make_a_list(client, model):
     assert [row.target.label for row in rows] == ["tabby", "tiger cat"]
     assert [row.target.label for row in client.explain(CAT, top=2)] == ["tiger cat", "Egyptian cat"]
     assert len(client.explain(CAT, target=["tabby"])) == 1
+    again = ["tabby", 281, "tabby"]  # a list is answered in full, whatever names what
+    rows = client.explain(CAT, target=again)
+    assert len(rows) == len(explain(model, CAT, target=again)) == 3
+    assert [row.arrays()["targets"].tolist() for row in rows] == [[281]] * 3
     for row in client.explain(CAT, top=2):
         assert row.arrays()["targets"].tolist() == [row.target.index]
 

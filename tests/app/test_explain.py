@@ -360,6 +360,9 @@ def test_several_methods_in_one_request_with_their_agreement(post, cat, client):
         (287, ["gradcam", "saliency"]),
     ]
     assert all(-1 <= agreement["rank_correlation"] <= 1 for agreement in answer["agreement"])
+    again = post(cat, method="gradcam,saliency", format="json", **{**fields, "target": ["tabby", "281"]}).get_json()
+    assert len(again["explanations"]) == 4
+    assert [agreement["target"] for agreement in again["agreement"]] == [281]
     content = arrays(post(cat, method=["gradcam", "saliency"], format="npz", **fields))
     assert content["heatmaps"].shape == (4, 300, 451)
     assert content["methods"].tolist() == ["gradcam", "saliency"] * 2
