@@ -13,6 +13,10 @@ from seewhy.explainers.errors import UnsuitableModelError
 
 _NO_CLASSES = "The method compares class probabilities, which values and custom scores do not have; use gradcam."
 _NO_REGIONS = "The method needs a segmenter, because only segmenters have regions; use rise."
+
+ONE_CLASS = "The method compares classes, but the model has only one; use gradcam."
+"""What to say where `Objective.nearest` has no other target."""
+
 _REFUSALS = {
     "log_probabilities": _NO_CLASSES,
     "nearest": _NO_CLASSES,

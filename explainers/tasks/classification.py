@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten
 
 from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
 from seewhy.explainers.core.diagnostic import Diagnostic
-from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.objective import ONE_CLASS, Objective
 from seewhy.explainers.core.percent import percent
 from seewhy.explainers.errors import ModelOutputError, TargetError, UnsuitableModelError, near_matches
 from seewhy.explainers.execution.deferred_checks import require
@@ -347,7 +347,7 @@ def mean_of_nearest(values: Tensor, targets: Tensor, count: int) -> Tensor:
         UnsuitableModelError: there is one class.
     """
     if values.shape[1] < 2:
-        raise UnsuitableModelError("The method compares classes, but the model has only one; use gradcam.")
+        raise UnsuitableModelError(ONE_CLASS)
     distances = (values - values.gather(1, targets[:, None])).detach().abs()
     distances = distances.scatter(1, targets[:, None], torch.inf)
     indices = distances.topk(min(count, values.shape[1] - 1), dim=1, largest=False).indices

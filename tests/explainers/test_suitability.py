@@ -19,6 +19,19 @@ OPTIONS = {"samples": 2, "steps": 1, "masks": 2}
 MODELS = {
     "classifier": (lambda: wrap_model(nets.seeded(nets.Net), input_size=32), ATTENTION | {"drise", "grid-saliency"}),
     "transformer": (lambda: wrap_model(nets.seeded(nets.Transformer), input_size=32), {"drise", "grid-saliency"}),
+    "deep head": (
+        lambda: wrap_model(
+            nn.Sequential(
+                nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)
+            ).eval(),
+            input_size=32,
+        ),
+        ATTENTION | {"drise", "grid-saliency", "cam"},
+    ),
+    "one logit": (
+        lambda: wrap_model(nets.seeded(nets.OneLogit), input_size=32, head="sigmoid"),
+        ATTENTION | {"drise", "grid-saliency", "finercam"},
+    ),
     "layerless": (
         lambda: wrap_model(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 3)).eval(), input_size=32),
         LAYERED | ATTENTION | {"drise", "grid-saliency"},
@@ -28,10 +41,14 @@ MODELS = {
         ATTENTION | {"drise", "grid-saliency", "finercam", "shapleycam"},
     ),
     "segmenter": (
-        lambda: wrap_model(nn.Conv2d(3, 4, 3, padding=1).eval(), input_size=32, head="segmentation"),
-        ATTENTION | {"drise"},
+        lambda: wrap_model(
+            nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 1)).eval(),
+            input_size=32,
+            head="segmentation",
+        ),
+        ATTENTION | {"drise", "cam"},
     ),
-    "detector": (lambda: wrap_model(detector("SSD")), ATTENTION | {"grid-saliency"}),
+    "detector": (lambda: wrap_model(detector("SSD")), ATTENTION | {"grid-saliency", "cam"}),
 }
 
 
@@ -47,7 +64,8 @@ def test_methods_that_refuse_a_model_are_known_before_with_their_reasons(kind):
         options = {option: value for option, value in OPTIONS.items() if option in METHODS[name].options}
         with pytest.raises(LayerError) as caught:
             explain(model, image, name, **options)
-        assert str(caught.value) == reason
+        # A single logit between 0 and 1 looks like a probability, and the error adds that.
+        assert str(caught.value).partition(" (The model returns probabilities")[0] == reason
 
 
 def test_what_suits_under_other_options_is_no_refusal():

@@ -36,20 +36,26 @@ def linear_head(question: Question, features: Tensor, outputs: Tensor) -> Linear
         The layer; None where no layer takes C features and gives K outputs.
     """
     averages, heads = features.mean(dim=(2, 3)), list[LinearHead]()
-    shape = outputs.shape[1], averages.shape[1]
-    for part in question.module.modules():
-        if not isinstance(part, nn.Linear | nn.Conv2d):
-            continue
-        weight = part.weight
-        if not isinstance(weight, Tensor) or weight.shape[:2] != shape or weight[0, 0].numel() != 1:
-            continue
-        matrix = weight.detach().float().reshape(shape)
+    for part in linear_layers(question.module, outputs.shape[1], averages.shape[1]):
+        matrix = part.weight.detach().float().flatten(1)
         bias = matrix.new_zeros(len(matrix)) if part.bias is None else part.bias.detach().float()
         difference = float(relative_difference(averages @ matrix.T + bias, outputs))
         heads.append(LinearHead(matrix, bias, difference, difference < tolerance(question)))
         if heads[-1].exact:
             break
     return min(heads, key=lambda head: head.difference, default=None)
+
+
+def linear_layers(module: nn.Module, outputs: int, features: int) -> list[nn.Linear | nn.Conv2d]:
+    """Return the linear layers, and the convolutions of one position, with so many outputs and input features."""
+    return [
+        part
+        for part in module.modules()
+        if isinstance(part, nn.Linear | nn.Conv2d)
+        and isinstance(part.weight, Tensor)
+        and part.weight.shape[:2] == (outputs, features)
+        and part.weight[0, 0].numel() == 1
+    ]
 
 
 def relative_difference(values: Tensor, outputs: Tensor) -> Tensor:

@@ -5,14 +5,15 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LayerError, UnsuitableModelError
+from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.methods.cam.base import CAM, WeightedCAM
-from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect
-from seewhy.explainers.methods.cam.linear_head import linear_head
+from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect, survey_for
+from seewhy.explainers.methods.cam.linear_head import linear_head, linear_layers
 from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Seed
 
@@ -29,6 +30,19 @@ class ClassActivationMap(WeightedCAM):
     """
 
     uses_gradients: ClassVar[bool] = False
+
+    def must_suit(self, question: Question) -> None:
+        """Raise also where outputs are of places, or no linear layer takes as many features as a layer has."""
+        super().must_suit(question)
+        if not question.task.objectives.is_linear:
+            raise UnsuitableModelError(_OF_PLACES)
+        if isinstance(question.model, nn.Module):
+            return
+        layers = {layer.path: layer.channels for layer in survey_for(question).layers if layer.cam}
+        count = len(question.model.labels)
+        if not any(linear_layers(question.module, count, channels) for channels in {*layers.values()}):
+            path, *_ = module_paths(question.module, self.layers_of(question))
+            raise _unsuitable(_no_layer(layers[path], count))
 
     def attribute(self, question: Question) -> Attribution:
         """One forward pass, and a look at the head."""
@@ -48,18 +62,30 @@ def head_weights(question: Question, path: str, tensors: LayerTensors) -> Tensor
         UnsuitableModelError: no linear layer maps the averages to the logits.
     """
     features, outputs = tensors.activations[path], tensors.outputs
+    if outputs.ndim > 2:
+        raise UnsuitableModelError(_OF_PLACES)
     head = linear_head(question, features, outputs)
     if head is not None and head.exact:
         # The score is linear in the logits: applied to the C columns of weights, it gives those of the score itself.
         columns = features.shape[1]
         rows = torch.arange(len(outputs), device=outputs.device)
         return torch.stack([tensors.objective.rows(row.expand(columns)).scores(head.weight.T) for row in rows])
-    why = (
-        f"the model has no linear layer that takes {features.shape[1]} features and gives {outputs.shape[1]} logits"
+    raise _unsuitable(
+        _no_layer(features.shape[1], outputs.shape[1])
         if head is None
         else f"its linear layer makes other logits of the averages of layer {path!r}, up to {head.difference:.1%} off"
     )
-    raise UnsuitableModelError(
+
+
+_OF_PLACES = "CAM explains logits of the whole picture, but this model's are of places in it; use gradcam."
+
+
+def _no_layer(features: int, outputs: int) -> str:
+    return f"the model has no linear layer that takes {features} features and gives {outputs} logits"
+
+
+def _unsuitable(why: str) -> UnsuitableModelError:
+    return UnsuitableModelError(
         "CAM needs a model whose logits are a linear layer of the averages (global average pooling) of the layer's "
         f"feature maps, but {why}. Choose the layer before the pooling, or use gradcam, which is the same there and "
         "works elsewhere too."

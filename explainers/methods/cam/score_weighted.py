@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.objective import ONE_CLASS, Objective
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.errors import LayerError
+from seewhy.explainers.errors import LayerError, UnsuitableModelError
 from seewhy.explainers.hooks.attention import DefinedAttention
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.methods.cam.gradcam import GradCAM
@@ -39,6 +39,12 @@ class FinerCAM(GradCAM):
     strength: Annotated[
         float, Field(ge=0, le=1, description="Share of the other classes' logits that is subtracted.")
     ] = 0.6
+
+    def must_suit(self, question: Question) -> None:
+        """Raise also where there is one class."""
+        super().must_suit(question)
+        if not isinstance(question.model, nn.Module) and len(question.model.labels) == 1:
+            raise UnsuitableModelError(ONE_CLASS)
 
     def scores(self, objective: Objective, outputs: Tensor) -> Tensor:
         """Return the target's logit less a share of the mean logit of D."""
