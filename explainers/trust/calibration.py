@@ -87,15 +87,14 @@ def check_model(calibration: Calibration, name: str, size: tuple[int, int], sha2
             )
 
 
-def false_alarms(groups: Sequence[Sequence[float]], level: float = 0.95) -> float | None:
-    """Return the share of null scores that beat `level` of those of the other pictures; None without scores.
+def false_alarms(groups: Sequence[Sequence[float]]) -> float | None:
+    """Return the share of null scores that beat 95 % of those of the other pictures; None without scores.
 
     Args:
         groups: the scores of each picture.
-        level: share to beat.
     """
     alarms = []
     for number, group in enumerate(groups):
         null = sorted(score for place, rest in enumerate(groups) if place != number for score in rest)
-        alarms += [beats(null, score) >= level for score in group]
+        alarms += [beats(null, score) >= 0.95 for score in group]
     return sum(alarms) / len(alarms) if alarms else None
