@@ -26,7 +26,7 @@ class SpatialTarget(Protocol):
 
     @property
     def is_plural(self) -> bool:
-        """Whether it means several things, which the outputs tell; `Task.each` names them."""
+        """Whether it means several things, which the outputs tell; `tasks.pose.each_ask` names them."""
 
     def placed(self, geometry: Geometry) -> Self:
         """Return the target in the model's input, given the part of the picture that the model sees.

@@ -201,7 +201,7 @@ class Explainer(Parameters, ABC):
             progress.show(partial(torch.div, total, number))
             images = (question.images.flip(3) if flip else question.images) * factor
             part = progress.part(number, rounds).unseen
-            pose = replace(question, images=images, ask=ask.mirrored() if flip else ask, progress=part)
-            maps = self.attribute(pose).maps
+            altered = replace(question, images=images, ask=ask.mirrored() if flip else ask, progress=part)
+            maps = self.attribute(altered).maps
             total = total + (maps.flip(2) if flip else maps)
         return replace(first, maps=total / rounds)
