@@ -208,15 +208,15 @@ def box_head_of(module: nn.Module, size: tuple[int, int]) -> BoxHead | None:
     """Return how the results of a detector with an attribute `box_head` are read; None of any other module.
 
     Args:
-        module: runs once on an empty picture, unless it is torchvision's.
+        module: not torchvision's; runs once on an empty picture.
         size: height and width of its input.
 
     Raises:
         ModelOutputError: its results hold no candidates.
     """
     head = getattr(module, "box_head", None)
-    if not isinstance(head, BoxHead) or isinstance(module, DetectorParts):
-        return head if isinstance(head, BoxHead) else None
+    if not isinstance(head, BoxHead):
+        return None
     parameter = next(module.parameters())
     with torch.no_grad(), evaluation_mode(module):
         image = torch.zeros((1, 3, *size), device=parameter.device, dtype=parameter.dtype)

@@ -23,11 +23,8 @@ def find_weights(spec: ModelSpec, folder: Path | None) -> Path | None:
     """Return a model's weights file on this machine, from the folder or else the library's cache; None without one."""
     if spec.weights is None:
         return None
-    for name in spec.weights.file_names if folder is not None else ():
-        candidate = folder / name if folder is not None else Path(name)
-        if is_file(candidate):
-            return candidate
-    return spec.weights.cached()
+    files = [] if folder is None else [folder / name for name in spec.weights.file_names]
+    return next(filter(is_file, files), None) or spec.weights.cached()
 
 
 def is_file(path: Path) -> bool:
