@@ -1,4 +1,4 @@
-"""HTTP, web page and command line: the only floor that knows Flask.
+"""HTTP, web page and command line: the only package that imports Flask.
 
 The names in `__init__.pyi` are imported on first use: importing PyTorch takes seconds and half a gigabyte, and what
 does not need it, such as the help of the command, does not wait for it.

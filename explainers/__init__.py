@@ -1,6 +1,6 @@
 """Explanations of any `torch.nn.Module`: hooks, methods, and maps laid back onto the picture.
 
-This floor knows torch and nothing of model zoos or HTTP. What `__init__.pyi` names is imported when it is first used.
+It imports PyTorch, and neither model zoos nor Flask. What `__init__.pyi` names is imported when it is first used.
 """
 
 import lazy_loader

@@ -1,7 +1,6 @@
-"""Pretrained CNNs by name: weights, preprocessing, labels, layers.
+"""Pretrained networks by name: weights, preprocessing, labels, layers.
 
-This floor knows torchvision and timm; of the explainers it uses the survey of layers and the geometry. What
-`__init__.pyi` names is imported when it is first used.
+It imports torchvision and timm. What `__init__.pyi` names is imported when it is first used.
 """
 
 import lazy_loader

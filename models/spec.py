@@ -1,4 +1,4 @@
-"""The two values of this floor: the description of a model before it is loaded, and the loaded model."""
+"""The description of a model before it is loaded, and the loaded model."""
 
 import hashlib
 from collections.abc import Callable, Mapping

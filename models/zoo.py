@@ -163,8 +163,8 @@ def _torchvision_names() -> tuple[str, ...]:
 
 
 @cache
-def _names_of(room: ModuleType) -> tuple[str, ...]:
-    return tuple(torchvision_models.list_models(module=room))
+def _names_of(module: ModuleType) -> tuple[str, ...]:
+    return tuple(torchvision_models.list_models(module=module))
 
 
 def _torchvision_spec(name: str, weights: str | None) -> ModelSpec:

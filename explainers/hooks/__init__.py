@@ -1,1 +1,1 @@
-"""The only room that registers hooks: sessions, call sites, parameters, gradient taps."""
+"""The only package that registers hooks: sessions, call sites, parameters, gradient taps."""
