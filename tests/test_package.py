@@ -73,7 +73,7 @@ def test_one_package_carries_its_types_and_the_page(wheel):
     stubs = {f"seewhy/{floor}__init__.pyi" for floor in ("", "app/", "explainers/", "models/")}
     assert {name for name in names if name.endswith((".pyi", "py.typed"))} == {"seewhy/py.typed", *stubs}
     page = {f"seewhy/{path.relative_to(ROOT)}" for path in (ROOT / "app" / "web").rglob("*") if path.is_file()}
-    assert {"seewhy/app/web/js/page.js", "seewhy/app/web/css/base.css", "seewhy/app/web/examples/cat.jpg"} <= page
+    assert {"seewhy/app/web/js/page.js", "seewhy/app/web/css/base.css", "seewhy/app/web/examples/cat.png"} <= page
     assert {name for name in names if name.startswith("seewhy/app/web/")} == page
     assert {"seewhy/explainers/papers.csv", "seewhy/explainers/trust/embedded.json"} <= {*names}
     assert {"seewhy/explainers/results/widget.js", "seewhy/explainers/results/widget.css"} <= {*names}

@@ -8,10 +8,10 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.app.browsing import accessible, answered, ask, upload
-from tests.app.conftest import ROOT
+from tests.app.conftest import EXAMPLES
 from tests.app.shapes import over
 
-CAT = ROOT / "app" / "web" / "examples" / "cat.jpg"
+CAT = EXAMPLES / "cat.png"
 SIZE = (451, 300)
 SEEN = (94, 18, 358, 282)
 """What the model sees of the cat: left, top, right, bottom."""

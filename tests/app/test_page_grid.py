@@ -8,10 +8,10 @@ import requests
 from playwright.sync_api import expect
 
 from tests.app.browsing import accessible, answered, ask
-from tests.app.conftest import ROOT, opened
+from tests.app.conftest import EXAMPLES, opened
 from tests.waiting import GUARD
 
-CAT = ROOT / "app" / "web" / "examples" / "cat.jpg"
+CAT = EXAMPLES / "cat.png"
 MODELS = ("efficientnet_lite0", "mobilenet_v2")
 METHODS = ("gradcam", "fem")
 CLASSES = ("tabby", "lynx")

@@ -18,7 +18,7 @@ from tests.waiting import GUARD
 def answer(url):
     """What the service says of the two pictures."""
     pictures = {
-        name: (EXAMPLES.parent / "app" / "web" / "examples" / f"{example}.jpg").read_bytes()
+        name: (EXAMPLES / f"{example}.png").read_bytes()
         for name, example in (("image", "astronaut"), ("reference", "rocket"))
     }
     options = {"format": "json", "top": 100, "proof": "true"}
@@ -147,7 +147,7 @@ def test_a_link_and_back_compare_again(tab, url, answer):
 def test_the_copied_command_draws_what_is_shown(tab, url, tmp_path, is_uploaded):
     tab.goto(f"{url}/?show=likeness&example=astronaut&reference=rocket&colormap=viridis&alpha=0.25")
     compared(tab)
-    reference = EXAMPLES.parent / "app" / "web" / "examples" / "rocket.jpg"
+    reference = EXAMPLES / "rocket.png"
     if is_uploaded:
         reference = tmp_path / "Saturn's, V.jpg"
         reference.write_bytes((EXAMPLES / "coffee.png").read_bytes())
@@ -157,7 +157,7 @@ def test_the_copied_command_draws_what_is_shown(tab, url, tmp_path, is_uploaded)
     tab.click("#copy-similar")
     subprocess.run(["sh", "-c", clipboard(tab)], cwd=tmp_path, check=True, capture_output=True)
     files = {
-        "image": (EXAMPLES.parent / "app" / "web" / "examples" / "astronaut.jpg").read_bytes(),
+        "image": (EXAMPLES / "astronaut.png").read_bytes(),
         "reference": reference.read_bytes(),
     }
     drawn = requests.post(f"{url}/similar", files=files, data={"colormap": "viridis", "alpha": "0.25"}, timeout=GUARD)

@@ -304,7 +304,7 @@ def test_pictures_opened_one_after_another_are_kept(page):
     page.get_by_role("button", name="A cup of coffee on a table").click()
     expect(page.locator("#answer-label")).to_have_text("espresso")
     expect(options(page)).to_have_count(2)
-    assert [text.split(",")[0] for text in labels(page)] == ["cat.png", "coffee.jpg"]
+    assert [text.split(",")[0] for text in labels(page)] == ["cat.png", "coffee.png"]
     former = page.url
     later(page)
     explained_anew(page, options(page).nth(0).click)
@@ -402,8 +402,8 @@ def test_a_dropped_folder_is_read_to_its_end(page, folder):
     page.evaluate(
         """async (names) => {
             const load = async (name) => {
-                const response = await fetch(`/static/examples/${name}.jpg`);
-                return new File([await response.blob()], `${name}.jpg`);
+                const response = await fetch(`/static/examples/${name}.png`);
+                return new File([await response.blob()], `${name}.png`);
             };
             const files = Object.fromEntries(await Promise.all(names.map(async (name) => [name, await load(name)])));
             const file = (path, name) => ({ isDirectory: false, fullPath: path, file: (done) => done(files[name]) });
@@ -411,8 +411,8 @@ def test_a_dropped_folder_is_read_to_its_end(page, folder):
                 isDirectory: true,
                 createReader: () => ({ readEntries: (done) => done(batches.shift() ?? []) }),
             });
-            const inner = directory([[file("/all/tabby/cat.jpg", "cat")]]);
-            const outer = directory([[inner], [file("/all/coffee.jpg", "coffee")], [file("/all/list.csv", "coffee")]]);
+            const inner = directory([[file("/all/tabby/cat.png", "cat")]]);
+            const outer = directory([[inner], [file("/all/coffee.png", "coffee")], [file("/all/list.csv", "coffee")]]);
             const event = new DragEvent("drop", { bubbles: true, cancelable: true });
             const items = [{ webkitGetAsEntry: () => outer }];
             Object.defineProperty(event, "dataTransfer", { value: { items, files: [new File([], "all")] } });
@@ -422,7 +422,7 @@ def test_a_dropped_folder_is_read_to_its_end(page, folder):
     )
     expect(options(page)).to_have_count(2)
     answered(page)
-    assert re.fullmatch(r"cat.jpg, tiger cat [\d.]+%, \w+, wrong, it is tabby", labels(page)[1])
+    assert re.fullmatch(r"cat.png, tiger cat [\d.]+%, \w+, wrong, it is tabby", labels(page)[1])
 
 
 @pytest.mark.slow

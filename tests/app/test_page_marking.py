@@ -298,7 +298,7 @@ def test_a_link_holds_a_mark_and_another_picture_has_none(tab, url):
 def test_a_part_that_the_model_does_not_see_changes_nothing(tab, url):
     tab.goto(f"{url}/?example=cat&mark=hide:0,0,40,40")
     answered(tab)
-    assert told(tab) == "Without the marked part, tiger cat stays at 38.5%. The model does not see this part."
+    assert told(tab) == "Without the marked part, tiger cat stays at 39.3%. The model does not see this part."
     alpha = "(canvas, [x, y]) => canvas.getContext('2d').getImageData(x, y, 1, 1).data[3]"
     assert 40 < tab.locator("#covered canvas").evaluate(alpha, [20, 20]) < 90  # dim, as all that the model does not see
 

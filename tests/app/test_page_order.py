@@ -57,7 +57,7 @@ def test_a_map_that_is_decoded_late_is_not_painted_over_another_picture(page):
 
 
 def test_the_picture_chosen_last_is_shown(page):
-    page.evaluate(LATE, ["rocket.jpg", 1500])
+    page.evaluate(LATE, ["rocket.png", 1500])
     page.get_by_role("button", name="A rocket at its launch").click()
     upload(page, "coffee.png")
     page.wait_for_timeout(2000)

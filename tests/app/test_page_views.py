@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import requests
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from playwright.sync_api import expect
 
 from docs.screens import IMAGES, VIEWS, take
 from tests.app.browsing import accessible, answered, ask, explained_anew, levels, upload
 from tests.app.conftest import EXAMPLES, opened
 from tests.app.shapes import HEIGHT, WIDTH, served
+from tests.waiting import GUARD
 
 NARROW = {"width": 390, "height": 844}
 
@@ -384,11 +385,24 @@ def test_pictures_of_the_page_show_it_as_it_is(browser, url, name):
 
 
 @pytest.mark.parametrize("name", ["astronaut", "cat", "coffee", "rocket"])
-def test_examples_of_the_page_are_those_of_the_repository(name):
-    original = levels(EXAMPLES / f"{name}.png")
-    height, width = original.shape[:2]
-    with Image.open(EXAMPLES.parent / "app" / "web" / "examples" / f"{name}.jpg") as example:
-        assert np.abs(np.asarray(example.convert("RGB").resize((width, height))).astype(int) - original).mean() < 4
+def test_examples_of_the_page_are_those_of_the_repository(url, name):
+    served, small = (
+        requests.get(f"{url}/static/examples/{name}{rest}", timeout=GUARD).content for rest in (".png", "-small.jpg")
+    )
+    assert served == (EXAMPLES / f"{name}.png").read_bytes()
+    with Image.open(io.BytesIO(served)) as picture:
+        cut = ImageOps.fit(picture, (360, 240))
+    assert np.abs(levels(small) - np.asarray(cut)).mean() < 5
+
+
+def test_the_page_explains_the_very_picture_of_the_documentation(page, url):
+    buttons = page.locator("#examples img").evaluate_all("all => all.map(({ src }) => src)")
+    assert len(buttons) == 4
+    assert sum(len(requests.get(address, timeout=GUARD).content) for address in buttons) < 100_000
+    page.locator("#examples button").first.click()
+    answered(page)
+    (best, *_) = ask(url, "/predict", EXAMPLES / "cat.png").json()["predictions"]
+    expect(page.locator("#answer-probability")).to_have_text(f"{best['probability']:.1%}")
 
 
 class Flat(torch.nn.Module):

@@ -13,8 +13,8 @@ const EXAMPLES = [
   ["rocket", "A rocket at its launch"],
 ];
 
-/** The address of an example's file. */
-export const examplePath = (name) => `/static/examples/${encodeURIComponent(name)}.jpg`;
+/** The address of an example's file, or of another one that begins so. */
+export const examplePath = (name, rest = ".png") => `/static/examples/${encodeURIComponent(name)}${rest}`;
 
 let turn = 0;
 
@@ -106,7 +106,7 @@ export async function turnUpright(picture, [height, width]) {
 export function listExamples(list, open) {
   list.replaceChildren(
     ...EXAMPLES.map(([name, alt]) => {
-      const image = make("img", { src: examplePath(name), alt, width: 120, height: 80 });
+      const image = make("img", { src: examplePath(name, "-small.jpg"), alt, width: 120, height: 80 });
       return make("li", {}, make("button", { title: alt, on: { click: () => open(name) } }, image));
     }),
   );
@@ -118,5 +118,5 @@ export async function exampleFile(name) {
   const response = await get(examplePath(name)).catch((error) => {
     throw error.status === 404 ? new Problem({ detail: `There is no example ${name}.` }) : error;
   });
-  return new File([await response.blob()], `${name}.jpg`, { type: "image/jpeg" });
+  return new File([await response.blob()], `${name}.png`, { type: "image/png" });
 }

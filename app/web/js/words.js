@@ -44,7 +44,7 @@ export function duration(milliseconds) {
   return seconds < 60 ? `${seconds.toFixed(seconds < 10 ? 1 : 0)}\u00a0s` : `${Math.floor(seconds / 60)}\u00a0min ${Math.round(seconds % 60)}\u00a0s`;
 }
 
-/** How the model's reading of a class, a value or a box moves, such as “falls from 38.5% to 31.0%”. */
+/** How the model's reading of a class, a value or a box moves, such as “falls from 39.3% to 18.4%”. */
 export function moves(before, after) {
   const isArea = before.area !== undefined;
   const [from, to] = [before, after].map((prediction) => (isArea ? percent(prediction.area) : reading(prediction)));
