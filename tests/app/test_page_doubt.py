@@ -55,21 +55,15 @@ def test_the_answer_comes_right_below_the_picture_on_phones(cat_page):
 
 
 @pytest.mark.slow
-def test_a_control_gets_no_grade(tab, url):
+def test_a_control_has_the_grade_and_the_sentence_of_its_proof(tab, url):
     tab.goto(f"{url}/?example=cat&method=random&compare=random")
     answered(tab)
-    explanation = ask(url, method="random", proof="true", format="json").json()["explanations"][0]
-    assert explanation["proof"]["grade"]  # by its numbers, which others are compared with
-    badge = tab.locator("#proof .grade")
-    expect(badge).to_have_text("– control")
-    expect(tab.locator("#proof")).to_contain_text("it has no grade")
-    expect(tab.locator("#status")).to_contain_text("control: A control is")
-    upload(tab, "coffee.png")
-    expect(tab.locator("#thumbnails").get_by_role("option").nth(1)).to_have_attribute(
-        "aria-label", re.compile(", control$")
-    )
+    proof = ask(url, method="random", proof="true", format="json").json()["explanations"][0]["proof"]
+    expect(tab.locator("#proof .grade")).to_contain_text(proof["grade"])
+    expect(tab.locator("#proof")).to_contain_text(proof["sentence"])
+    expect(tab.locator("#meaning")).to_have_text("A control: its colours say nothing about the model.")
     tab.click("#tab-compare")
-    expect(tab.locator(".card .grade")).to_have_text("– control")
+    expect(tab.locator(".card .grade")).to_contain_text(proof["grade"])
     accessible(tab)
 
 

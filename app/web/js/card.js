@@ -5,7 +5,7 @@ import { make } from "./dom.js";
 import { valueAt } from "./maps.js";
 import { Overlay } from "./overlay.js";
 import { problemBox } from "./problems.js";
-import { badge, proofOf } from "./proof.js";
+import { badge } from "./proof.js";
 import { HEATMAP } from "./question.js";
 import { readingOf, subjectOf } from "./scene.js";
 import { state } from "./state.js";
@@ -159,8 +159,7 @@ export class Card {
   /** Says what the name does not: class, model and duration, and how far the map can be relied on. */
   #describe() {
     const { explanations: [explanation], method, model: { head }, timings_ms: timings } = this.#answer;
-    const { target, against, diagnostics } = explanation;
-    const proof = proofOf(explanation, method.name);
+    const { target, against, diagnostics, proof } = explanation;
     this.overlay.describe(`Heatmap of ${method.name} for ${subjectOf(target)}, by ${this.#model}`);
     const rather = against ? ` rather than ${against.label}` : "";
     const has = (sought) => diagnostics.some(({ code }) => code === sought);

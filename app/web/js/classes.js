@@ -5,7 +5,7 @@ import { byId, make } from "./dom.js";
 import { doubts, unsure } from "./doubt.js";
 import { movedBy, movedTrack, stillTrack } from "./moved.js";
 import { point } from "./places.js";
-import { proofOf, showProof, warningsOf } from "./proof.js";
+import { showProof, warningsOf } from "./proof.js";
 import { asks, explainPlace, identity, joined, kind, readingOf, split } from "./scene.js";
 import { outline } from "./stage.js";
 import { asTarget, askedTarget, change, explained, explanation, onChange, state } from "./state.js";
@@ -47,8 +47,7 @@ function show() {
   const { answer } = state;
   byId("found").hidden = !answer;
   if (!answer) return;
-  const { target, against, diagnostics } = explanation();
-  const proof = proofOf(explanation(), answer.method.name);
+  const { target, against, diagnostics, proof } = explanation();
   const predictions = state.scene?.rows ?? answer.predictions;
   const listed = predictions.map(identity);
   const added = [target, isBox(target) ? null : against, risen()].filter((prediction) => prediction && !listed.includes(identity(prediction)));

@@ -7,7 +7,7 @@ import { announce, byId } from "./dom.js";
 import { doubts } from "./doubt.js";
 import { clearProblems, showProblem } from "./problems.js";
 import { HEATMAP, isLoaded, learn, limit, methodNamed, question } from "./question.js";
-import { gradeOf, proofOf, sentenceOf } from "./proof.js";
+import { gradeOf, sentenceOf } from "./proof.js";
 import { readingOf, subjectOf } from "./scene.js";
 import { change, explanation, isLayerless, learnLayerless, methodName, onChange, state } from "./state.js";
 import { restore, showPreview } from "./stage.js";
@@ -83,8 +83,7 @@ async function run() {
     shown = wanted;
     shownAnswer = { answer, asked, example: state.example };
     change({ answer, asked, map: 0 });
-    const { target } = explanation();
-    const proof = proofOf(explanation(), answer.method.name);
+    const { target, proof } = explanation();
     announce(`${subjectOf(target)}, ${readingOf(target)}, explained by ${answer.method.name}. ${doubts()} ${proof ? `${gradeOf(proof)}: ${sentenceOf(proof)}` : ""}`);
   } catch (error) {
     if (pending !== mine || error.name === "AbortError") return;

@@ -4,7 +4,7 @@ import { AT_ONCE, post } from "./api.js";
 import { announce } from "./dom.js";
 import { show } from "./picture.js";
 import { showProblem } from "./problems.js";
-import { isUnsupported, proofOf } from "./proof.js";
+import { isUnsupported } from "./proof.js";
 import { question } from "./question.js";
 import { onChange, state } from "./state.js";
 import { prepare, smallCopy, withHeatmap } from "./thumbnails.js";
@@ -246,8 +246,7 @@ function fail(picture, error) {
 /** Keeps what an answer says about a picture, without its maps. */
 async function finish(picture, answer, about) {
   const [explanation] = answer.explanations;
-  const { target, overlay, heatmap: { shape, box } } = explanation;
-  const proof = proofOf(explanation, answer.method.name);
+  const { target, proof, overlay, heatmap: { shape, box } } = explanation;
   const truth = await truthOf(picture.path, answer.model.name);
   const { label, probability } = target;
   const isWrong = truth !== null && contradicts(truth, label, answer);

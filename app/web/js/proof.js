@@ -1,24 +1,17 @@
 // How far a heatmap can be relied on: a badge, and a sentence about it.
 
 import { make } from "./dom.js";
-import { methodNamed } from "./question.js";
 import { minus, plain } from "./words.js";
 
 const UNGRADED = "not graded";
 
-const SIGNS = { supported: "✓", "partly supported": "◐", spread: "∴", "not supported": "✗", blank: "∅", control: "–" };
+const SIGNS = { supported: "✓", "partly supported": "◐", spread: "∴", "not supported": "✗", blank: "∅" };
 
 const WARNINGS = {
   "evidence-at-border": "Much of the map lies at the border of what the model sees.",
   "same-for-every-class": "This method draws nearly the same map for every class.",
   "ignores-the-model": "This method draws nearly the same map for a model that has learnt nothing.",
 };
-
-/** The proof of an explanation; a control gets no grade, because others are graded beside it. */
-export function proofOf({ proof }, method) {
-  if (!proof || methodNamed(method)?.family !== "control") return proof;
-  return { grade: "control", sentence: "A control is what other heatmaps are compared with; it has no grade.", warnings: [] };
-}
 
 /** The grade, for people; a proof without one has too few scores to compare the map with. */
 export const gradeOf = (proof) => proof.grade ?? UNGRADED;
