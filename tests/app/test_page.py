@@ -638,6 +638,24 @@ def test_an_error_stands_beside_its_control(tab, url, query):
     expect(tab.locator("#problem")).to_be_hidden()
 
 
+@pytest.mark.slow
+def test_an_error_in_an_option_of_a_method_that_has_not_run_stands_below_it(page):
+    upload(page)
+    page.select_option("#method", "rise")
+    page.evaluate("document.querySelector('#options').open = true")
+    page.fill("[name=samples]", "0")
+    page.press("[name=samples]", "Enter")
+    fault = page.locator("#options-list [data-field=samples] .fault")
+    expect(fault).to_have_text("It must be greater than or equal to 1.")
+    expect(page.locator("#problem")).to_be_hidden()
+    expect(page.locator("#method")).to_have_value("rise")
+    expect(page.locator("[name=samples]")).to_have_value("0")
+    fields = explained_anew(page, lambda: (page.fill("[name=samples]", "20"), page.press("[name=samples]", "Enter")))
+    assert dict(fields)["method"] == "rise"
+    assert dict(fields)["samples"] == "20"
+    expect(page.locator(".fault:visible")).to_have_count(0)
+
+
 @pytest.mark.parametrize(
     ("name", "message"), [("gradcm", "Near matches: gradcam"), ("nonsense", "This is the default one")]
 )

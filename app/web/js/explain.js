@@ -107,7 +107,7 @@ async function run() {
 
 /**
  * Shows why there is no answer, and returns to the question whose answer is shown, or was before a picture that cannot be
- * read; what was typed can be corrected.
+ * read; what was typed can be corrected. An option that was chosen with its method or model keeps these: it is theirs.
  */
 function refuse(error, wanted) {
   const fields = (error.errors ?? []).map(({ field }) => field);
@@ -116,12 +116,15 @@ function refuse(error, wanted) {
   const method = methodNamed(methodName());
   for (const fault of error.errors ?? []) if (fault.field === "method") fault.message = `${method.name}: ${fault.message}`; // the control goes back
   if (error.isOfPicture) forgetPicture(state.picture);
-  if (state.answer || (error.isOfPicture && shown)) goBack();
+  const isTheirs = isOption(fields[0]) && !error.isTooMuch && differing(wanted, shown ?? wanted).some((name) => name !== "options");
+  if (!isTheirs && (state.answer || (error.isOfPicture && shown))) goBack();
   else if (error.isOfPicture) amend({ picture: null, example: null }); // to the start
   typed.forEach((control, place) => (control.value = texts[place]));
   if (error.isTooMuch) offerLess(error, fields[0], method, wanted);
   else showProblem(error, () => askAgain(wanted));
 }
+
+const isOption = (field) => byId("options-list").querySelector(`[data-field="${CSS.escape(field ?? "")}"]`) !== null;
 
 function askAgain(wanted) {
   const names = differing(wanted, current());
