@@ -234,7 +234,12 @@ def given(count: int, noun: str) -> str:
 def near_matches(name: str, names: Iterable[str]) -> str:
     """Return a sentence such as ``Near matches: layer3, layer4.`` or an empty string; see `nearest`."""
     close = nearest(name, names)
-    return f"Near matches: {', '.join(close)}." if close else ""
+    return f"Near matches: {listed(close)}." if close else ""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names in a row; those that contain a comma, as labels may, are quoted."""
+    return ", ".join(repr(name) if "," in name else name for name in names)
 
 
 LAYER_LIST = "the list of the model's layers (`seewhy layers NAME`; in Python, `survey(...).layers`)"

@@ -17,7 +17,7 @@ from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
 from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.objective import ONE_CLASS, Objective
 from seewhy.explainers.core.percent import percent
-from seewhy.explainers.errors import ModelOutputError, TargetError, UnsuitableModelError, near_matches
+from seewhy.explainers.errors import ModelOutputError, TargetError, UnsuitableModelError, listed, near_matches
 from seewhy.explainers.execution.deferred_checks import require
 from seewhy.explainers.tasks.choices import DEFAULT_METHOD
 
@@ -276,7 +276,7 @@ def class_index(target: int | str, labels: Sequence[str]) -> int:
         if not re.fullmatch(r"[+-]?\d{1,18}", name):
             listing = "`seewhy models NAME` or GET /models/NAME lists its labels; in Python, `model.labels` has them."
             if len(labels) <= _LISTED:
-                listing = f"It has {', '.join(labels)}."
+                listing = f"It has {listed(labels)}."
             raise TargetError(f"The model has no class {target!r}. {near_matches(name, labels) or listing}")
         target = int(name)
     if isinstance(target, bool) or not hasattr(target, "__index__"):

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten
 from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.task import Task
-from seewhy.explainers.errors import ModelOutputError, TargetError, near_matches
+from seewhy.explainers.errors import ModelOutputError, TargetError, listed, near_matches
 from seewhy.explainers.execution.deferred_checks import require
 from seewhy.explainers.tasks.choices import DEFAULT_METHOD
 
@@ -90,7 +90,7 @@ class Values(Task):
         if not places and not (digits.isascii() and digits.isdecimal() and len(digits) < 10):
             names = [f"output:{place}" for place in range(len(self.labels))]
             hint = near_matches(name, [*self.labels, *names])
-            some = ", ".join(self.labels[:_NAMED]) + (", …" if len(self.labels) > _NAMED else "")
+            some = listed(self.labels[:_NAMED]) + (", …" if len(self.labels) > _NAMED else "")
             hint = hint or f"There are {some or 'output:INDEX'}; add :down for what lowers a value."
             raise TargetError(f"The model has no value {name!r}. {hint}")
         place = places[0] if places else int(digits)

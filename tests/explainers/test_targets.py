@@ -6,6 +6,7 @@ from seewhy.explainers.errors import TargetError, near_matches
 from seewhy.explainers.tasks.box_target import ATTRIBUTES, parse_target
 from seewhy.explainers.tasks.classification import Classification, best, class_index
 from seewhy.explainers.tasks.segmentation import Segmentation
+from seewhy.explainers.tasks.values import Values
 
 LABELS = ["tabby", "Tiger cat", "crane", "crane", "7"]
 
@@ -83,6 +84,16 @@ def test_few_labels_are_listed():
         class_index("quokka", LABELS)
     with pytest.raises(TargetError, match="`seewhy models NAME` or GET /models/NAME lists its labels"):
         class_index("quokka", [f"class {number}" for number in range(1000)])
+
+
+def test_listed_labels_with_commas_are_quoted():
+    labels = ["healthy", "benign, maybe", "malignant"]
+    with pytest.raises(TargetError, match=r"It has healthy, 'benign, maybe', malignant\."):
+        class_index("quokka", labels)
+    with pytest.raises(TargetError, match=r"Near matches: 'benign, maybe'\."):
+        class_index("benign", labels)
+    with pytest.raises(TargetError, match="There are healthy, 'benign, maybe', malignant; add :down"):
+        Values(labels).target("quokka")
 
 
 PUZZLING = ["dog", "score", "x1", "Dog:x1", "box:1", "label", "border", "sky:border"]
