@@ -283,8 +283,10 @@ def test_a_chooser_that_cannot_list_says_why(page, button):
     expect(page.locator("#problem:visible, dialog [role=alert]")).to_contain_text("cannot be reached")
 
 
-def test_views_of_an_unknown_model_say_so(tab, url):
-    tab.goto(f"{url}/?example=cat&model=nope&show=compare&by=layer")
+def test_views_of_a_model_whose_layers_cannot_be_listed_say_so(tab, url):
+    problem = {"title": "No", "status": 422, "detail": "The model nope has no layers."}
+    tab.route(re.compile("/layers$|/hooks/"), lambda route: route.fulfill(status=422, json=problem))
+    tab.goto(f"{url}/?example=cat&show=compare&by=layer")
     expect(tab.locator("#cards")).to_contain_text("nope")
     tab.click("#tab-inside")
     expect(tab.locator("#maps")).to_contain_text("nope")

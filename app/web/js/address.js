@@ -1,8 +1,10 @@
 // The address bar: it holds everything that differs from its default, under the HTTP names of the options. Back and
 // Forward move between questions about this picture and earlier ones, without reloading the page.
 
-import { learn, modelName } from "./question.js";
+import { byId } from "./dom.js";
+import { learn, methodNamed, modelName } from "./question.js";
 import { DEFAULTS, asTarget, change, onChange, state } from "./state.js";
+import { VIEWS } from "./tabs.js";
 
 const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside", "reference", "mark", "look"];
 const LISTS = ["layer", "compare", "models", "classes"];
@@ -47,8 +49,23 @@ function fromQuery(query) {
 
 const read = () => fromQuery(new URLSearchParams(location.search));
 
-export function readAddress() {
+/** Takes the state from the address; returns what it names that does not exist, as errors. The defaults are in its place. */
+export async function readAddress() {
   change(read());
+  await learn(null);
+  const errors = [];
+  const refuse = (field, message, name, others = {}) => {
+    errors.push({ field, message: `${message} The default one is used.` });
+    change({ ...others, [name]: DEFAULTS[name] });
+  };
+  const isUnknown = (error) => error.errors?.some(({ field }) => field === "model");
+  if (state.model) await learn(state.model).catch((error) => isUnknown(error) && refuse("model", error.message, "model"));
+  if (state.method && !methodNamed(state.method)) refuse("method", `There is no method '${state.method}'.`, "method", { options: {} });
+  const looks = [...byId("look").options].map(({ value }) => value);
+  for (const [name, known] of [["show", VIEWS], ["look", looks]]) {
+    if (!known.includes(state[name])) refuse("", `There is no view '${state[name]}'.`, name);
+  }
+  return errors;
 }
 
 function addressOf(from) {

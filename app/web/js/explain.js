@@ -89,8 +89,7 @@ async function run() {
     if (pending !== mine || error.name === "AbortError") return;
     restore();
     const isAbout = (name) => error.errors?.some(({ field }) => field === name);
-    if (isAbout("method") && !methodNamed(methodName())) explainByDefault(error);
-    else if (isAbout("layer") && !state.method && !state.layer.length && !isLayerless()) {
+    if (isAbout("layer") && !state.method && !state.layer.length && !isLayerless()) {
       learnLayerless(state.model);
       amend({ method: null }); // the network has no layer for the recommended one
     } else {
@@ -138,12 +137,6 @@ function offerLess({ message }, option, method, wanted) {
   const again = () => askAgain({ ...wanted, options: { ...wanted.options, [option]: String(most) } });
   const what = most === 1 ? option.replace(/s$/, "") : option;
   showProblem(new Problem({ detail: message }), most ? again : null, `Run with ${most.toLocaleString("en")} ${what}`);
-}
-
-/** A link may name an unknown method: the default one replaces it, and the error is shown. */
-function explainByDefault({ message }) {
-  amend({ method: null, options: {} });
-  showProblem(new Problem({ detail: message, errors: [{ field: "method", message: `${message} This is the default one.` }] }));
 }
 
 function busy(is) {

@@ -190,6 +190,7 @@ function follow() {
   }
   const current = fitting();
   if (state.mark && !current) {
+    if (!overlay.isSheet) showProblem(new Problem({ detail: "The part that this link marks is incomplete or outside the picture; mark another." }));
     amend({ mark: null });
     return;
   }

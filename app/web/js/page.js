@@ -2,6 +2,7 @@
 
 import { prepareAbsent } from "./absent.js";
 import { keepAddress, readAddress } from "./address.js";
+import { Problem } from "./api.js";
 import { prepareBlink } from "./blink.js";
 import { prepareChannels, showChannels } from "./channels.js";
 import { prepareClasses } from "./classes.js";
@@ -20,7 +21,6 @@ import { prepareOptions } from "./options.js";
 import { openExample } from "./picture.js";
 import { preparePlaces } from "./places.js";
 import { showProblem } from "./problems.js";
-import { learn } from "./question.js";
 import { prepareScene } from "./scene.js";
 import { prepareSettings } from "./settings.js";
 import { prepareStage } from "./stage.js";
@@ -45,9 +45,7 @@ function prepareInside() {
 }
 
 async function start() {
-  readAddress();
-  await learn(null);
-  if (state.model) await learn(state.model).catch(() => null); // the first question shows what is wrong with its name
+  const errors = await readAddress();
   prepareScrolls();
   prepareScene();
   prepareStage();
@@ -72,6 +70,7 @@ async function start() {
   prepareExplain();
   // After all listeners are registered: an earlier picture would be shown but not explained.
   if (!prepareIntake()) await (state.example ? openExample(state.example) : tellPending());
+  if (errors.length) showProblem(new Problem({ detail: "", errors }));
   document.body.dataset.ready = "true";
 }
 

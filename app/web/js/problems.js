@@ -1,4 +1,4 @@
-// Error messages beside the control at fault; those without a control are at the top.
+// Error messages beside the control at fault; those without a control, or in a view that is not open, are at the top.
 
 import { announce, byId, make, prose } from "./dom.js";
 
@@ -10,7 +10,7 @@ export function showProblem(problem, again = null, offer = "Try again") {
   for (const { field, message } of faults) {
     const name = field.split(/[.[]/)[0];
     const box = document.querySelector(`[data-field="${CSS.escape(name)}"]`);
-    if (box) showBeside(box, message);
+    if (box && !box.closest("#work[hidden], [role=tabpanel][hidden]")) showBeside(box, message);
     else left.push(name && !message.includes(name) ? `${name}: ${message}` : message);
   }
   byId("problem").hidden = !left.length;

@@ -7,7 +7,7 @@ import { seen, valueAt } from "./maps.js";
 import { Overlay, pixelBeside } from "./overlay.js";
 import { turnUpright } from "./picture.js";
 import { methodNamed } from "./question.js";
-import { DEFAULTS, change, explained, explanation, onChange, redraws, state } from "./state.js";
+import { change, explained, explanation, onChange, redraws, state } from "./state.js";
 import { readingOf, subjectOf } from "./scene.js";
 import { number, percent } from "./words.js";
 
@@ -46,7 +46,6 @@ function show(patch) {
   if (redraws(patch)) {
     const look = byId("look");
     look.value = state.look;
-    if (!look.value) look.value = state.look = DEFAULTS.look; // a link may name another one
     byId("alpha").value = state.alpha;
     byId("alpha-value").textContent = `${Math.round(state.alpha * 100)}%`;
     byId("strongest").value = state.strongest;

@@ -3,7 +3,7 @@
 import { byId } from "./dom.js";
 import { change, onChange, state } from "./state.js";
 
-const VIEWS = ["explain", "compare", "likeness", "inside"];
+export const VIEWS = ["explain", "compare", "likeness", "inside"];
 
 export function prepareTabs() {
   for (const view of VIEWS) byId(`tab-${view}`).addEventListener("click", () => change({ show: view }));
@@ -32,7 +32,6 @@ export function prepareTabs() {
 }
 
 function show() {
-  if (!VIEWS.includes(state.show)) state.show = "explain";
   for (const view of VIEWS) {
     const shown = view === state.show;
     byId(`tab-${view}`).setAttribute("aria-selected", String(shown));
