@@ -51,6 +51,9 @@ class Prediction(Protocol):
     def reading(self, score: float) -> str:
         """Return what a score, of probabilities where there are any, reads like: ``37%``, ``41.2 years``."""
 
+    def lead(self, score: float) -> str:
+        """Return what a difference of two such scores reads like: ``-22.3 points``, ``1.2 years``."""
+
     def change(self, before: Self) -> str:
         """Return how far this is from an earlier one of the same index, for a person: ``+3.2 points``."""
 

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten
 from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
 from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.objective import ONE_CLASS, Objective
-from seewhy.explainers.core.percent import percent
+from seewhy.explainers.core.percent import percent, points
 from seewhy.explainers.errors import ModelOutputError, TargetError, UnsuitableModelError, listed, near_matches
 from seewhy.explainers.execution.deferred_checks import require
 from seewhy.explainers.tasks.choices import DEFAULT_METHOD
@@ -249,6 +249,10 @@ class ClassPrediction(OfClass):
     def reading(self, score: float) -> str:
         """Return a probability in percent."""
         return percent(score)
+
+    def lead(self, score: float) -> str:
+        """Return a difference of probabilities in percentage points."""
+        return points(score)
 
     def change(self, before: Self) -> str:
         """Return the change of the probability in points of percent."""

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from seewhy.explainers.core.percent import percent
+from seewhy.explainers.core.percent import percent, points
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.imaging.geometry import Box, Geometry
@@ -74,6 +74,10 @@ class BoxPrediction:
     def reading(self, score: float) -> str:
         """Return a score in percent, or an edge as a fraction of the model's input, or a raw logit."""
         return percent(score) if self.attribute == "score" else f"{self.attribute} {score:.3g}"
+
+    def lead(self, score: float) -> str:
+        """Return a difference of scores in percentage points, or that of another value."""
+        return points(score) if self.attribute == "score" else self.reading(score)
 
     def change(self, before: Self) -> str:
         """Return the change of the score in points of percent, or that of another value."""

@@ -174,6 +174,8 @@ class ValuePrediction:
         """Return a value with its unit."""
         return _with_unit(f"{score:.4g}", self.unit)
 
+    lead = reading
+
     def change(self, before: Self) -> str:
         """Return the change of the value."""
         return _with_unit(f"{self.value - before.value:+.3g}", self.unit)

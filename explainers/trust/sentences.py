@@ -1,5 +1,6 @@
 """The verdict of a proof as a sentence."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor, isclose, log10
@@ -27,6 +28,9 @@ _DECISIVE = 1 / 3
 
 _UNCHANGED = 1e-4
 """Minimum change of a probability, as a share of it, that is told."""
+
+_MINUS = re.compile(r"(?<![\w.])-(?=\d)")
+"""The hyphens that stand for a minus sign."""
 
 _SHARES = {0.5: "half", 1 / 3: "third", 0.25: "quarter", 0.2: "fifth", 0.1: "tenth"}
 
@@ -60,7 +64,7 @@ class Subject:
 def subject_of(target: Prediction, against: Prediction | None = None, is_compared: bool = True) -> Subject:
     """Return the subject of sentences about a target, which may be contrasted with another; see `Subject`."""
     name = f"the lead of {target.label!r} over {against.label!r}" if against else repr(target.label)
-    return Subject(name, target.verb, target.reading, target.sign, is_compared)
+    return Subject(name, target.verb, target.lead if against else target.reading, target.sign, is_compared)
 
 
 def sentence_of(
@@ -85,7 +89,8 @@ def sentence_of(
     sentence = _verdict(grade, faithfulness, about, count)
     if grade == "not supported" and is_improbable:
         share = about.reading(about.said(faithfulness.whole))
-        sentence = f"Do not rely on this heatmap: the model gives {about.name} only {share}, so it can explain little."
+        only = f"less than {share[1:]}" if share.startswith("<") else f"only {share}"
+        sentence = f"Do not rely on this heatmap: the model gives {about.name} {only}, so it can explain little."
     if leads is None:
         return sentence
     return f"{sentence} Rotated or mirrored, the heatmap does {'worse' if leads else 'as well or better'}."
@@ -97,7 +102,7 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
     part = _part(faithfulness.area)
     subject = about.name
     scores = [about.said(score) for score in (faithfulness.whole, faithfulness.kept, faithfulness.dropped)]
-    whole, kept, dropped = map(about.reading, scores)
+    whole, kept, dropped = (_MINUS.sub("−", about.reading(score)) for score in scores)
     lost_without, lost_alone = (_loss(faithfulness, score) for score in (faithfulness.dropped, faithfulness.kept))
     if whole == dropped and bool(faithfulness.are_probabilities) and abs(lost_without) >= _UNCHANGED:
         whole, kept, dropped = _precisely(scores)

@@ -241,6 +241,8 @@ def test_a_missing_grade_is_told_in_words_for_people(cat_page, url):
 def test_the_page_writes_shares_as_the_service_does(cat_page):
     script = "async (all) => (({ percent }) => all.map((share) => percent(share)))(await import('/static/js/words.js'))"
     assert cat_page.evaluate(script, [*SHARES]) == [*SHARES.values()]
+    small = "async () => (({ only }) => [only(0.0004), only(0.12)])(await import('/static/js/words.js'))"
+    assert cat_page.evaluate(small) == ["less than 0.1%", "only 12.0%"]
 
 
 def test_each_family_of_methods_has_a_title(cat_page, url):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seewhy.explainers.core.percent import percent
+from seewhy.explainers.core.percent import percent, points
 
 SHARES = {
     0.0: "0.0%",
@@ -26,4 +26,4 @@ def test_a_share_is_told_to_a_tenth_of_a_percent(share):
 
 
 def test_a_difference_may_be_negative_and_is_never_minus_nothing():
-    assert (percent(-0.25), percent(-1e-9), percent(-0.0)) == ("-25.0%", "0.0%", "0.0%")
+    assert [points(value) for value in (-0.223, 0.05, -1e-9)] == ["-22.3 points", "5.0 points", "0.0 points"]

@@ -2,7 +2,7 @@
 
 import { kind } from "./scene.js";
 import { explained, explanation, state } from "./state.js";
-import { isUnsure, percent } from "./words.js";
+import { isUnsure, only, percent } from "./words.js";
 
 /** Whether a map has the same value everywhere. */
 export const isBlank = ({ diagnostics, proof, heatmap }) =>
@@ -18,9 +18,9 @@ export function unsure() {
 function rejection() {
   const { model, predictions: [best, ...others] } = state.answer;
   if (kind() || model.head !== "sigmoid" || !isUnsure(best.probability)) return "";
-  const share = percent(best.probability);
-  if (!others.length) return `The model does not find ${best.label}: it gives it only ${share}.`;
-  return `The model finds none of its classes: it gives the most probable one, ${best.label}, only ${share}.`;
+  const share = only(best.probability);
+  if (!others.length) return `The model does not find ${best.label}: it gives it ${share}.`;
+  return `The model finds none of its classes: it gives the most probable one, ${best.label}, ${share}.`;
 }
 
 /** What a model says that is sure of another class than the explained one; empty if it is of this one. */
@@ -34,7 +34,7 @@ function verdict() {
 export function doubts() {
   const best = unsure();
   return [
-    best ? `The model is unsure: it gives its best class, ${best.label}, only ${percent(best.probability)}.` : "",
+    best ? `The model is unsure: it gives its best class, ${best.label}, ${only(best.probability)}.` : "",
     rejection(),
     verdict(),
     isBlank(explanation()) ? "The heatmap is blank." : "",

@@ -17,7 +17,7 @@ export const stillTrack = (prediction) => track(prediction, bar("", prediction))
 /** Its bars before and after. */
 export const movedTrack = (before, after) => track(before ?? after, bar("before", before), bar("after", after));
 
-/** By how much it moves, in percent or in units of a value; empty if that is next to nothing. */
+/** By how much it moves, in points of percent or in units of a value; empty if that is next to nothing. */
 export function movedBy(before, after) {
   const size = ({ probability, value, area }) => value ?? (probability ?? area) * 100;
   const difference = size(after) - size(before);

@@ -1,7 +1,7 @@
 // How far a heatmap can be relied on: a badge, and a sentence about it.
 
 import { make } from "./dom.js";
-import { minus, plain } from "./words.js";
+import { plain } from "./words.js";
 
 const UNGRADED = "not graded";
 
@@ -36,7 +36,7 @@ export function signBadge(proof) {
 export const isUnsupported = (proof) => ["not supported", "blank"].includes(proof?.grade);
 
 /** The verdict of a proof, for people. */
-export const sentenceOf = (proof) => minus(plain(proof.sentence));
+export const sentenceOf = (proof) => plain(proof.sentence);
 
 /** Shows a proof in a paragraph, or hides it where there is none; `outline(share)` outlines the marked part on the map, null none. */
 export function showProof(paragraph, proof, outline = null) {

@@ -7,6 +7,9 @@ export function percent(probability) {
   return `${(probability * 100).toFixed(1)}%`;
 }
 
+/** A share that is small, such as “only 12.0%”. */
+export const only = (share) => (percent(share).startsWith("<") ? `less than ${percent(share).slice(1)}` : `only ${percent(share)}`);
+
 /** Whether a class has less than half of the probability. */
 export const isUnsure = (probability) => probability < 0.5;
 
@@ -19,11 +22,9 @@ export function reading({ probability, value, unit, area }) {
 export function number(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  return minus(size >= 1e4 || size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3))));
+  const text = size >= 1e4 || size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
+  return text.replace(/^-/, "−");
 }
-
-/** A text with real minus signs before its numbers. */
-export const minus = (text) => text.replace(/(?<![\w.])-(?=\d)/g, "−");
 
 /** A number of things, such as 1,327. */
 export const count = (things) => things.toLocaleString("en");

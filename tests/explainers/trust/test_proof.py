@@ -122,12 +122,29 @@ def test_sentences_are_plain_english():
     )
     assert sentence("not supported", against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
         "Do not rely on this heatmap: with the marked quarter painted over, the lead of 'light' over 'dark' goes from "
-        "90.5% to 0.0%; alone, it gives 90.5%, but too many maps that mean nothing do as well."
+        "90.5 points to 0.0 points; alone, it gives 90.5 points, but too many maps that mean nothing do as well."
     )
     assert sentence("blank") == "The heatmap is blank: it marks nothing that speaks for 'light'."
     assert sentence(None, against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
-        "With the marked quarter painted over, the lead of 'light' over 'dark' goes from 90.5% to 0.0%; alone, it "
-        "gives 90.5%. That is not graded: fewer than 100 comparable scores of other maps are known."
+        "With the marked quarter painted over, the lead of 'light' over 'dark' goes from 90.5 points to "
+        "0.0 points; alone, it gives 90.5 points. That is not graded: fewer than 100 comparable scores of "
+        "other maps are known."
+    )
+
+
+def test_negative_leads_have_a_minus_sign_and_tiny_shares_read_in_words():
+    trailing = Faithfulness(
+        0.25, "mean", *(torch.tensor([share]) for share in (-0.223, 0.0314, -0.4)), None, None, None, None,
+        torch.tensor([False]), torch.tensor([False]), 2,
+    )  # fmt: skip
+    subject = subject_of(ClassPrediction(0, "light", 0.2, 1.5), ClassPrediction(1, "dark-2", 0.4, 2.0))
+    assert sentence_of(None, trailing, subject).startswith(
+        "With the marked quarter painted over, the lead of 'light' over 'dark-2' goes from −22.3 points to −40.0 "
+        "points; alone, it gives 3.1 points."
+    )
+    tiny = replace(trailing, whole=torch.tensor([1e-4]), are_probabilities=torch.tensor([True]))
+    assert "gives 'light' less than 0.1%, so" in sentence_of(
+        "not supported", tiny, subject_of(ClassPrediction(0, "light", 1e-4, -9.0)), is_improbable=True
     )
 
 
