@@ -40,6 +40,13 @@ class Geometry:
         left, top, right, bottom = self.box
         return _centres(top, bottom, self.height), _centres(left, right, self.width)
 
+    @property
+    def pixels(self) -> int:
+        """The number of pixels in the window."""
+        rows, columns = self.window
+        pixels: int = (rows.stop - rows.start) * (columns.stop - columns.start)
+        return pixels
+
     def lay_back(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Resample a map of the model's input bilinearly onto the picture.
 

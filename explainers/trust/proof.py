@@ -171,7 +171,7 @@ def proof_of(
         calibration: of the model; one of another kind of score is ignored.
         sanity: of the method on the model.
     """
-    is_blank = bool(faithfulness.are_blank)
+    is_blank = bool(faithfulness.are_blank) or geometry.pixels == 1
     measurement = measurement_of(faithfulness, subject)
     count: int | None = 0 if calibration is None else len(calibration.scores)
     if calibration is not None and calibration.are_probabilities != bool(faithfulness.are_probabilities):
@@ -260,9 +260,8 @@ def shape_of(values: NDArray[np.float32], geometry: Geometry) -> Shape:
     mass = _mass(values, geometry)
     whole = float(mass.sum())
     inner = float(mass[_BORDER:-_BORDER, _BORDER:-_BORDER].sum())
-    rows, columns = geometry.window
-    pixels = (rows.stop - rows.start) * (columns.stop - columns.start)
-    return Shape((whole - inner) / whole if whole else None, 1 - pixels / (geometry.width * geometry.height), gini)
+    unseen = 1 - geometry.pixels / (geometry.width * geometry.height)
+    return Shape((whole - inner) / whole if whole else None, unseen, gini)
 
 
 def reaches_cut(values: NDArray[np.float32], geometry: Geometry) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from seewhy import Calibration, GradCAM, calibrate, compare, explain, explain_many, wrap_model
@@ -354,6 +355,15 @@ def test_a_blank_map_claims_nothing():
     proof = explain(light_meter(), bright_corner()[0] * 0, "gradcam", proof="full").proof
     assert (proof.grade, proof.faithfulness, proof.copies, proof.calibration) == ("blank", None, None, None)
     assert "blank-map" in proof.warnings
+
+
+def test_over_one_pixel_every_map_is_blank(markers, calibration):
+    options = {"proof_area": calibration.area, "proof_fill": calibration.fill, "proof_calibration": calibration}
+    result = explain(markers, Image.new("RGB", (1, 1), (200, 90, 30)), "gradcam", proof=True, **options)
+    assert result.map.min() < result.map.max()
+    assert (result.proof.grade, result.proof.faithfulness, result.proof.calibration) == ("blank", None, None)
+    assert result.proof.warnings[-1] == "blank-map"
+    assert result.proof.sentence.startswith("The heatmap is blank")
 
 
 def test_the_proof_is_the_same_by_all_ways(markers, calibration):
