@@ -60,6 +60,7 @@ def hover(page, side, box):
 
 def test_two_pictures_are_compared(alike, url, answer):
     expect(alike.locator("#likeness-score")).to_have_text(f"{answer['score']:.3f}")
+    expect(alike.locator("#panel-likeness > .help").first).to_contain_text("compare it with that of other pairs")
     for side, name in enumerate(("image", "reference")):
         size = alike.locator(f"#alike .alike:nth-child({side + 1}) .map").evaluate("map => [map.width, map.height]")
         assert size == answer[name]["shape"][::-1]
