@@ -295,6 +295,16 @@ def test_a_link_holds_a_mark_and_another_picture_has_none(tab, url):
 
 
 @pytest.mark.slow
+def test_a_part_at_the_left_edge_is_marked_beside_the_handle_that_wipes(tab, url):
+    tab.goto(f"{url}/?example=cat")
+    answered(tab)
+    drag(tab, (3, 30), (120, 110))
+    expect(tab).to_have_url(f"{url}/?example=cat&mark=hide%3A3%2C30%2C121%2C111")
+    expect(tab.locator("#wipe")).to_have_attribute("aria-valuenow", "0")
+    told(tab)
+
+
+@pytest.mark.slow
 def test_a_part_that_the_model_does_not_see_changes_nothing(tab, url):
     tab.goto(f"{url}/?example=cat&mark=hide:0,0,40,40")
     answered(tab)
