@@ -101,6 +101,7 @@ methods: .venv/installed ## write the pages about methods and metrics from the c
 pictures: .venv/installed ## draw the pictures of the documentation
 	$(BIN)/python docs/pictures.py
 
+# It needs PyTorch, because the code describes routes, settings and methods itself.
 docs: .venv/installed-tests ## build the documentation as a site, in site/; warnings are errors
 	$(BIN)/python -m docs.settings
 	$(BIN)/python -m docs.routes
