@@ -23,7 +23,6 @@ from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.png import data_url, encode_png
 from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.methods.catalogue import METHODS
-from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.map_drawing import MapDrawing
 from seewhy.explainers.results.map_panel import raw_maps
 from seewhy.explainers.results.origin import VERSIONS, Origin, options_of
@@ -317,7 +316,6 @@ def explanations(
     attribution: Attribution,
     task: Task | None = None,
     calibration: Calibration | None = None,
-    explainer: Explainer | None = None,
     sanity: Sanity | None = None,
 ) -> list[Explanation]:
     """Return the explanation of each map of an attribution, all of the same picture.
@@ -330,7 +328,6 @@ def explanations(
         attribution: one map per explained class.
         task: what was asked of the model; None for its own.
         calibration: what proofs are compared with; None for what ships with the model's weights.
-        explainer: the method with its options, for what is known of its sanity.
         sanity: of the method on the model, where it was measured; None for what ships.
     """
     task = task or model.task
@@ -364,8 +361,7 @@ def explanations(
         return rows
     parts = attribution.faithfulness.rows()
     return [
-        replace(row, proof=_proof(row, part, model, calibration, explainer, sanity))
-        for row, part in zip(rows, parts, strict=True)
+        replace(row, proof=_proof(row, part, model, calibration, sanity)) for row, part in zip(rows, parts, strict=True)
     ]
 
 
@@ -374,12 +370,13 @@ def _proof(
     part: Faithfulness,
     model: Model,
     calibration: Calibration | None,
-    explainer: Explainer | None,
     sanity: Sanity | None,
 ) -> Proof:
     """Return the proof of an explanation, given the faithfulness (N = 1) of its map."""
     entry = METHODS.get(explanation.method)
-    is_usual = explainer is not None and entry is not None and explainer == entry.build({})
+    codes = [diagnostic.code for diagnostic in explanation.diagnostics]
+    if entry is not None and not entry.discriminates:
+        codes.append("same-for-every-class")
     calibration = calibration or calibration_of(model, part.area, part.fill)
     is_contrast = explanation.against is not None and isinstance(model.task, Classification)
     is_compared = not is_contrast or is_leading(explanation.target, explanation.predictions[0])
@@ -390,9 +387,9 @@ def _proof(
         explanation.map,
         explanation.geometry,
         subject_of(explanation.target, explanation.against, is_compared),
-        [diagnostic.code for diagnostic in explanation.diagnostics],
+        codes,
         calibration,
-        sanity or (sanity_of(model.sha256, model.preprocess.size, explanation.method) if is_usual else None),
+        sanity or sanity_of(model.sha256, model.preprocess.size, explanation.method),
     )
 
 

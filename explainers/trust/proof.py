@@ -167,7 +167,7 @@ def proof_of(
         values: (h, w), the map.
         geometry: of the picture, with the reach of the map's cells.
         subject: the explained target.
-        codes: codes of the target's diagnostics.
+        codes: of the target's diagnostics, and same-for-every-class if the method does not depend on the class.
         calibration: of the model; one of another kind of score is ignored.
         sanity: of the method on the model.
     """
@@ -290,7 +290,8 @@ def _copies(faithfulness: Faithfulness) -> Copies | None:
 def _warnings(shape: Shape, sanity: Sanity | None, is_blank: bool, codes: Collection[str]) -> tuple[WarningCode, ...]:
     is_warned: dict[WarningCode, bool] = {
         "evidence-at-border": (shape.border_mass or 0) > AT_BORDER,
-        "same-for-every-class": sanity is not None and sanity.is_same_for_every_class,
+        "same-for-every-class": "same-for-every-class" in codes
+        or (sanity is not None and sanity.is_same_for_every_class),
         "ignores-the-model": sanity is not None and sanity.ignores_the_model,
         "improbable-target": "improbable-target" in codes,
         "blank-map": is_blank,
