@@ -27,6 +27,7 @@ from seewhy.explainers.errors import OptionError
 from seewhy.explainers.explain import Layers, explainers_of
 from seewhy.explainers.many import explain_many
 from seewhy.explainers.methods.catalogue import get_method
+from seewhy.explainers.trust.trial import trial_of
 from seewhy.models import LoadedModel, load_model
 
 _NO_PROOF = {"proof": False, "proof_area": AREA, "proof_fill": "blur", "proof_calibration": None}
@@ -37,8 +38,9 @@ _OF_QUESTIONS = ("target", "layer", "against", *_NO_PROOF)
 _CPU_BATCH, _GPU_BATCH = 8, 32
 """Pictures in a pass: OpenVINO's graphs are made for so many; a GPU needs more to be busy."""
 
-_TRIAL_BATCHES = 3
-"""Batches that a dry run explains; it does not measure the first."""
+_TRIAL, _AGAIN = 24, 8
+"""Pictures that a dry run explains, during which the model is compiled, and how many, at least, of them again for the
+time that a picture takes from then on."""
 
 
 @dataclass(frozen=True)
@@ -205,14 +207,19 @@ def forecast(
     _earlier_manifest(run)
     paths, listing = shards.explained_paths(run.folder), list(sources(source))
     remaining = [item for item in listing if item.path not in paths]
-    marks, size = [monotonic()], 0
-    for row, overlay in run.work.rows(iter(remaining[: _TRIAL_BATCHES * run.work.batch_size])):
-        marks.append(monotonic())
-        size += shards.size_of(row) + len(overlay or b"")
-    trials = len(marks) - 1
-    first = run.work.batch_size if trials > run.work.batch_size else 0  # the first batch may compile the model
-    seconds = (marks[-1] - marks[first]) / (trials - first) * len(remaining) if trials else 0.0
-    return Forecast(len(listing), len(remaining), run.passes, seconds, size * len(remaining) // max(1, trials))
+    trial = remaining[:: max(1, len(remaining) // _TRIAL)][:_TRIAL]  # from all parts of the source
+    start = monotonic()
+    rows = list(run.work.rows(iter(trial)))
+    seconds = monotonic() - start
+    size = sum(shards.size_of(row) + len(overlay or b"") for row, overlay in rows)
+    again = [item for item, (row, _) in zip(trial, rows, strict=True) if row["error"] is None]
+    again = again[: max(_AGAIN, run.work.batch_size)]
+    if again and len(remaining) > len(trial):
+        start = monotonic()
+        for _ in run.work.rows(iter(again)):
+            pass
+        seconds += (monotonic() - start) / len(again) * (len(remaining) - len(trial))
+    return Forecast(len(listing), len(remaining), run.passes, seconds, size * len(remaining) // max(1, len(trial)))
 
 
 def _engine(engine: str, address: str | None, workers: int | None, source: DataSource, run: _Run) -> RunsBatch:
@@ -269,7 +276,8 @@ def _plan(
     options |= {**asdict(explainer), "map_type": map_type, "pictures": pictures}
     manifest = manifest_of(loaded, entry.name, json.loads(json.dumps(options, default=repr)), description_of(source))
     passes = entry.passes(explainer, loaded, loaded.spec.image_shape)
-    total = None if passes is None else passes.total
+    trial = trial_of(*(question[name] for name in ("proof", "proof_area", "proof_fill")))
+    total = None if passes is None else passes.total + (trial.passes.total if trial else 0)
     return _Run(Work(loaded, entry.name, question, size, map_type, pictures), Path(out), manifest, total)
 
 

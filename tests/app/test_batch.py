@@ -518,6 +518,7 @@ def test_a_forecast_writes_nothing(run_batch, model, folder, tmp_path, out):
     with pytest.raises(OptionError, match="method 'gradcam', not 'hirescam'"):
         forecast(folder / "ant", out, model, "hirescam")
     assert forecast(folder, tmp_path / "new", model).remaining == 10
+    assert forecast(folder, tmp_path / "new", model, proof="full").passes == 2 + 7
     assert not (tmp_path / "new").exists()
 
 
