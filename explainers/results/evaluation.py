@@ -287,9 +287,9 @@ class Evaluation(Result):
         }
 
     def table(self) -> str:
-        """Return the means as text: a star where a method beats all controls, ``-`` where nothing is defined."""
+        """Return the means as text, with their intervals: a star where a method beats all controls, ``-`` for none."""
         head = ["", *(f"{column.name} {_ARROWS[column.better]}" for column in self.columns)]
-        return _aligned([head, *([method, *map(_text, self._row(method))] for method in self.methods)])
+        return _aligned([head, *([method, *map(_line, self._row(method))] for method in self.methods)])
 
     def _row(self, method: str) -> list[Cell]:
         return [self[method, column.name] for column in self.columns]
@@ -319,6 +319,10 @@ def _text(cell: Cell) -> str:
     if cell.mean is None:
         return "-"
     return f"{cell.mean:.3g}{'*' if cell.beats_controls else ''}"
+
+
+def _line(cell: Cell) -> str:
+    return _text(cell) if cell.low is None else f"{_text(cell)} ({cell.low:.3g} to {cell.high:.3g})"
 
 
 def _html(cell: Cell, is_best: bool) -> str:

@@ -41,6 +41,8 @@ def test_a_table_of_a_folder_is_printed_and_written(run, folder, tmp_path):
     rows = list(csv.DictReader((tmp_path / "new" / "table.csv").read_text().splitlines()))
     assert [row["method"] for row in rows] == [line.split()[0] for line in lines]
     assert {row["sparseness count"] for row in rows} == {"2"}
+    low, high = (float(rows[0][f"sparseness {end}"]) for end in ("low", "high"))
+    assert f"({low:.3g} to {high:.3g})" in lines[0]
     assert all(0.3 < float(row["energy-in-box"]) <= 1 for row in rows)
 
 
