@@ -91,6 +91,7 @@ def batch(
     batch_size: int | None = None,
     map_type: MapType = "float16",
     pictures: bool = False,
+    logits: bool = False,
     max_errors: int | None = None,
     progress: bool = True,
     proof: Extent = False,
@@ -122,6 +123,7 @@ def batch(
         batch_size: pictures in a pass, at least 1; None for 8, or 32 on a GPU.
         map_type: dtype of the maps in the files, ``float16`` or ``float32``.
         pictures: whether to write overlays too, as WebDataset shards.
+        logits: whether to write all outputs of a classifier, or of a model of values, too; 4 bytes for each.
         max_errors: pictures that may fail before the run stops; None for any number.
         progress: whether to show a bar with the rate, the remaining time and the errors, on a terminal or in a
             notebook.
@@ -138,7 +140,7 @@ def batch(
     """
     question = {"target": target, "layer": layer, "against": against, "proof": proof, **options}
     question |= {"proof_area": proof_area, "proof_fill": proof_fill, "proof_calibration": proof_calibration}
-    run = _plan(source, out, model, method, question, batch_size, map_type, pictures)
+    run = _plan(source, out, model, method, question, batch_size, map_type, pictures, logits)
     explain = _engine(engine, address, workers, source, run)
     listing = list(sources(source))
     run.folder.mkdir(parents=True, exist_ok=True)
@@ -195,6 +197,7 @@ def forecast(
     batch_size: int | None = None,
     map_type: MapType = "float16",
     pictures: bool = False,
+    logits: bool = False,
     **options: Any,
 ) -> Forecast:
     """Return what `batch` with the same arguments would cost; it explains a few pictures and writes nothing.
@@ -203,7 +206,7 @@ def forecast(
         OptionError, LayerError, TargetError, ModelError: as `batch`.
     """
     question = {"target": target, "layer": layer, "against": against, **_NO_PROOF, **options}
-    run = _plan(source, out, model, method, question, batch_size, map_type, pictures)
+    run = _plan(source, out, model, method, question, batch_size, map_type, pictures, logits)
     _earlier_manifest(run)
     paths, listing = shards.explained_paths(run.folder), list(sources(source))
     remaining = [item for item in listing if item.path not in paths]
@@ -256,6 +259,7 @@ def _plan(
     batch_size: int | None,
     map_type: MapType,
     pictures: bool,
+    logits: bool,
 ) -> _Run:
     """Return the run of some arguments of `batch`, checked."""
     if map_type not in MAP_TYPES:
@@ -273,12 +277,12 @@ def _plan(
     options = {name: value for name, value in question.items() if name in _OF_QUESTIONS and name != "layer"}
     calibration = options.pop("proof_calibration")
     options["calibration"] = None if calibration is None else _named(calibration)
-    options |= {**asdict(explainer), "map_type": map_type, "pictures": pictures}
+    options |= {**asdict(explainer), "map_type": map_type, "pictures": pictures, "logits": logits}
     manifest = manifest_of(loaded, entry.name, json.loads(json.dumps(options, default=repr)), description_of(source))
     passes = entry.passes(explainer, loaded, loaded.spec.image_shape)
     trial = trial_of(*(question[name] for name in ("proof", "proof_area", "proof_fill")))
     total = None if passes is None else passes.total + (trial.passes.total if trial else 0)
-    return _Run(Work(loaded, entry.name, question, size, map_type, pictures), Path(out), manifest, total)
+    return _Run(Work(loaded, entry.name, question, size, map_type, pictures, logits), Path(out), manifest, total)
 
 
 def _named(calibration: Calibration) -> str:

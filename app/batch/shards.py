@@ -61,7 +61,7 @@ COLUMNS: dict[str, Any] = {
 numbers for which float16 is too small."""
 
 
-LARGE = ("map", "details")
+LARGE = ("map", "details", "logits")
 """Columns after these."""
 
 
@@ -85,7 +85,9 @@ class _Details:
 _DETAILS = TypeAdapter(_Details)
 
 
-def row_of(source: Source, answer: Explanation | Exception, truth: str | None, map_type: MapType) -> dict[str, Any]:
+def row_of(
+    source: Source, answer: Explanation | Exception, truth: str | None, map_type: MapType, logits: bool = False
+) -> dict[str, Any]:
     """Return the row of a picture.
 
     Args:
@@ -93,6 +95,7 @@ def row_of(source: Source, answer: Explanation | Exception, truth: str | None, m
         answer: its explanation, or why there is none.
         truth: label of its class, if it is known.
         map_type: dtype of the map in the row.
+        logits: whether the row has all outputs of the model.
     """
     empty = dict.fromkeys((*COLUMNS, *LARGE))
     row: dict[str, Any] = {**empty, "path": source.path, "file": source.file, "truth": truth}
@@ -117,6 +120,7 @@ def row_of(source: Source, answer: Explanation | Exception, truth: str | None, m
         "scale": largest,
         "map": (answer.map / largest).astype(map_type).ravel(),
         "details": json.dumps(_DETAILS.dump_python(details, mode="json")),  # which keeps NaN
+        "logits": answer.origin.outputs if logits and answer.origin else None,
     }
 
 
@@ -138,7 +142,8 @@ def _predicts(answer: Explanation, label: str) -> bool | None:
 
 def size_of(row: dict[str, Any]) -> int:
     """Return about how many bytes a row takes, without compression."""
-    large = sum(row[name].nbytes if name == "map" else len(row[name]) for name in LARGE if row[name] is not None)
+    present = [row[name] for name in LARGE if row[name] is not None]
+    large = sum(value.nbytes if isinstance(value, np.ndarray) else len(value) for value in present)
     return large + sum(len(value) if isinstance(value, str) else 8 for name, value in row.items() if name not in LARGE)
 
 
@@ -167,7 +172,8 @@ def map_of(row: dict[str, Any]) -> NDArray[np.float32]:
 def table_of(rows: list[dict[str, Any]], map_type: MapType) -> pyarrow.Table:
     """Return rows as a table."""
     kind = pyarrow.from_numpy_dtype(np.dtype(map_type))
-    schema = pyarrow.schema({**COLUMNS, "map": pyarrow.list_(kind), "details": pyarrow.string()})
+    large = {"map": pyarrow.list_(kind), "details": pyarrow.string(), "logits": pyarrow.list_(pyarrow.float32())}
+    schema = pyarrow.schema({**COLUMNS, **large})
     return pyarrow.Table.from_pylist(rows, schema)
 
 

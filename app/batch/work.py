@@ -36,6 +36,7 @@ class Work:
     Attributes:
         question: further arguments of `explain_many`.
         pictures: whether overlays are wanted.
+        logits: whether rows have all outputs of the model.
     """
 
     model: LoadedModel
@@ -44,6 +45,7 @@ class Work:
     batch_size: int
     map_type: MapType
     pictures: bool
+    logits: bool
 
     def rows(self, remaining: Iterator[Source]) -> Generator[tuple[dict[str, Any], bytes | None]]:
         """Yield the row of each picture, in order, and its overlay as JPEG if it is wanted and there is one."""
@@ -54,7 +56,7 @@ class Work:
         truth_of = lru_cache(_NAMES)(partial(_truth, self.model))  # an unknown name is compared with all labels
         for source, answer in zip(sources, answers, strict=True):
             truth = truth_of(source.truth) if isinstance(source.truth, str) else _truth(self.model, source.truth)
-            row = shards.row_of(source, answer, truth, self.map_type)
+            row = shards.row_of(source, answer, truth, self.map_type, self.logits)
             yield row, encode(answer.overlay(), "jpeg") if isinstance(answer, Explanation) and self.pictures else None
 
     def shard(self, folder: Path) -> shards.Shard:

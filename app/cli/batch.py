@@ -57,6 +57,7 @@ if TYPE_CHECKING:  # it imports PyTorch
 @click.option("--batch-size", type=click.IntRange(1), help="Pictures in a pass; by default 8, or 32 on a GPU.")
 @click.option("--map-type", type=click.Choice(MAP_TYPES), default="float16", show_default=True, help="Dtype of maps.")
 @click.option("--pictures", is_flag=True, help="Also write overlays, as WebDataset shards.")
+@click.option("--logits", is_flag=True, help="Also write all outputs of the model for each picture.")
 @click.option("--max-errors", type=click.IntRange(0), help="Stop after more than N failures; by default, never.")
 @click.option("--dry-run", is_flag=True, help="Only say what the run would cost, after explaining a few pictures.")
 def batch(
@@ -74,6 +75,7 @@ def batch(
     batch_size: int | None,
     map_type: str,
     pictures: bool,
+    logits: bool,
     max_errors: int | None,
     dry_run: bool,
     **options: Any,
@@ -113,6 +115,7 @@ def batch(
         "batch_size": batch_size,
         "map_type": map_type,
         "pictures": pictures,
+        "logits": logits,
         **request.method_options,
     }
     source = sources[0] if len(sources) == 1 else list(sources)

@@ -84,6 +84,17 @@ def test_rows_are_the_explanations(run_batch, map_type, tolerance, model, folder
         assert np.array_equal(np.asarray(explanation.picture), np.asarray(alone.picture))
 
 
+@pytest.mark.parametrize("logits", [True, False])
+def test_rows_have_all_outputs_if_they_are_wanted(run_batch, model, folder, out, logits):
+    run_batch(folder, logits=logits)
+    for row in parquet.read_table(shards.files(out)).to_pylist():
+        if row["error"] is not None or not logits:
+            assert row["logits"] is None
+        else:
+            expected = explain(model, folder / row["path"]).origin.outputs
+            assert row["logits"] == pytest.approx(expected.tolist(), abs=1e-4)
+
+
 def test_small_numbers_survive(model, folder):
     """Squares of them would vanish in float16."""
     (source, *_) = sources(folder)
