@@ -41,7 +41,7 @@ from seewhy.explainers.view import prepare
 
 MODEL, METHOD = "efficientnet_lite0", "gradcam"
 PICTURES = 1500
-"""Of the short run: so many that its report, whose pictures are limited in number, costs as much as a longer run's."""
+"""Pictures of the short run: so many that its report, whose pictures are limited, costs as much as a longer run's."""
 
 SIZE, SMALL = (512, 384), (96, 72)
 """Width and height of pictures, and of those whose content does not matter."""
@@ -51,10 +51,10 @@ class Cost(NamedTuple):
     """What a run took after the model was ready, without Ray's processes.
 
     Attributes:
-        seconds: of the run.
-        busy: seconds of processors.
-        memory: the largest of a process, in bytes.
-        bytes: of the shards.
+        seconds: duration of the run.
+        busy: processor time, in seconds.
+        memory: largest memory of a process, in bytes.
+        bytes: size of the shards.
     """
 
     seconds: float

@@ -90,7 +90,7 @@ def workload(
         model: as `load` returns it.
         batch: how many pictures.
         stack: closes what the contestants keep open.
-        side: of the pictures; the model's own if None.
+        side: side of the pictures; the model's own if None.
         rounded: the model in bfloat16, if there is one.
     """
     channels, height, width = model.spec.image_shape

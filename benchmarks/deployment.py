@@ -21,7 +21,7 @@ class Choice:
     Attributes:
         cores: processors that it may use.
         workers: processes.
-        threads: of each that read requests and draw answers.
+        threads: threads of each process that read requests and draw answers.
         each: threads that a pass of the model uses; None for what the service chooses.
     """
 

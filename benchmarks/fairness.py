@@ -21,7 +21,7 @@ from benchmarks.service import HEADERS, SERVE, Load, asked_for, bodies, load, pe
 
 CLIENTS = 30
 SAMPLES, FINISHED = 20_000, 500
-"""Of the RISE that is given up, and of that which is waited for."""
+"""Samples of the RISE that is abandoned, and of the one that is waited for."""
 
 MOST_SECONDS = 300
 """That the latter may take."""

@@ -65,9 +65,9 @@ class Case:
 
     Attributes:
         metric: its name.
-        options: of SeeWhy's.
+        options: options of SeeWhy's metric.
         peer: class of quantus.
-        arguments: of its constructor, given the side of the pictures.
+        arguments: arguments of its constructor, given the side of the pictures.
         passes: forward passes of each picture, in words.
         truth: whether it is told where the target lies.
         explains: whether it explains pictures anew, by SeeWhy's Grad-CAM on either side.

@@ -46,17 +46,17 @@ def calibrate(
 
     Three such maps are tried on each picture: its own map rotated by 180 degrees and mirrored, and the map of the
     previous picture. A proof grades a map by the share of these that it beats. Pictures must resemble those to be
-    explained. Left out are repeated ones, those without the target, and those whose explained class has less than 30 %
-    of the probability, as scores are shares of it. With a few dozen pictures, the comparison is rough. Of a classifier,
-    three maps of the contrast of the two most probable classes are tried too.
+    explained. Repeated ones are left out, as are those without the target, and those whose explained class has less
+    than 30 % of the probability, because scores are shares of it. With a few dozen pictures, the comparison is rough.
+    For a classifier, three maps of the contrast between the two most probable classes are tried too.
 
     Args:
         model: a `LoadedModel`.
         pictures: what `explain` takes.
-        method, layer, options: of the maps, as `explain`; also the errors.
-        target: as `explain`, the same for all pictures, such as the class of a segmenter's regions; None for what
+        method, layer, options: what the maps are drawn by, as in `explain`, including the errors.
+        target: as in `explain`, the same for all pictures, such as the class of a segmenter's regions; None for what
             `explain` explains without a target.
-        proof_area, proof_fill: as `explain`; a calibration serves proofs of the same ones.
+        proof_area, proof_fill: as in `explain`; a calibration serves proofs with the same values.
         batch_size: pictures in a pass.
 
     Raises:
@@ -140,7 +140,7 @@ def null_rows(
 
     Args:
         model: a `LoadedModel`.
-        explainer: of the maps.
+        explainer: explainer that draws the maps.
         pictures: what `explain` takes; each is also tried with the map of the one before it; repeated ones are left
             out.
         trial: how they are tried, with copies.

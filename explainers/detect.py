@@ -17,7 +17,7 @@ def detect(model: Model, picture: ViewSource) -> tuple[DetectedBox, ...]:
 
     Args:
         model: a `LoadedModel` of a detector, from `load_model` or `wrap_model`.
-        picture: as `explain`.
+        picture: as in `explain`.
 
     Raises:
         OptionError: the model is no detector.

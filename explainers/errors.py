@@ -40,7 +40,7 @@ class PictureError(ExplainerError):
     """The picture cannot be used.
 
     Attributes:
-        path: of its file, with which the message begins; None if it came otherwise.
+        path: path of its file, with which the message begins; None if it came otherwise.
     """
 
     path: str | None = None
@@ -221,7 +221,7 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     Args:
         count: the number.
         noun: in the singular.
-        plural: of the noun; empty to add an s.
+        plural: plural of the noun; empty to add an s.
     """
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 

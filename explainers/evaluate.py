@@ -61,18 +61,18 @@ def evaluate(
         methods: names of `list_methods()`, or explainers, or one of them; or a mapping from any names to these. None
             for the model's default method.
         metrics: names of `list_metrics()`, or metrics with their parameters, such as ``ROAD(imputation="exact")``.
-        target: of all pictures without one of their own; None for the most probable class.
-        layer: for the methods that look at layers; None for the model's default.
-        boxes: for each picture the box, or the boxes, in which its target lies, in pixels of the picture; None for
-            those of which that is not known.
-        masks: for each picture where its target lies, (H, W) bool in its pixels, instead of boxes.
+        target: target for all pictures without one of their own; None for the most probable class.
+        layer: layer for the methods that look at layers; None for the model's default.
+        boxes: for each picture, the box or boxes in which its target lies, in pixels of the picture; None for pictures
+            where it is not known.
+        masks: for each picture, where its target lies, (H, W) bool in its pixels, instead of boxes.
         controls: whether `random`, `edges` and `centre` are measured too; those that the model does not allow are left
             out.
         batch_size: pictures that are explained at once, at least 1.
         progress: whether to show a bar with the rate and the remaining time.
         on_error: ``raise`` the exception of a picture that cannot be read, or ``skip`` it, see `Evaluation.failures`.
-        seed: of the bootstrap.
-        options: of the methods, each gets its own; and of the metrics, as ``**{"road.imputation": "exact"}``.
+        seed: seed of the bootstrap.
+        options: options of the methods, each gets its own; and of metrics, such as ``**{"road.imputation": "exact"}``.
 
     Returns:
         A table of methods and metrics, with the value of each picture. Where a metric cannot measure a method, or these
@@ -179,8 +179,8 @@ class _Series:
         ask: the question about each picture without a target of its own.
         places: for each picture where its target lies, or a function of its geometry that tells; None for nowhere.
         skips: whether pictures that cannot be read are left out.
-        names: of the pictures so far.
-        failures: of those that were left out.
+        names: names of the pictures so far.
+        failures: failures of the pictures that were left out.
         values: by method and column, a tensor for each batch.
         reasons: by method and metric, why there are no values.
         left_out: by column, which values do not count, a tensor for each batch.

@@ -243,10 +243,11 @@ def compare(
     """Explain with several methods, which share forward and backward passes where possible.
 
     Args:
-        model, picture, layer, against, proof, proof_area, proof_fill, proof_calibration: as `explain`; also the errors.
+        model, picture, layer, against, proof, proof_area, proof_fill, proof_calibration: as in `explain`, including the
+            errors.
         methods: names from `list_methods()`.
-        target: as `explain`, but a single target.
-        options: of the methods; each method gets its own.
+        target: as in `explain`, but a single target.
+        options: options of the methods; each method gets its own.
 
     Returns:
         One explanation per method, all of the same class, with the agreement of their maps.

@@ -149,7 +149,7 @@ def explain_many(
     number is unlimited.
 
     Args:
-        model, method, layer, against, proof, proof_area, proof_fill, proof_calibration: as `explain`, and the same for
+        model, method, layer, against, proof, proof_area, proof_fill, proof_calibration: as in `explain`, the same for
             all pictures.
         pictures: pictures as for `explain`, or functions that return one, called in the threads that decode; or pairs
             of a picture and its target, such as ``zip(paths, labels)``; or a `DataLoader` of batches: tensors
@@ -165,7 +165,7 @@ def explain_many(
         An iterator of the explanations, in the order of the pictures.
 
     Raises:
-        OptionError, LayerError, TargetError: as `explain`.
+        OptionError, LayerError, TargetError: as in `explain`.
         PictureError, OSError: while iterating: a picture that cannot be read, with ``on_error="raise"``.
     """
     check_series(model, pictures, batch_size, on_error, "yield")

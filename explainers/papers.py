@@ -11,8 +11,8 @@ class Paper:
 
     Attributes:
         authors, title: as published.
-        year: of the first version.
-        url: of the paper.
+        year: year of the first version.
+        url: URL of the paper.
     """
 
     authors: str

@@ -13,7 +13,7 @@ def predict(model: Model, picture: ViewSource, top: int = 5) -> tuple[Prediction
 
     Args:
         model: a `LoadedModel`, from `load_model` or `wrap_model`; left unchanged.
-        picture: as `explain`.
+        picture: as in `explain`.
         top: number of predictions, at least 1; all of a model that has fewer.
 
     Returns:

@@ -19,7 +19,7 @@ def segment(model: Model, picture: ViewSource) -> Segments:
 
     Args:
         model: a `LoadedModel` of a segmenter, from `load_model` or `wrap_model`; left as it was.
-        picture: as `explain`.
+        picture: as in `explain`.
 
     Returns:
         The classes with their areas, and the mask in upload coordinates.

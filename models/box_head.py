@@ -36,9 +36,10 @@ class BoxHead:
         moving: whether the order of the candidates depends on the picture, as with proposals. In modified pictures, the
             candidate that overlaps the explained box most then replaces it.
         preselected: how many candidates of each level or class are considered, if the detector limits them.
-        least_side: of boxes that are shown, as a share of the picture's sides, once what lies beyond it is cut off.
+        least_side: smallest side of boxes that are shown, as a share of the picture's sides, once what lies beyond it
+            is cut off.
         size: height and width of the model's input, in pixels; `wrap_model` knows it.
-        shape: of the candidates in one tensor; `wrap_model` knows it.
+        shape: shape of the candidates in one tensor; `wrap_model` knows it.
     """
 
     decode: Callable[[Any], Candidates] = as_it_is
@@ -64,7 +65,7 @@ class BoxHead:
 
     @property
     def layout(self) -> Layout:
-        """Of its candidates."""
+        """Layout of its candidates."""
         if self.shape is None:
             raise ModelOutputError("The head of a detector is known once `wrap_model` has run it.")
         return self.shape

@@ -261,7 +261,7 @@ def detector_preprocess(side: int | tuple[int, int], is_stretched: bool) -> Prep
     """Return a preprocessing that leaves normalisation to the detector.
 
     Args:
-        side: of the input in pixels, or (width, height).
+        side: side of the input in pixels, or (width, height).
         is_stretched: whether pictures lose their proportions, as for SSD; otherwise they get a black border where they
             are not square.
     """

@@ -99,7 +99,7 @@ class Registry:
         """Describe the layers of a model without reading its weights.
 
         Args:
-            spec: of the model.
+            spec: spec of the model.
             check: called now and then while this thread waits for another survey; it ends the wait by raising.
         """
         layers = _surveys.get(spec)

@@ -25,7 +25,7 @@ class WeightsSource:
     """The places of a model's weights.
 
     Attributes:
-        name: of the weight set, such as ``IMAGENET1K_V2``.
+        name: name of the weight set, such as ``IMAGENET1K_V2``.
         file_names: names of the file in the folder of weights, best first.
         cached: returns the file in the library's cache, or None.
         download: fetches the file into that cache and returns it; None if no library offers it.
@@ -54,7 +54,7 @@ class ModelSpec:
     Attributes:
         name: as users type it.
         source: embedded, torchvision, timm or own.
-        licence: of the weights, as their publisher names it.
+        licence: licence of the weights, as their publisher names it.
         preprocess: picture to input.
         labels: one per class, or per value.
         build: makes the architecture with random weights.

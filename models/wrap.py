@@ -190,7 +190,7 @@ def _names(labels: Sequence[str] | None, count: int, head: Head | None, model: s
 
     Args:
         labels: as given, or None.
-        count: of the outputs.
+        count: number of outputs.
         head, model: for the names and the message.
 
     Raises:

@@ -198,10 +198,10 @@ def build_torchvision(name: str, is_frozen: bool = False, **arguments: Any) -> n
     """Make one of torchvision's classifiers, detectors or segmenters with random weights.
 
     Args:
-        name: of the model.
+        name: name of the model.
         is_frozen: whether its weights are those of a detector whose batch norms were frozen in training: they add no
             epsilon to the variance.
-        arguments: of its builder.
+        arguments: arguments of its builder.
     """
     is_segmenter = name in _names_of(torchvision_models.segmentation)
     if is_segmenter or name in _names_of(torchvision_models.detection):

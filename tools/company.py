@@ -80,7 +80,7 @@ class Network:
 
     Attributes:
         name: as it is loaded.
-        side: of its pictures.
+        side: side of its pictures.
         trained: whether its weights are those that come with the project.
         accelerated: whether what lies before its layers runs elsewhere.
         layer: one of few channels, for methods that run the model for each of them.

@@ -62,7 +62,7 @@ LONG: dict[str, dict[str, str]] = {
     "scorecam": {"layer": "early", "smooth": "tta"},
     "smoothgrad": {"samples": "40"},
 }
-"""Of many passes, each some seconds: one in a band of requests."""
+"""Requests with many passes, of some seconds each: one in a band of requests."""
 
 _OF_OTHERS = ("attention-rollout", "chefer", "legrad", "grid-saliency", "drise")
 UNFIT = dict.fromkeys(MODELS, _OF_OTHERS) | {
@@ -86,9 +86,9 @@ class Question:
     """One request.
 
     Attributes:
-        path: of the route.
+        path: path of the route.
         picture: name of an example.
-        fields: of the form.
+        fields: fields of the form.
         is_long: whether it is of many passes.
     """
 

@@ -76,8 +76,8 @@ def difference(peer: Peer, name: str, count: int = len(TARGETS)) -> float:
 
     Args:
         peer: the method.
-        name: of the network.
-        count: of the pictures.
+        name: name of the network.
+        count: number of pictures.
     """
     model, images, targets = network(name), peer.images()[:count], TARGETS[:count]
     explainer = get_method(peer.method).build(
@@ -98,10 +98,10 @@ def _grad_cam(name: str, scale: float = 1.0, **options: Any) -> Run:
     """Return a CAM of pytorch-grad-cam, before it is rectified and resized.
 
     Args:
-        name: of the class.
+        name: name of the class.
         scale: what features are multiplied by and gradients divided. The map stays the same by its equation, and the
             constant that the peer adds to a denominator vanishes.
-        options: of `get_cam_image`.
+        options: options of `get_cam_image`.
     """
 
     def run(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:

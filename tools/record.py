@@ -114,8 +114,8 @@ class Place:
     """Where the product is asked.
 
     Attributes:
-        url: of a service.
-        folder: of weights, pictures, and what commands write.
+        url: URL of a service.
+        folder: folder of weights, pictures, and what commands write.
     """
 
     url: str

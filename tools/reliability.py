@@ -24,10 +24,10 @@ MOST_SECONDS = 3.0
 """Until pictures are answered again after the only process was killed."""
 
 LEAST_ANSWERED = 0.99
-"""Of all requests; the others may be refused with a reason."""
+"""Smallest share of requests that are answered; the others may be refused with a reason."""
 
 MOST_GROWTH = 0.02
-"""Of resident memory, between the second and the last quarter of a run."""
+"""Largest growth of resident memory between the second and the last quarter of a run, as a share."""
 
 MORE_THREADS, MORE_FILES = 8, THREADS
 """At the end than after a quarter of a run: no more than come and go with the connections of the clients."""

@@ -47,10 +47,10 @@ REST = 2 * REST_SECONDS
 """Until the server has given back what it does not need."""
 
 SAMPLES_PER_SECOND = 4
-"""Of memory, while the server rests."""
+"""Samples of memory per second while the server rests."""
 
 TOLERANCE = 1e-4
-"""Of a heatmap or a number, over the largest of its kind in the answer."""
+"""Largest error of a heatmap or a number, over the largest of its kind in the answer."""
 
 TRIES = 60
 """How often a request that is refused with 503 is sent again, after the seconds that the refusal says."""
@@ -184,7 +184,7 @@ class Report:
         rounded: such answers that say that rounding can decide them, or shows in them.
         compiled: methods of such answers that equal those given alone once the part of the model was compiled.
         failed: errors that do not say why, or that a client should not see.
-        loads: of models for requests, to which the service had to make room.
+        loads: models that were loaded for requests, for which the service had to make room.
     """
 
     count: int = 0

@@ -49,11 +49,11 @@ class Row:
 
     Attributes:
         name: torchvision's.
-        side: of the square input, in pixels.
+        side: side of the square input, in pixels.
         modules: all that the model lists, containers and itself included.
         ran: the modules that were called at least once.
         alive: the modules with an output whose gradient is not all zero, so that its comparison says something.
-        calls: of all modules together.
+        calls: calls of all modules together.
         equal: the modules of which all four kinds of all calls equal the reference.
         worst: the largest relative difference of a recorded tensor; infinite where one is missing or has another shape.
         change: the largest difference between the logits with and without the session.

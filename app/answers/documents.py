@@ -165,7 +165,7 @@ def json_documents(
         values: whether to include the values of the heatmaps; ``map`` for the methods' raw maps.
 
     Raises:
-        AnswerTooLargeError, OutOfMemoryError: as `arrays`.
+        AnswerTooLargeError, OutOfMemoryError: as in `arrays`.
         DeadlineError: there are too many drawings for the remaining time.
     """
     if values is True:

@@ -60,7 +60,7 @@ def json_parts(document: Any) -> BodyStream:
     """Return JSON as a body.
 
     Args:
-        document: of dicts, lists and plain values; NumPy arrays among them become nested lists.
+        document: document made of dicts, lists and plain values; NumPy arrays among them become nested lists.
     """
     arrays: list[NDArray[Any]] = []
     place = uuid4().hex  # cannot occur in a document, even on purpose

@@ -29,10 +29,10 @@ class OnRay:
     """The engine.
 
     Attributes:
-        address: of a cluster, as ``ray.init`` takes it; None for processes of this machine.
+        address: address of a cluster, as ``ray.init`` takes it; None for processes of this machine.
         workers: number of processes; None for one on each processor or GPU.
         data: the source of the pictures, if it is a data set of the user; None for others.
-        passes: of the model for a picture; None if they depend on the picture.
+        passes: passes of the model for a picture; None if they depend on the picture.
     """
 
     address: str | None

@@ -21,11 +21,11 @@ class Manifest:
 
     Attributes:
         model: name of the model.
-        digest: of the model: of its weights, preprocessing, labels, device and dtype.
+        digest: digest of the model's weights, preprocessing, labels, device and dtype.
         method: name of the method.
-        options: of the method, and of the question, by name, with their defaults.
+        options: options of the method and of the question, by name, with their defaults.
         source: the data set, see `description_of`.
-        versions: of packages, when the run began.
+        versions: versions of packages, when the run began.
         started: when, in UTC.
         finished: likewise; None while pictures are missing.
         pictures: rows without an error.

@@ -33,7 +33,7 @@ class Part(NamedTuple):
     """Pictures of a shard.
 
     Attributes:
-        number: of the shard.
+        number: number of the shard.
         pictures: which they are, for people.
         sources: the pictures, as `dump` writes them.
     """
@@ -52,7 +52,7 @@ def parts_of(
         remaining: the pictures.
         data: see `dump`.
         workers: number of processes.
-        passes: of the model for a picture; None if they depend on the picture.
+        passes: passes of the model for a picture; None if they depend on the picture.
         first: number of the first shard.
     """
     most = _MOST if passes is None else max(1, min(_MOST, _PASSES // max(1, passes)))

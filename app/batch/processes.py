@@ -55,7 +55,7 @@ class OnThisMachine:
             run is short, the pictures are a data set of the user, which may hold them in memory, or the model cannot be
             pickled.
         data: the source of the pictures, if it is a data set of the user; None for others.
-        passes: of the model for a picture; None if they depend on the picture.
+        passes: passes of the model for a picture; None if they depend on the picture.
     """
 
     workers: int | None

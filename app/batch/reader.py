@@ -123,7 +123,7 @@ class Batch:
         """Return the strongest part of each map as COCO results, with masks in (uncompressed) run-length encoding.
 
         Args:
-            share: of the picture's pixels, in (0, 1).
+            share: share of the picture's pixels, in (0, 1).
 
         Returns:
             One dictionary for each explanation: ``image_id`` and ``file_name`` are the path, ``category_id`` the index
@@ -142,7 +142,7 @@ class Batch:
         it is known, ``ground_truth``. Only pictures that are files can be shown, not those of tables and archives.
 
         Args:
-            name: of the data set; None for one that FiftyOne chooses.
+            name: name of the data set; None for one that FiftyOne chooses.
 
         Raises:
             OptionError: FiftyOne is not installed.
@@ -179,7 +179,7 @@ class Batch:
         the manifest.
 
         Args:
-            path: of the store, a folder that does not exist yet.
+            path: path of the store, a folder that does not exist yet.
 
         Raises:
             OptionError: zarr is not installed, the path exists, or the maps are not all of one size.

@@ -39,7 +39,7 @@ class Results:
     """What a report is about.
 
     Attributes:
-        manifest: of the run.
+        manifest: manifest of the run.
         table: all columns but the maps.
         explanation: returns that of a row, by its index, for drawings of a longest side.
         maps: returns the maps of rows, by their indices, as arrays (h, w) float32.
@@ -58,7 +58,7 @@ class Group:
     Attributes:
         label: the explained class.
         rows: their indices.
-        share: of the class's maps that were compared.
+        share: share of the class's maps that were compared.
         mean: mean of the maps, each divided by its largest value.
     """
 

@@ -48,11 +48,11 @@ class Forecast:
     """What a run would cost, as measured on a few pictures.
 
     Attributes:
-        pictures: of the data set.
+        pictures: pictures of the data set.
         remaining: those without a row.
-        passes: of the model for a picture, at most; None if they depend on the picture.
-        seconds: for the remaining pictures, by those that were explained.
-        bytes: of their shards, without compression.
+        passes: passes of the model for a picture, at most; None if they depend on the picture.
+        seconds: estimated time for the remaining pictures.
+        bytes: size of their shards, without compression.
     """
 
     pictures: int
@@ -67,7 +67,7 @@ class _Run:
     """A run that was checked.
 
     Attributes:
-        passes: of the model for a picture, at most; None if they depend on the picture.
+        passes: passes of the model for a picture, at most; None if they depend on the picture.
     """
 
     work: Work
@@ -111,12 +111,12 @@ def batch(
             `torch.utils.data.Dataset` of pictures as `explain` takes them, or of pairs of these and their classes.
         out: the folder; it is created.
         model: a name, or a `LoadedModel`.
-        method, layer, against, proof, proof_area, proof_fill, proof_calibration: as `explain`, the same for all
-            pictures.
+        method, layer, against, proof, proof_area, proof_fill, proof_calibration: as in `explain`, the same for
+            all pictures.
         target: class index or label, the same for all pictures; None for the most probable class of each.
         engine: ``local``, this process or several of this machine; or ``ray``, processes of this machine or of a Ray
             cluster. All read the source and write to the folder.
-        address: of the Ray cluster, as ``ray.init`` takes it; None for this machine.
+        address: address of the Ray cluster, as ``ray.init`` takes it; None for this machine.
         workers: number of processes, at least 1; None for one on each processor or GPU. With ``local``, None means
             fewer if memory is short, and only this process if the run is short, the source is a data set, or the model
             is on a GPU or cannot be pickled. Other processes have copies of model and data set.
@@ -130,12 +130,12 @@ def batch(
         options: the method's own options.
 
     Returns:
-        The results, also of earlier runs in the folder.
+        The results, including those of earlier runs in the folder.
 
     Raises:
         OptionError: an invalid option, a source without pictures, or a folder with the results of another run.
         TooManyErrorsError: more pictures than `max_errors` failed; their rows, and all before, are written.
-        LayerError, TargetError, ModelError: as `explain` and `load_model`.
+        LayerError, TargetError, ModelError: as in `explain` and `load_model`.
         OSError: the folder cannot be written.
     """
     question = {"target": target, "layer": layer, "against": against, "proof": proof, **options}
@@ -203,7 +203,7 @@ def forecast(
     """Return what `batch` with the same arguments would cost; it explains a few pictures and writes nothing.
 
     Raises:
-        OptionError, LayerError, TargetError, ModelError: as `batch`.
+        OptionError, LayerError, TargetError, ModelError: as in `batch`.
     """
     question = {"target": target, "layer": layer, "against": against, **_NO_PROOF, **options}
     run = _plan(source, out, model, method, question, batch_size, map_type, pictures, logits)

@@ -181,7 +181,7 @@ class Shard:
     """Rows, and overlays, that will be written together.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         map_type: dtype of the maps.
         pictures: whether there are overlays.
     """

@@ -35,7 +35,7 @@ def write(files: Sequence[Path], manifest: Manifest, place: Path) -> None:
 
     Args:
         files: the shards.
-        manifest: of the run.
+        manifest: manifest of the run.
         place: folder of the store.
 
     Raises:

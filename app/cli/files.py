@@ -30,7 +30,7 @@ _TEXTS = ("json", "svg", "csv")
 """Formats that a terminal can print."""
 
 _SUFFIXES = {"jpeg": "jpg", "report": "html"}
-"""Of formats whose files do not end in their names."""
+"""Suffixes of formats whose files do not end in their names."""
 
 
 @dataclass(frozen=True)

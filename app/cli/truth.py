@@ -22,7 +22,7 @@ def read_boxes(path: Path, pictures: Sequence[Path]) -> list[list[Box] | None]:
     A name in the file is that of a picture, with as many of its folders as the file gives.
 
     Args:
-        path: of a CSV file with the columns picture, left, top, right and bottom, or of a JSON file of COCO, whose
+        path: path of a CSV file with the columns picture, left, top, right and bottom, or of a JSON file of COCO, whose
             categories do not matter.
 
     Raises:

@@ -93,8 +93,8 @@ class Client:
             picture: a path, bytes, open file, PIL image or array. Files are sent as they are.
             model: a name from `models`; None for the service's default model.
             method: a name from `methods`; None for the service's default method.
-            target, layer, against, top, attribute, label, proof, proof_area, proof_fill: as `seewhy.explain`; targets
-                and layers by their names.
+            target, layer, against, top, attribute, label, proof, proof_area, proof_fill: as in `seewhy.explain`;
+                targets and layers by their names.
             region: for a segmenter, where logits are averaged: the region, its border or the whole picture.
             options: the method's own options.
 
@@ -102,7 +102,7 @@ class Client:
             The explanation; a list of them for a list of targets, with `top`, and for several boxes of a class.
 
         Raises:
-            ExplainerError, ModelError: as `seewhy.explain`.
+            ExplainerError, ModelError: as in `seewhy.explain`.
             ServiceError: the service refuses the request, or cannot be reached.
         """
         names = {"method": method, "target": target, "top": top, "attribute": attribute, "label": label}
@@ -130,8 +130,8 @@ class Client:
 
         Args:
             methods: names from `methods`.
-            picture, target, layer, against, model, proof, proof_area, proof_fill, options: as `explain`; also the
-                errors.
+            picture, target, layer, against, model, proof, proof_area, proof_fill, options: as in `explain`, including
+                the errors.
 
         Returns:
             One explanation per method, all of the same class, with the agreement of their maps.
@@ -175,9 +175,9 @@ class Client:
         """Compare two pictures as a model of the service sees them.
 
         Args:
-            image, reference: each as the picture of `explain`; also the errors.
-            top, proof, proof_area, proof_fill: as `seewhy.similar`.
-            model: as `explain`.
+            image, reference: each like the picture of `explain`, including the errors.
+            top, proof, proof_area, proof_fill: as in `seewhy.similar`.
+            model: as in `explain`.
         """
         uploads = _upload(image), _upload(reference)
         proving = {"proof": proof, "proof_area": proof_area, "proof_fill": proof_fill}
@@ -206,22 +206,22 @@ class Client:
     ) -> Evaluation:
         """Measure how good the maps of several methods are, with one request for each picture.
 
-        Metrics that compare pictures with each other are those of one picture.
+        Metrics that need several pictures are refused.
 
         Args:
-            pictures: as the picture of `explain`; or pairs of one and its target.
+            pictures: each like the picture of `explain`; or pairs of a picture and its target.
             methods: names from `methods`; None for the service's default method.
             metrics: names of metrics; None for the service's.
-            target: of all pictures without one of their own.
-            masks: for each picture where its target lies, (H, W) bool in its pixels.
-            layer, controls, seed, options: as `seewhy.evaluate`.
-            model: as `explain`; also the errors.
+            target: target for all pictures without one of their own.
+            masks: for each picture, where its target lies, (H, W) bool in its pixels.
+            layer, controls, seed, options: as in `seewhy.evaluate`.
+            model: as in `explain`, including the errors.
 
         Raises:
-            OptionError: no list of pictures, none in it, or another number of masks.
+            OptionError: no list of pictures, an empty one, or another number of masks.
         """
         if isinstance(pictures, str | bytes | os.PathLike | Image.Image | np.ndarray):
-            raise OptionError("Give a list of pictures, also of one.", field="pictures")
+            raise OptionError("Pass a list, even for a single picture.", field="pictures")
         sources = list(pictures)
         if not sources:
             raise OptionError("The list of pictures is empty; give one or more.", field="pictures")
@@ -249,8 +249,8 @@ class Client:
         """Trace one forward and one backward pass of a picture.
 
         Args:
-            target, layers: as `seewhy.trace`; layers by paths and globs.
-            picture, model: as `explain`; also the errors.
+            target, layers: as in `seewhy.trace`; layers by paths and globs.
+            picture, model: as in `explain`, including the errors.
         """
         return self._inspected(RemoteTrace, "trace", {"image": picture, "target": target, "layer": layers}, model)
 
@@ -266,8 +266,8 @@ class Client:
         """Capture activations and gradients of layers for a picture: their statistics, and on demand the arrays.
 
         Args:
-            layers, kinds, target: as `seewhy.capture`; layers by paths and globs.
-            picture, model: as `explain`; also the errors.
+            layers, kinds, target: as in `seewhy.capture`; layers by paths and globs.
+            picture, model: as in `explain`, including the errors.
         """
         fields = {"image": picture, "layer": layers, "kind": kinds, "target": target}
         return self._inspected(RemoteCapture, "capture", fields, model)
@@ -287,8 +287,8 @@ class Client:
         """Edit the activations and gradients of a model's layers, and compare predictions and heatmaps.
 
         Args:
-            edits, target, other, method, layer, options: as `seewhy.intervene`; edits as mappings.
-            picture, model: as `explain`; also the errors.
+            edits, target, other, method, layer, options: as in `seewhy.intervene`; edits as mappings.
+            picture, model: as in `explain`, including the errors.
         """
         fields = {**options, "image": picture, "edits": list(edits), "target": target, "other": other}
         with _of_methods(options):
@@ -303,11 +303,11 @@ class Client:
         *,
         model: str | None = None,
     ) -> RemoteSweep:
-        """Rank the channels of a layer by the effect of an edit of each on a class.
+        """Rank the channels of a layer by the effect that an edit of each has on a class.
 
         Args:
-            edit, target, other: as `seewhy.sweep_channels`; the edit as a mapping.
-            picture, model: as `explain`; also the errors.
+            edit, target, other: as in `seewhy.sweep_channels`; the edit as a mapping.
+            picture, model: as in `explain`, including the errors.
         """
         fields = {"image": picture, "edits": [edit], "each_channel": True, "target": target, "other": other}
         return self._inspected(RemoteSweep, "intervene", fields, model)

@@ -39,7 +39,7 @@ class Connection:
     """A service at an address.
 
     Args:
-        url: of the service, such as ``http://127.0.0.1:8000``.
+        url: URL of the service, such as ``http://127.0.0.1:8000``.
         key: API key; None if the service needs none.
         timeout: seconds to wait for the service to send something.
 

@@ -45,7 +45,7 @@ class Inspection:
         The service makes all but ``.json``, and is asked once more.
 
         Args:
-            path: of the file.
+            path: path of the file.
             drawing: options of the route for its drawing, such as `top` and `view`.
 
         Raises:

@@ -112,13 +112,13 @@ class RemoteExplanation(MapDrawing):
 
     @property
     def outside(self) -> float | None:
-        """Of a segmenter's region, the share of the map's magnitude outside it; None for other targets."""
+        """Share of the map's magnitude outside the region of a segmenter; None for other targets."""
         share: float | None = self.members.get("outside")
         return share
 
     @property
     def regions(self) -> tuple[Any, ...]:
-        """Of methods that divide the picture, `gain` and `predictions` of each region; empty for all others."""
+        """`gain` and `predictions` of each region, for methods that divide the picture; empty for all others."""
         parts: tuple[Any, ...] = objects(self.members["regions"])
         return parts
 

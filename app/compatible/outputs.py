@@ -76,7 +76,7 @@ def predicted_tensors(results: Sequence[PredictResult], outputs: Sequence[V2Requ
     """Return the outputs of N classified pictures.
 
     Args:
-        outputs: of `predicted_names`.
+        outputs: outputs of `predicted_names`.
     """
     return [_named_classes(results, output) or Tensor(output.name, _array(results, output.name)) for output in outputs]
 
@@ -130,7 +130,7 @@ def explained_tensors(
     """Return the outputs of N explained pictures, T maps each.
 
     Args:
-        outputs: of `explained_names`, `DRAWN` and `PROOFS`.
+        outputs: outputs of `explained_names`, `DRAWN` and `PROOFS`.
         values: whether documents include the values of heatmaps; see `document`.
 
     Raises:

@@ -43,7 +43,7 @@ class Statistics:
     """The statistics of one model.
 
     Attributes:
-        end: of the latest batch, in seconds since 1970; 0 without one.
+        end: end of the latest batch, in seconds since 1970; 0 without one.
         parts: durations by their names in Triton's statistics.
         batches: durations of batches by number of pictures.
     """

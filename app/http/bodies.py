@@ -126,7 +126,7 @@ def parse_object(text: bytes, most_values: int | None = None) -> dict[str, Any]:
     """Parse a JSON object; arguments as for `parse_json`.
 
     Raises:
-        MalformedRequestError, BodyTooLargeError, OutOfMemoryError: as `parse_json`, or the JSON is not an object.
+        MalformedRequestError, BodyTooLargeError, OutOfMemoryError: as in `parse_json`; or the JSON is not an object.
     """
     content = parse_json(text, most_values)
     if not isinstance(content, dict):

@@ -20,7 +20,7 @@ class Facts:
     """The facts that the headers of an answer report.
 
     Attributes:
-        likeness: of two pictures; its score and its diagnostics are listed.
+        likeness: likeness of two pictures; its score and its diagnostics are listed.
     """
 
     model: LoadedModel

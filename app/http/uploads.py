@@ -54,7 +54,7 @@ class Upload:
     Attributes:
         other: the bytes of the second picture, if the route takes one and it was sent.
         fields: the options, with unchecked values.
-        name: of the picture's file, as the client gives it; empty if it gives none.
+        name: name of the picture's file, as the client gives it; empty if it gives none.
     """
 
     picture: bytes

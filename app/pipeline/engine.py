@@ -86,7 +86,7 @@ class Engine:
         Raises:
             OverloadedError: the queue is full, or the jobs ahead take longer than these have.
             TooCostlyError: the client has used up its rate limit; the jobs are cancelled.
-            ModelError, DeadlineError: as `model`.
+            ModelError, DeadlineError: as in `model`.
         """
         # A model may be stopped to make room just before its jobs arrive; the next attempt loads it again.
         while not self._ready(name, jobs[0].deadline)[0].submit(jobs):

@@ -41,7 +41,7 @@ def similar(
     Args:
         service: has the model.
         upload, reference: files of the pictures.
-        options: of the request.
+        options: options of the request.
         drawn: whether the answer is a drawing, or has one.
         collects: whether proofs are graded by the scores of earlier requests, and collect some for later ones.
 

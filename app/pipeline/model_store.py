@@ -47,7 +47,7 @@ class ModelStore:
 
     Args:
         warm: whether models are compiled when they are loaded rather than after some pictures.
-        calibration: of all models; None for their own.
+        calibration: calibration of all models; None for their own.
 
     Attributes:
         registry: all models, loaded or not.

@@ -61,11 +61,11 @@ class Attribution(Answered):
         layers: paths of the layers used, in the model's order; empty for methods that use none.
         signed: whether negative values speak against the target.
         against: (N,) int64, the contrast of each target, or `NO_CONTRAST`; None without any contrast.
-        regions: of methods that segment the pictures; None for all others.
+        regions: regions from methods that segment the pictures; None for all others.
         diagnostics: a tuple of remarks for each map; empty if there is none about any map.
         change: (N,) how far the score changes, as a share of the values that it is a difference of, for methods that
             hide parts of the picture; 0 where that may be mere rounding. None for all others.
-        faithfulness: of the maps, where a proof of them was asked for.
+        faithfulness: faithfulness of the maps, if a proof was requested.
     """
 
     maps: Tensor

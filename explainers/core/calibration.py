@@ -55,7 +55,7 @@ class Calibration:
     Attributes:
         scores: in ascending order.
         null, model, pictures, false_alarms_at_95: as in `Comparison`.
-        area, fill: of the trial.
+        area, fill: area and fill of the trial.
         are_probabilities: whether the scores are of probabilities; other scores are compared with scores of their kind.
         sha256: of the model's weights file, hexadecimal; None if unknown.
         size: height and width of the model's input; None if unknown.

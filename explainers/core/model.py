@@ -82,7 +82,7 @@ class Model(Protocol):
 
     @property
     def sha256(self) -> str | None:
-        """Of the weights file, hexadecimal; None for random or unknown weights."""
+        """SHA-256 of the weights file, hexadecimal; None for random or unknown weights."""
 
     @property
     def calibration(self) -> Calibration | None:

@@ -86,7 +86,7 @@ class AcceleratedModel:
         bfloat16: whether to compute the first parts in bfloat16, on OpenVINO, if explanations stay the same.
 
     Attributes:
-        precision: of the first parts: ``float32`` or ``bfloat16``.
+        precision: precision of the first parts: ``float32`` or ``bfloat16``.
 
     Raises:
         OptionError: an accelerator that is unknown, not installed, or not for this device.

@@ -28,7 +28,7 @@ def rounded(cut: Cut, outputs: Callable[[Any], Tensor], shape: tuple[int, int, i
     It is compared with float32 on as many pictures as a batch has, and on fewer, for which OpenVINO has other graphs.
 
     Args:
-        cut: of a model in float32 and in evaluation mode.
+        cut: cut of a model in float32 and in evaluation mode.
         outputs: reads the outputs (N, ...) in what the model returns.
         shape: (C, H, W) of the images.
 

@@ -39,9 +39,9 @@ class Writer:
     """Writes a graph, node by node.
 
     Args:
-        graph: of ATen operations on float32 tensors (N, ...), as `make_fx` traces it for an N other than 1; it returns
-            a tuple of tensors.
-        rules: of all of its operations.
+        graph: graph of ATen operations on float32 tensors (N, ...), as `make_fx` traces it for an N other than 1; it
+            returns a tuple of tensors.
+        rules: rules of all of its operations.
 
     Attributes:
         ops: OpenVINO's operations, functions of values and constants.

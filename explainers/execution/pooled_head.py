@@ -11,7 +11,7 @@ from torch.nn import functional
 from seewhy.explainers.execution.cut import targets_of
 
 _SCALES = (0.01, 1.0, 1e4)
-"""Of the features that a head is tried with: a clamp or another nonlinear step shows at one of them."""
+"""Scales of the features that a head is tried with: a clamp or another nonlinear step shows at one of them."""
 
 _TOLERANCE = 1e-5
 """Largest difference that counts as rounding, as a share of the sum of the magnitudes of an output's terms."""
@@ -28,7 +28,7 @@ class PooledHead:
 
     Attributes:
         linear: the layer.
-        path: of the layer.
+        path: path of the layer.
     """
 
     linear: nn.Linear

@@ -53,7 +53,7 @@ class Replay:
         Args:
             module: in evaluation mode.
             images: (1, C, H, W).
-            path: of the layer.
+            path: path of the layer.
             at: whether the layer's arguments or its output will be edited.
             call: number of the first edited call.
         """

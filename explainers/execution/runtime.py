@@ -30,7 +30,7 @@ def openvino_run(model: Any, precision: str = "f32") -> Run:
 
     Args:
         model: its first axes are the pictures, whose number is free.
-        precision: of the products: ``f32``, or ``bf16``, which processors without bfloat16 emulate slowly.
+        precision: precision of the products: ``f32``, or ``bf16``, which processors without bfloat16 emulate slowly.
     """
     networks = _Networks(model, precision)
     requests = _Requests()

@@ -22,7 +22,7 @@ def suffix_of(
 
     Args:
         module: in evaluation mode.
-        path: of a layer that runs once.
+        path: path of a layer that runs once.
         images: (N, C, H, W), of the size and dtype that the model gets.
         check: called now and then while this thread waits for the process-wide lock; it ends the wait by raising.
 

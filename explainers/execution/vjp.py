@@ -20,7 +20,7 @@ from seewhy.explainers.execution.runtime import BATCH, Run, openvino_run
 from seewhy.explainers.process_wide import exclusive
 
 RULES = Rules(openvino_convolutions.RULES | openvino_rules.RULES)
-"""Of all operations that can be written for OpenVINO."""
+"""Rules of all operations that can be written for OpenVINO."""
 
 Outputs = Callable[[Any], Tensor]
 """Reads the outputs (N, ...) in what a model returns."""

@@ -26,7 +26,7 @@ class AttentionCall:
     """One computation of attention.
 
     Attributes:
-        path: of the innermost module that computed it.
+        path: path of the innermost module that computed it.
         probabilities: (..., Q, K), the share of each of K keys in the result of each of Q queries; the rows sum to one.
             A tensor of the forward pass itself, with its graph: (N, heads, T, T) where T tokens attend to each other,
             (N * windows, heads, T, T) within windows.

@@ -27,7 +27,7 @@ class CallSite:
     """The actions of a session at one module.
 
     Attributes:
-        path: of the module; the first one, if it has several names.
+        path: path of the module; the first one, if it has several names.
         before, after, backward, backward_pre, gradient: the user's hooks of each kind, by registration key, in running
             order.
         hooks: the same by the names of the session's methods.

@@ -22,7 +22,7 @@ class Leaves:
     the modules has run; `close` restores it.
 
     Args:
-        registry: of the session.
+        registry: registry of the session.
         module: the model.
         sites: the session's call sites, by the identity of their modules.
 

@@ -14,7 +14,7 @@ class ParameterSite:
     """The actions of a session at one parameter: the user's hooks in the order of registration, then the records.
 
     Attributes:
-        name: of the parameter.
+        name: name of the parameter.
         parameter: the parameter.
         hooks: by registration key.
         records: pairs of a dictionary and the parameter's name in it.

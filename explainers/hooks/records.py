@@ -22,7 +22,7 @@ class Call:
     """The call of a module whose hook is running.
 
     Attributes:
-        path: of the module; the first one, if it has several names.
+        path: path of the module; the first one, if it has several names.
         module: the module itself.
         number: 0 for the module's first call since the session opened, and so on.
         again: whether gradient checkpointing repeats the call in a backward pass.

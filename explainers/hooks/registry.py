@@ -25,7 +25,7 @@ class Registry:
 
     Attributes:
         call: the call whose hook is running; None outside hooks and in hooks of parameters.
-        records: of the session, by kind and path: one entry per call, `Gradients` for those of gradients.
+        records: records of the session, by kind and path: one entry per call, `Gradients` for those of gradients.
         parameter_grads: likewise by path and the parameter's name.
     """
 
@@ -146,7 +146,7 @@ class HookHandle:
     Attributes:
         kind: the name of the method that registered the hook, such as ``after_forward``.
         hook: the hook.
-        paths: of these modules or parameters, in the model's order.
+        paths: paths of these modules or parameters, in the model's order.
     """
 
     def __init__(self, kind: str, hook: Hook, paths: tuple[str, ...], undo: list[Callable[[], object]]) -> None:

@@ -207,7 +207,7 @@ class HookSession:
                 the module's. An exception of such a hook itself becomes a warning.
 
         Raises:
-            LayerError, RuntimeError: as `before_forward`.
+            LayerError, RuntimeError: as in `before_forward`.
         """
         arguments = "module, args, kwargs, output" if with_kwargs else "module, args, output"
         function = callable_with(hook, "after_forward", arguments)
@@ -221,7 +221,7 @@ class HookSession:
         `output_gradient` run before. For an input that the module returns unchanged the hook runs once more.
 
         Raises:
-            LayerError, RuntimeError: as `before_forward`.
+            LayerError, RuntimeError: as in `before_forward`.
         """
         function = callable_with(hook, "full_backward_pre", "module, grad_output")
         return self._add("full_backward_pre", function, function, where, prepend)
@@ -235,7 +235,7 @@ class HookSession:
         the gradients of the outputs are known.
 
         Raises:
-            LayerError, RuntimeError: as `before_forward`.
+            LayerError, RuntimeError: as in `before_forward`.
         """
         function = callable_with(hook, "full_backward", "module, grad_input, grad_output")
         return self._add("full_backward", function, function, where, prepend)
@@ -246,7 +246,7 @@ class HookSession:
         Its result replaces the gradient before the module's backward pass.
 
         Raises:
-            LayerError, RuntimeError: as `before_forward`.
+            LayerError, RuntimeError: as in `before_forward`.
         """
         function = callable_with(hook, "output_gradient", "gradient")
         return self._add("output_gradient", function, function, where, prepend)

@@ -19,7 +19,7 @@ def callable_with(hook: Any, method: str, arguments: str) -> Hook:
 
     Args:
         hook: as the user gave it.
-        method: of the session, that registers the hook.
+        method: method of the session that registers the hook.
         arguments: names of what the hook is called with, separated by commas.
 
     Raises:

@@ -36,8 +36,8 @@ def legend(names: Sequence[str], indices: Sequence[int], width: int, height: int
     """Return the colours of classes with their names, RGB, line by line as far as they fit.
 
     Args:
-        names: of the classes.
-        indices: of the classes.
+        names: names of the classes.
+        indices: indices of the classes.
         width: in pixels.
         height: the most, in pixels; one line at least is drawn.
     """

@@ -66,7 +66,7 @@ class Probe:
         pixels: number for which `decode` needs memory, at most `PIXEL_BYTES` each.
 
     Raises:
-        UnreadablePictureError, PictureTooLargeError: as `read_picture`.
+        UnreadablePictureError, PictureTooLargeError: as in `read_picture`.
     """
 
     def __init__(self, content: bytes, max_pixels: int = MAX_PIXELS) -> None:

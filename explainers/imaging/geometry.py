@@ -16,7 +16,7 @@ class Geometry:
     """The part of a picture that the model saw.
 
     Attributes:
-        width, height: of the upright picture, in pixels.
+        width, height: size of the upright picture, in pixels.
         box: left, top, right, bottom of the model's input, in pixels of the picture; may be fractional, and reaches
             beyond the picture where the preprocessing padded it.
         reach: left, top, right, bottom of a map's cells, as fractions of the box: from edge to edge unless the map's
@@ -97,7 +97,7 @@ class Geometry:
         """Return left, top, right, bottom of a map's cell in pixels of the picture, without what lies beyond it.
 
         Args:
-            row, column: of the cell.
+            row, column: position of the cell.
             size: rows and columns of the map.
         """
         left, top, right, bottom = self.box

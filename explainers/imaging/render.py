@@ -79,8 +79,8 @@ class Style:
         """Return the style of each tile of a grid whose longest side is this style's.
 
         Args:
-            columns: of the grid.
-            rows: of the grid.
+            columns: columns of the grid.
+            rows: rows of the grid.
             margin: the side of the grid with its text, over that of its tiles alone.
         """
         if self.max_side is None:
@@ -156,7 +156,7 @@ def draw(
     Args:
         picture: RGB, H by W.
         heatmap: (h, w) float32, normalised, as `Geometry.lay` returns it.
-        geometry: of this picture at this size.
+        geometry: geometry of this picture at this size.
         signed: whether the heatmap runs from -1.
         style: view, colours and strength; its scale and size are already applied.
     """
@@ -169,7 +169,7 @@ def compose(picture: Image.Image, colours: Image.Image, geometry: Geometry, view
     Args:
         picture: RGB, H by W.
         colours: RGB, of the window of the geometry.
-        geometry: of this picture at this size.
+        geometry: geometry of this picture at this size.
         view: where to lay them.
         alpha: their opacity, 0 to 1.
     """
@@ -210,9 +210,9 @@ def fit(picture: Image.Image, max_side: int | None, size: tuple[int, int] | None
     """Return the picture, reduced if its longest side exceeds `max_side` pixels.
 
     Args:
-        picture: of any mode.
+        picture: picture of any mode.
         max_side: the limit; None for no limit.
-        size: of the upload, if `picture` is a smaller copy; the result has the size that the upload would have.
+        size: size of the upload, if `picture` is a smaller copy; the result has the size that the upload would have.
     """
     result = fitted(*(size or picture.size), max_side)
     return picture if result == picture.size else picture.resize(result, Image.Resampling.LANCZOS, reducing_gap=2.0)
@@ -222,7 +222,7 @@ def enlarged(picture: Image.Image, least: int, most: int) -> Image.Image:
     """Return a small picture enlarged by a whole factor.
 
     Args:
-        picture: of any mode.
+        picture: picture of any mode.
         least: the width to reach, in pixels.
         most: longest side that an enlarged picture may have, in pixels.
     """

@@ -31,9 +31,9 @@ def sheet(
     Args:
         maps: each (h, w) float32; the first one is drawn first.
         captions: one for each map.
-        title: of the sheet.
+        title: title of the sheet.
         picture: the upright upload, or a smaller copy of it.
-        geometry: of the upload.
+        geometry: geometry of the upload.
         style: its `max_side` is that of the sheet.
     """
     size, columns, width = _layout(len(maps), picture.size, style)

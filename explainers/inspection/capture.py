@@ -41,7 +41,7 @@ class CapturedTensor:
         layer: path; empty for the model itself.
         kind: input, output, grad_input, grad_output or parameter_grad.
         call: 0 for the layer's first call; None for a parameter, whose gradient is the sum over all calls.
-        name: of the parameter; or the index among several arguments or outputs.
+        name: name of the parameter; or the index among several arguments or outputs.
         tensor: on the CPU; None if no gradient flowed.
     """
 
@@ -59,7 +59,7 @@ class CapturedTensor:
 
     @property
     def statistics(self) -> Statistics | None:
-        """Of the tensor; None without one."""
+        """Statistics of the tensor; None without one."""
         return None if self.tensor is None else statistics(self.tensor)
 
 
@@ -180,7 +180,7 @@ def capture(
     Raises:
         CaptureTooLargeError: the tensors exceed `max_bytes`; raised before any tensor is stored.
         LayerError: the model does not have the layer, or no layer runs.
-        PictureError, TargetError: as `explain`.
+        PictureError, TargetError: as in `explain`.
     """
     view = prepare(model, picture)
     layers = (layers,) if isinstance(layers, str) else tuple(layers)
@@ -206,13 +206,13 @@ def capture_images(
     Args:
         model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left unchanged.
         images: (1, C, H, W) floating, on the model's device.
-        layers, kinds, max_bytes: as `capture`.
+        layers, kinds, max_bytes: as in `capture`.
         ask: whose score gradients are of; a contrast counts.
         progress: its `cancel` is called between two passes through the model.
         claim: called with how many bytes the tensors will take, before any is kept; what it raises ends the capture.
 
     Raises:
-        CaptureTooLargeError, LayerError, TargetError, ModelOutputError: as `capture`.
+        CaptureTooLargeError, LayerError, TargetError, ModelOutputError: as in `capture`.
     """
     image_size = (images.shape[2], images.shape[3])
     with ready(model, images) as (module, inputs):
@@ -351,7 +351,7 @@ def contact_sheet(
     Args:
         maps: the first one is drawn first.
         picture: the upright upload, or a smaller copy of it.
-        geometry: of the upload.
+        geometry: geometry of the upload.
         style: its `max_side` is that of the sheet.
         by_effect: whether the maps are ranked by effect, as `strongest` was told.
     """

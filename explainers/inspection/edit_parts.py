@@ -36,8 +36,8 @@ def sole_place(leaves: Sequence[Any], at: str, path: str, index: int = 0) -> int
     Args:
         leaves: the layer's arguments or outputs, or their gradients.
         at: which of them, as in `Edit`.
-        path: of the layer.
-        index: of the edit.
+        path: path of the layer.
+        index: index of the edit.
 
     Raises:
         EditError: there is none, or there are several.

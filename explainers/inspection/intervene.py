@@ -122,14 +122,14 @@ def intervene(
         edits: applied in this order; `Edit` objects, or mappings of the same fields.
         target: class index or label; None for the most probable class before the edits.
         other: the source picture of ``swap``.
-        method, layer, options: of the heatmaps, as in `explain`.
+        method, layer, options: what the heatmaps are drawn by, as in `explain`.
 
     Returns:
         The explanations before and after, and the effect of each edit.
 
     Raises:
         EditError: an invalid edit, or one that does not fit the model; `field` names it.
-        PictureError, OptionError, LayerError, TargetError: as `explain`.
+        PictureError, OptionError, LayerError, TargetError: as in `explain`.
     """
     checked = parse_edits(edits)
     must_swap(checked, other is not None)
@@ -167,7 +167,7 @@ def edit_images(
 
     Raises:
         EditError: an edit that does not fit the model, or makes its output infinite.
-        LayerError, TargetError, ModelOutputError: as `Explainer.explain`.
+        LayerError, TargetError, ModelOutputError: as in `Explainer.explain`.
     """
     applied: list[EditEffect] = []
     task = task_of(model)

@@ -17,8 +17,8 @@ class Statistics:
     """Statistics of a tensor. NaN and infinity are counted, and left out of all other numbers.
 
     Attributes:
-        shape, dtype: of the tensor.
-        mean, std, min, max: of the finite values, or of the magnitudes of complex ones; None if there are none. The
+        shape, dtype: shape and dtype of the tensor.
+        mean, std, min, max: those of the finite values, or of the magnitudes of complex ones; None without any. The
             standard deviation is the population's.
         norm: Euclidean norm of the finite values.
         zeros: share of exact zeros, in [0, 1].

@@ -53,7 +53,7 @@ class ChannelEffect:
 
     Attributes:
         channel: its index.
-        score, probability: of the target with this channel edited: its logit, or its value, which has no probability.
+        score, probability: the target's logit, or its value, which has no probability, with this channel edited.
         score_change, probability_change: with the edit less without it; negative if the unedited channel speaks for the
             target.
     """
@@ -73,7 +73,7 @@ class Sweep(Result, Answered):
 
     Attributes:
         layer: path.
-        edit: of each channel.
+        edit: edit that is applied to each channel.
         target: class index, or a place in the picture.
         outputs: (K, ...) float32, as the model's task reads them, without any edit.
         probability: probability of the target without any edit; None for a value.
@@ -154,7 +154,7 @@ def sweep_channels(
 
     Raises:
         EditError: the edit is invalid, does not fit, or cannot be swept.
-        PictureError, TargetError: as `explain`.
+        PictureError, TargetError: as in `explain`.
     """
     (checked,) = parse_edits([edit])
     must_swap((checked,), other is not None)
@@ -179,14 +179,14 @@ def sweep_images(
     Args:
         model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left unchanged.
         images: (1, C, H, W) floating, on the model's device.
-        edit: of one layer's input or output.
+        edit: edit of one layer's input or output.
         ask: which target is watched; the gradients that ``swap`` takes are of its score, a contrast included.
         other: (1, C, H, W), the picture that ``swap`` takes from.
         progress: notified of each batch.
 
     Raises:
         EditError: an edit that does not fit, cannot be swept, or makes the logits infinite.
-        TargetError, ModelOutputError: as `Explainer.explain`.
+        TargetError, ModelOutputError: as in `Explainer.explain`.
     """
     with ready(model, images) as (module, inputs), torch.no_grad():
         check_layers(module, (edit,), other is not None)
@@ -233,9 +233,9 @@ def passes_of_sweep(module: nn.Module, survey: Survey, image_size: tuple[int, in
 
     Args:
         module: as for `sweep_images`.
-        survey: of its layers.
+        survey: survey of its layers.
         image_size: (H, W) of its input.
-        edit: of one layer's input or output.
+        edit: edit of one layer's input or output.
 
     Returns:
         The passes; None if the layer's shape is unknown before it runs.
@@ -310,8 +310,8 @@ def _edit_rows(
     """Return a layer's value with one channel edited in each row but the first.
 
     Args:
-        edit: of all channels.
-        path, call: of the layer.
+        edit: edit that applies to all channels.
+        path, call: path and call of the layer.
         swapped: the other picture's tensors.
         image_size: (H, W) of the model's input.
         value: the layer's arguments or output, 1 + R rows.

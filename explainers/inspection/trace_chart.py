@@ -37,7 +37,7 @@ def draw_trace(events: Sequence[Event], summary: Summary, form: Literal["svg", "
     """Draw a trace: output statistics, shares of zeros and dead maps, and gradient norms, module by module.
 
     Args:
-        events, summary: of the trace.
+        events, summary: events and summary of the trace.
         form: svg or png.
         title: above the chart.
     """

@@ -31,7 +31,7 @@ class Event:
     Attributes:
         order: 0 for the first event.
         kind: which kind of hook ran.
-        path, type: of the module.
+        path, type: path and type of the module.
         call: 0 for the module's first call; None for a parameter, whose gradient is that of all calls.
         tensors: what the hook was shown.
         microseconds: since the start of the forward pass, without the time that tracing itself took.
@@ -54,7 +54,7 @@ class DeadMaps:
     dropout or an identity, which only pass it on.
 
     Attributes:
-        path: of the module.
+        path: path of the module.
         channels: their indices.
         total: how many feature maps the module has.
     """

@@ -19,7 +19,7 @@ class Effect(NamedTuple):
     """The effect of an operation.
 
     Attributes:
-        layout: of its result; None if the result lies nowhere in the picture.
+        layout: layout of its result; None if the result lies nowhere in the picture.
         kernel: whether it combines neighbouring positions, as a convolution does.
         mixes: whether it combines all positions, as attention does.
         pools: whether it sums up positions or selects one, so that a result outside the picture is right.
@@ -57,7 +57,7 @@ def layout_rule(*names: str, kernel: bool = False) -> Callable[[LayoutRule], Lay
 
     Args:
         names: see `rule`.
-        kernel: of the `Effect`, if the function returns a layout and not an effect.
+        kernel: kernel of the `Effect`, if the function returns a layout and not an effect.
     """
 
     def enter(function: LayoutRule) -> LayoutRule:

@@ -13,7 +13,7 @@ class GridMaps:
     """The feature maps of an output with the axes N, C, h and w in any order.
 
     Attributes:
-        axes: of channels, rows and columns.
+        axes: axes of channels, rows and columns.
     """
 
     axes: tuple[int, int, int]
@@ -68,7 +68,7 @@ def grid_axes(shape: tuple[int, ...], image_size: tuple[int, int]) -> tuple[int,
     keep (N, H, W, C) between their blocks).
 
     Args:
-        shape: of the feature map, batch axis first.
+        shape: shape of the feature map, batch axis first.
         image_size: (H, W) of the input.
     """
     if len(shape) != 4:

@@ -24,13 +24,13 @@ class LayerCall:
     """A call of a module.
 
     Attributes:
-        path: of the module; the first one, if it has several names.
+        path: path of the module; the first one, if it has several names.
         module: the module itself.
         started, finished: on a clock that ticks when a call starts or ends.
         input_shape, output_shape: None if it is no single tensor.
         differentiable: whether the output is a tensor that can have a gradient.
         pooled: whether a pooling made the output.
-        provenance: of the output.
+        provenance: provenance of the output.
         grid: where the output lies in the picture; None if it is no grid.
         tokens: the output as tokens (1, T, C); None if it is none.
     """
@@ -72,9 +72,9 @@ class Pass:
     """One forward pass.
 
     Attributes:
-        calls: of modules, in the order in which they finished.
+        calls: calls of modules, in the order in which they finished.
         scores: how many outputs there are for a picture; None where there are none.
-        provenance: of the outputs.
+        provenance: provenance of the outputs.
         is_dense: whether the outputs are scores of positions, (N, K, H, W).
         has_boxes: whether the outputs are candidates of a detector, (N, A, F).
     """

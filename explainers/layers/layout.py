@@ -74,7 +74,7 @@ class Grid(NamedTuple):
     """A feature map in the picture.
 
     Attributes:
-        axes: of channels, rows and columns.
+        axes: axes of channels, rows and columns.
         start: the middle of the first cell's receptive field in pixels, (down, across).
         step: pixels from one cell to the next, (down, across).
         field: height and width of a cell's receptive field in pixels; infinite after attention.
@@ -111,7 +111,7 @@ class TokenGrid:
     """The tokens of a transformer, as a grid over the picture.
 
     Attributes:
-        rows, columns: of the tokens that lie in the picture, row after row.
+        rows, columns: number of rows and columns of the tokens that lie in the picture, row after row.
         before, after: tokens in front of and behind these, which lie outside: class, distillation and register tokens.
     """
 
@@ -135,7 +135,7 @@ class Layout(NamedTuple):
     """Where a tensor lies in the picture.
 
     Attributes:
-        axes: of the tensor.
+        axes: axes of the tensor.
         start: the middle of the first position's receptive field in pixels, (down, across).
         field: height and width of a position's receptive field in pixels.
         exact: whether start and steps are known, and not guessed for a resize.
@@ -339,8 +339,8 @@ def windowed(
     """Return the layout after windows slide over the last axes, each window giving one position.
 
     Args:
-        layout: of the input.
-        shape: of the result.
+        layout: layout of the input.
+        shape: shape of the result.
         kernel, stride, padding, dilation: one number for each of these axes.
     """
     for back, size in enumerate(kernel, -len(kernel)):

@@ -32,7 +32,7 @@ class Layer:
     Attributes:
         path: dotted path; empty for the model itself.
         type: class name.
-        input_shape, output_shape: of the first call, batch axis included; None if it is no single tensor.
+        input_shape, output_shape: shapes in the first call, batch axis included; None if it is not a single tensor.
         parameters: number of scalars in the module's parameters, submodules included.
         calls: number of calls in one forward pass.
         hooks: kinds that can be recorded: input, output, grad_input, grad_output, parameter_grad.
@@ -91,7 +91,7 @@ class Survey:
         """Return left, top, right and bottom of a map of layers, as fractions of the model's input.
 
         Args:
-            paths: of the map's layers.
+            paths: paths of the map's layers.
             size: rows and columns of the map.
         """
         whole = (0.0, 0.0, 1.0, 1.0)

@@ -133,8 +133,8 @@ def maps_at(
 
     Args:
         model: bare, or one that carries its survey.
-        path: of the layer.
-        shape: of its output, batch axis first.
+        path: path of the layer.
+        shape: shape of its output, batch axis first.
         image_shape: (C, H, W) of the input.
         outputs, check: see `survey_of`.
     """

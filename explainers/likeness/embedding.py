@@ -105,9 +105,9 @@ def read(question: Question, model: Model, anatomy: Anatomy, pictures: Pictures)
     """Run a model on two pictures, one after the other, and back from the dot product of their embeddings.
 
     Args:
-        question: of the first picture.
-        model: of the question.
-        anatomy: of the model.
+        question: question of the first picture.
+        model: model of the question.
+        anatomy: anatomy of the model.
         pictures: each (1, C, H, W).
 
     Returns:

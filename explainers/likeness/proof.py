@@ -33,7 +33,7 @@ def prove(
     `seewhy.explainers.trust.faithfulness.prove`.
 
     Args:
-        model: of the decomposition.
+        model: model of the decomposition.
         pictures: each (1, C, H, W).
         parts: the decomposition.
         trial: how the maps are tried.

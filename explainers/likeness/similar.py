@@ -46,7 +46,7 @@ def similar(
         top: most pairs of patches to return.
         proof: whether to try each map on masked copies of its picture, six forward passes more, and to give the result
             a `proof` of each; ``full`` to try the maps' own turned and mirrored copies too.
-        proof_area, proof_fill: as `explain`.
+        proof_area, proof_fill: as in `explain`.
 
     Returns:
         The score, a map of each picture, and the strongest pairs.
@@ -78,10 +78,10 @@ def likeness(
     """Return the likeness of two pictures in their own coordinates.
 
     Args:
-        model: of the decomposition.
+        model: model of the decomposition.
         parts: the score by cells.
         views: the pictures, upright, or smaller copies to draw on.
-        faithfulness: of both maps; empty without proofs.
+        faithfulness: faithfulness of both maps; empty without proofs.
         calibration: what the proofs are compared with; None for nothing.
     """
     first, second = (values.numpy().astype(np.float32) for values in parts.maps)

@@ -121,7 +121,7 @@ class Method:
         """Return the most passes of an explainer of this method for one picture.
 
         Args:
-            explainer: of this method.
+            explainer: explainer of this method.
             model: a `LoadedModel`, whose survey has the sizes of layers.
             image_shape: (C, H, W) of the model's input.
 

@@ -39,7 +39,7 @@ Noise = Annotated[
 ]
 
 AUGMENTATIONS = tuple((flip, factor) for flip in (False, True) for factor in (1.0, 0.9, 1.1))
-"""Of ``smooth="tta"``: whether mirrored, and the factor of the pixels; the plain picture first."""
+"""Augmentations of ``smooth="tta"``: whether mirrored, and the factor of the pixels; the plain picture first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class Explainer(Parameters, ABC):
             question: about any picture.
 
         Raises:
-            LayerError: as `attribute`.
+            LayerError: as in `attribute`.
         """
         for member in self.reads:
             question.task.objectives.must_have(member)

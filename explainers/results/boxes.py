@@ -12,7 +12,7 @@ class DetectedBox:
     Attributes:
         index: its number, the surest first: ``box:INDEX`` asks about it.
         box: left, top, right, bottom, in pixels of the upload.
-        label: of its class.
+        label: label of its class.
         score: the detector's, in [0, 1].
     """
 

@@ -38,7 +38,7 @@ class Column:
     """A column of an evaluation.
 
     Attributes:
-        name: of the column.
+        name: name of the column.
         metric: the metric's name; a metric may have several columns.
         aspect: what of a map it measures.
         better: which values are better.
@@ -91,7 +91,7 @@ class Evaluation(Result):
         reasons: by method and metric, why the metric cannot measure the method.
         left_out: by column, (N,) bool, which values do not count in means; absent if all do. Shares of the probability
             do not where this is less than 30 %: they may be of any size, and one picture would decide the mean.
-        seed: of the bootstrap.
+        seed: seed of the bootstrap.
     """
 
     model: str

@@ -75,11 +75,11 @@ class Explanation(MapDrawing):
         method: the method's name.
         layers: paths of the layers used; empty for methods that use none.
         against: the class that the target is contrasted with; None without a contrast.
-        regions: of methods that segment the picture, the largest gain first; empty for all others.
+        regions: regions of methods that segment the picture, the largest gain first; empty for all others.
         notes: diagnostics by the method itself.
         remarks: diagnostics of the target's score, by the model's task.
-        outside: of a segmenter's region, the share of the map's magnitude that lies outside it, in [0, 1]; None for
-            other targets, and of a map that is zero everywhere.
+        outside: share of the map's magnitude that lies outside the region of a segmenter, in [0, 1]; None for other
+            targets, and for a map that is zero everywhere.
         proof: how far the map can be relied on; None unless it was asked for.
         origin: the model, the method's options and the file that it comes from; None if read from a batch.
     """
@@ -129,7 +129,7 @@ class Explanation(MapDrawing):
         """Return the part of a document about this map.
 
         Args:
-            style: of the overlay.
+            style: style of the overlay.
             overlay: the drawing, a PNG.
             numbers: which to include: the heatmap's, an array (H, W), or the raw map's, in rows.
         """
@@ -179,7 +179,7 @@ def arrays_of(
 
     Args:
         heatmaps: (T, H, W) float32.
-        outputs: of the model, (K, ...); None if unknown.
+        outputs: outputs of the model, (K, ...); None if unknown.
     """
     boxes = [target.box for explanation in explanations if isinstance(target := explanation.target, BoxPrediction)]
     regions = [np.array([region.map for region in explanation.regions]) for explanation in explanations]
@@ -203,7 +203,7 @@ def members_of(
 
     Args:
         methods: name and options of each.
-        parts: of the explanations, see `Explanation.part`.
+        parts: parts of the explanations, see `Explanation.part`.
     """
     return {
         "method": methods[0],
@@ -324,11 +324,11 @@ def explanations(
         model: its labels name the classes.
         method: the method's name.
         picture: the upright upload, or a smaller copy to draw on.
-        geometry: of the upload itself.
+        geometry: geometry of the upload itself.
         attribution: one map per explained class.
         task: what was asked of the model; None for its own.
         calibration: what proofs are compared with; None for what ships with the model's weights.
-        sanity: of the method on the model, where it was measured; None for what ships.
+        sanity: sanity of the method on the model, where it was measured; None for what ships.
     """
     task = task or model.task
     maps = attribution.maps.cpu().numpy()

@@ -82,7 +82,7 @@ class MapDrawing(Drawing):
         Args:
             ax: where to draw, without importing pyplot; None for a new figure of pyplot.
             colorbar: whether to draw a colour bar, in the map's units, beside it.
-            title: of the axes; None for `caption`.
+            title: title of the axes; None for `caption`.
             view: the heatmap over the picture, or alone.
             colormap, alpha, scale, max_side: see `render.Style`.
 

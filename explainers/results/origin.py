@@ -47,7 +47,7 @@ class Origin:
     Attributes:
         model: the model; not its module, so that explanations stay small.
         device, accelerator: where the model ran.
-        options: of the method.
+        options: options of the method.
         outputs: (K,) float32, the model's, such as logits; None for detectors and segmenters, whose outputs are large.
         file: the picture's file; None where there was none.
         is_declared: whether a models file declares the model.

@@ -36,7 +36,7 @@ def report_page(
     Args:
         record: see `record_of`.
         document: the JSON of the explanations, with their drawings.
-        explanations: of one picture.
+        explanations: explanations of one picture.
         methods: by which they were made.
         max_side: longest side of the picture in the report, in pixels; None for its own.
     """
@@ -97,7 +97,7 @@ def repeating_command(
 
     Args:
         fields: options of the command by name.
-        options: of the methods.
+        options: options of the methods.
         device: its type, such as ``cpu``.
         precision: the setting.
         mask: whether there is a mask.

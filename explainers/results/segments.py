@@ -124,7 +124,7 @@ class Segments(Document):
         """Write a file; see `Result.save`. The arguments of a drawing are those of `overlay`.
 
         Raises:
-            OptionError: as `Result.save`, or a mask in a format that changes its indices.
+            OptionError: as in `Result.save`, or a mask in a format that changes its indices.
         """
         if drawing.get("view") == "mask" and Path(path).suffix.lower() in _LOSSY:
             raise OptionError("JPEG and WebP change the indices of a mask; write it as .png or .npz.", field="path")

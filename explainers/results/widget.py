@@ -46,7 +46,7 @@ class MapWidget(anywidget.AnyWidget):
         """Show maps.
 
         Args:
-            maps: of one picture, at least one.
+            maps: maps of one picture, at least one.
             traits: initial values of `alpha`, `view`, `strongest` and `colormap`.
 
         Raises:

@@ -32,7 +32,7 @@ class BoxTarget:
         kind: the surest box; the box of that number; the shown box nearest to these edges; the boxes of a class; the
             candidate with the largest logit in a region; or a candidate that was explained before.
         label: class index; None where the detector's outputs tell.
-        number: of the box among those shown; of a candidate, among all.
+        number: number of the box among those shown, or of a candidate among all.
         box: its edges, or those of the region, in pixels of the picture; once placed, as fractions of the model's
             input.
         attribute: what of the box is explained.
@@ -94,7 +94,7 @@ def parse_target(target: int | str, labels: Sequence[str], attributes: Sequence[
     Args:
         target: a class by its index or label (``label:NAME`` too), `_FORMS`, with ``:LABEL`` after edges and
             ``:ATTRIBUTE`` after each of these.
-        labels: of the classes.
+        labels: labels of the classes.
         attributes: what can be asked of a box of this detector.
 
     Raises:

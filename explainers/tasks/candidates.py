@@ -104,7 +104,7 @@ class Detector(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """Of its candidates."""
+        """Layout of its candidates."""
 
     @property
     def scoring(self) -> Scoring:

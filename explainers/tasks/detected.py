@@ -37,8 +37,8 @@ class BoxPrediction:
         probability: the detector's score of it, in [0, 1].
         logit: raw, of the class.
         box: left, top, right, bottom, in pixels of the upload; as fractions of the model's input until it is `located`.
-        attribute: of a target: what of the box is explained.
-        value: of that attribute: the logit, an edge, half the perimeter, a raw objectness or a mask's mean logit.
+        attribute: property of the box that is explained, if the box is a target.
+        value: value of that property: the logit, an edge, half the perimeter, a raw objectness or a mask's mean logit.
     """
 
     verb: ClassVar[str] = "speaks for"

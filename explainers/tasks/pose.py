@@ -63,13 +63,13 @@ def named_target(
     """Return a target as a user names it, see `Task.target`; None for what is explained where nothing is named.
 
     Args:
-        task: of the model.
+        task: task of the model.
         target: its name, or None.
         attribute: what is asked of a box instead of its score.
         label: class of a box that is named by its place.
 
     Raises:
-        TargetError: as `Task.target`.
+        TargetError: as in `Task.target`.
         OptionError: the task has no boxes, or these lack the attribute.
     """
     must_have_boxes(task, attribute, label)
@@ -100,7 +100,7 @@ def named_ask(
     """Return the question about one picture, from user input.
 
     Args:
-        task, target, attribute, label: as `named_target`, and so are the errors.
+        task, target, attribute, label: as in `named_target`, including the errors.
         against: what the target is contrasted with.
 
     Raises:

@@ -27,7 +27,7 @@ class Region:
 
     Attributes:
         label: class index; None for the class that the model gives the pixel, most of the mask, or most of the picture.
-        part: of the region.
+        part: part of the region.
         pixel: x and y in pixels of the picture, or, once placed, as fractions of the model's input: the region is the
             connected one there.
         mask: (h, w), the region, over the picture, or, once placed, over the model's input.
@@ -75,7 +75,7 @@ def share_outside(
     Args:
         region: in the model's input.
         values: (h, w), the map.
-        reach: of its cells, see `Geometry`.
+        reach: reach of its cells, see `Geometry`.
     """
     if region.mask is None:
         return None

@@ -134,7 +134,7 @@ class ValuePrediction:
         label: what it is of.
         value: the model's, in the unit.
         unit: empty where none is known.
-        direction: of a target: whether what makes it larger is explained, or what makes it smaller.
+        direction: direction of a target: whether what makes it larger is explained, or what makes it smaller.
     """
 
     probability: ClassVar[None] = None  # a value has none

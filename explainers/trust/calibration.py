@@ -33,7 +33,7 @@ def check_calibration(calibration: Calibration | None, model: Model, trial: Tria
 
     Args:
         calibration: as users pass it; None for none.
-        model: of the maps.
+        model: model of the maps.
         trial: parameters of the proofs; None if there are none to grade.
 
     Raises:

@@ -52,7 +52,8 @@ def prove(
 
     Args:
         model, images: those of the attributions.
-        attributions: of the same pictures and targets, by one or several methods; their masked copies share passes.
+        attributions: attributions of the same pictures and targets, by one or several methods; their masked copies
+            share passes.
         trial: the parameters; None to return the attributions unchanged.
         ask: the question; only its function is used.
         progress: see `Progress`.
@@ -102,7 +103,7 @@ class Scores(NamedTuple):
         """Return the faithfulness of one part.
 
         Args:
-            number: of the part.
+            number: number of the part.
             trial: the parameters.
             whole: (N,) scores of the pictures.
             are_blank: (N,) bool, whether each map is blank.

@@ -24,7 +24,7 @@ def resized(maps: Tensor, size: tuple[int, int], reach: tuple[float, float, floa
     """Return maps (N, h, w) resampled bilinearly, with half-pixel centres, to the model's input: (N, H, W) float32.
 
     Args:
-        maps: of any resolution, finer or coarser.
+        maps: maps of any resolution, finer or coarser.
         size: height and width of the model's input.
         reach: left, top, right, bottom of the maps' cells as fractions of the input, see `Geometry`; outside of
             them, the nearest cell is used.

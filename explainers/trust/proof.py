@@ -58,7 +58,7 @@ class Measurement:
     Attributes:
         area: share of the model's input that is marked.
         fill: replacement of hidden pixels.
-        probability: of the target in the whole picture; None if the explained score is not a probability.
+        probability: probability of the target in the whole picture; None if the explained score is not a probability.
         value: the explained value, in its own units, also where its fall is explained; None if it is a probability.
         kept: the probability, or the value, with everything hidden except the marked part.
         dropped: with the marked part hidden.
@@ -119,7 +119,7 @@ class Proof:
         faithfulness: scores of parts of the picture; None for a blank map.
         copies: comparison with copies of the map; None unless ``proof="full"``.
         calibration: comparison with maps that do not depend on the picture; None if there are too few.
-        sanity: of the method on this network; None if not measured.
+        sanity: sanity of the method on this network; None if not measured.
         shape: statistics of the map.
         completeness_gap: relative difference between the sum of the map and its expected sum; None if the method has
             no expected sum.
@@ -163,13 +163,13 @@ def proof_of(
     """Return the proof of one map.
 
     Args:
-        faithfulness: of the map (N = 1), on the CPU.
+        faithfulness: faithfulness of the map (N = 1), on the CPU.
         values: (h, w), the map.
-        geometry: of the picture, with the reach of the map's cells.
+        geometry: geometry of the picture, with the reach of the map's cells.
         subject: the explained target.
-        codes: of the target's diagnostics, and same-for-every-class if the method does not depend on the class.
-        calibration: of the model; one of another kind of score is ignored.
-        sanity: of the method on the model.
+        codes: codes of the target's diagnostics, and same-for-every-class if the method does not depend on the class.
+        calibration: calibration of the model; one of another kind of score is ignored.
+        sanity: sanity of the method on the model.
     """
     is_blank = bool(faithfulness.are_blank) or geometry.pixels == 1
     measurement = measurement_of(faithfulness, subject)

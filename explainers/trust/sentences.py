@@ -79,11 +79,11 @@ def sentence_of(
 
     Args:
         grade: see `Proof`.
-        faithfulness: of the map (N = 1).
+        faithfulness: faithfulness of the map (N = 1).
         about: the explained target.
         leads: whether the map beats all of its own rotated and mirrored copies; None if they were not tried.
-        count: of comparable scores of other maps, if too few for a grade; None if those that are known are of another
-            kind.
+        count: number of comparable scores of other maps, if too few for a grade; None if those that are known are of
+            another kind.
         is_improbable: whether a map is not supported because the target is improbable.
     """
     sentence = _verdict(grade, faithfulness, about, count)

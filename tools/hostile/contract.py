@@ -33,8 +33,8 @@ def check(url: str, phases: Sequence[str], examples: int, seed: int = 1, exclude
     """Run all checks.
 
     Args:
-        url: of the service.
-        phases: of examples, coverage, fuzzing and stateful.
+        url: URL of the service.
+        phases: phases of examples, coverage, fuzzing and stateful.
         examples: how many requests to make up for each route.
         seed: what they are made up from.
         excluded: paths to leave out.

@@ -29,13 +29,13 @@ class Answered:
     """What one request was answered with.
 
     Attributes:
-        family, name: of the picture.
+        family, name: family and name of the picture.
         carrier: how it was sent.
-        status: of the answer.
+        status: status of the answer.
         expected: statuses that are right.
         kind: content type of the answer.
         detail: what an error says.
-        seconds: of processors, until the answer.
+        seconds: processor time until the answer.
         growth: bytes of resident memory, at the peak, more than before.
     """
 

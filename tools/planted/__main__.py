@@ -12,7 +12,7 @@ def main(names: list[str]) -> None:
     """Train networks, and print what they have learnt.
 
     Args:
-        names: of the networks; empty for all.
+        names: names of the networks; empty for all.
     """
     torch.set_num_threads(1)
     for name in names or list(RECIPES):

@@ -22,7 +22,7 @@ UNMARKED = CLASSES
 they see no marker, and nothing in a picture would speak for that class."""
 
 KINDS = 3
-"""Of objects: striped across, striped down, chequered."""
+"""Kinds of objects: striped across, striped down, chequered."""
 
 Place = Literal["inside", "outside"]
 """Where the marker is: in the middle of the object, or beyond the box around it."""
@@ -74,8 +74,8 @@ def draw(count: int, place: Place, generator: torch.Generator, marked: float = 1
 
     Args:
         count: number of pictures.
-        place: of the markers.
-        generator: of everything that is random.
+        place: place of the markers.
+        generator: generator of everything that is random.
         marked: share of the pictures that have a marker.
     """
     radius = _radii(count, generator)

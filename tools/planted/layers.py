@@ -50,7 +50,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], dict[str, str]]] = {
 """What makes the untrained network, and its layers."""
 
 STEPS = {"Swin, 2 + 2 blocks": 1000}
-"""Of the training of those that learn more slowly than the planted transformer."""
+"""Training steps of the networks that learn more slowly than the planted transformer."""
 
 
 def pointing(method: str, network: nn.Module, layer: str, drawings: Drawings) -> float:

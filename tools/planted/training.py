@@ -42,10 +42,10 @@ class Recipe:
 
     Attributes:
         build: makes the untrained network.
-        scenes: of which it sees one after the other.
-        loss: of the network for a scene.
+        scenes: scenes that it sees one after the other.
+        loss: loss of the network for a scene.
         right: whether the network's answers about each picture of a scene are right, (N,).
-        steps: of Adam, each with `batch` new pictures.
+        steps: steps of Adam, each with `batch` new pictures.
         rate: the largest step size.
         batch: number of pictures.
     """

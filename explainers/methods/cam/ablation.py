@@ -39,9 +39,9 @@ def outputs_with(
             must stay as it is.
         total: number of replacements.
         question: see `Question`.
-        tensors: of the question.
-        path: of the layer.
-        row: of the picture.
+        tensors: tensors of the question.
+        path: path of the layer.
+        row: row of the picture.
 
     Raises:
         ModelOutputError: the model's outputs change when the picture is one of a batch, or are not finite.

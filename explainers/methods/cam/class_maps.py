@@ -90,8 +90,8 @@ def contest_at(question: Question, path: str, tensors: LayerTensors, rivals: Ten
 
     Args:
         question: about the model.
-        path: of the layer.
-        tensors: of a forward pass.
+        path: path of the layer.
+        tensors: tensors of a forward pass.
         rivals: (N, K), see `Objective.rivals`.
 
     Returns:

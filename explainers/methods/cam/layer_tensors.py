@@ -83,7 +83,7 @@ def collect(
 
     Raises:
         LayerError: a layer that the model lacks, or that does not suit a CAM.
-        TargetError, ModelOutputError: as `Explainer.explain`.
+        TargetError, ModelOutputError: as in `Explainer.explain`.
     """
     kinds: tuple[Any, ...] = ("output",) if scores is None else ("output", "grad_output")
     paths = module_paths(question.module, layers)
@@ -180,9 +180,9 @@ def _tensors(
     """Return the tensors of the layers that suit a CAM, given what hooks recorded; see `collect`.
 
     Args:
-        question, layers: as of `collect`.
+        question, layers: as for `collect`.
         paths: which the layers match.
-        objective, outputs: of all pictures.
+        objective, outputs: objective and outputs of all pictures.
         layer_outputs: by path, of the pictures, or of the one that all questions share.
         gradients: by path, of one backward pass for all pictures, or of one for each question; empty without any.
     """
@@ -217,8 +217,8 @@ def view_of(question: Question, path: str, outputs: list[Any]) -> FeatureMaps:
     """Return how the output of a layer's only call holds feature maps.
 
     Args:
-        question: of the forward pass.
-        path: of the layer.
+        question: question of the forward pass.
+        path: path of the layer.
         outputs: one per call.
 
     Raises:

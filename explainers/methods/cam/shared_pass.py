@@ -38,7 +38,7 @@ def explain_jointly(
         One attribution per method.
 
     Raises:
-        ExplainerError, ValueError: as `Explainer.explain`.
+        ExplainerError, ValueError: as in `Explainer.explain`.
     """
     attributions: list[Attribution] = []
     shared: dict[Any, LayerTensors] = {}

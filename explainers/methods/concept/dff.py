@@ -68,7 +68,7 @@ def nonnegative_factors(
         values: (N, P, C), not negative.
         count: rank of the factors.
         iterations: how often each column and row is set.
-        seed: of the random factors.
+        seed: seed of the random factors.
         report: called before each iteration; an exception ends the work.
 
     Returns:

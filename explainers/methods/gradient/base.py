@@ -31,7 +31,7 @@ def input_gradients(
     Args:
         question: its module is run.
         images: (R, C, H, W): the question's own, or others made from them.
-        objective: of the rows; None for that of the question's images.
+        objective: objective of the rows; None for that of the question's images.
         scores: returns scores (R,), given the objective and outputs (R, ...); None for the objective's own.
 
     Returns:
@@ -87,7 +87,7 @@ class Sample(NamedTuple):
     Attributes:
         picture: index of the question's picture.
         image: (C, H, W) floating.
-        factor: of the gradient at `image`, a number or (C, H, W).
+        factor: factor of the gradient at `image`, a number or (C, H, W).
     """
 
     picture: int
@@ -104,7 +104,7 @@ def gradient_terms(
 
     Args:
         question: its module is run, in its dtype.
-        objective: of the question.
+        objective: objective of the question.
         samples: in the order of the terms.
         total: number of samples.
 
@@ -129,7 +129,7 @@ def maps_of_sums(
     The maps of the partial sums are shown after each term.
 
     Args:
-        question, samples: as for `gradient_terms`, and so are the errors.
+        question, samples: as for `gradient_terms`, including the errors.
         count: number of samples of each picture.
         maps: returns maps (N, h, w) of sums (N, C, H, W) float32.
     """

@@ -46,7 +46,7 @@ class Term:
     """The contribution of one call of a module, or of the picture, to the score.
 
     Attributes:
-        path: of the module; empty for the picture.
+        path: path of the module; empty for the picture.
         values: (N, ...) float32, at each position of the module's output.
         least: (N, 1, 1, 1) or a number: smaller magnitudes are too close to rounding to be stretched all the way.
     """

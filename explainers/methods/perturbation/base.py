@@ -38,7 +38,7 @@ def certain_change(changes: Tensor, values: Tensor, dtype: torch.dtype) -> Tenso
     Args:
         changes: (N,), the largest change of each picture.
         values: (N,), the largest magnitude of the values whose differences the changes are.
-        dtype: of the model's computation.
+        dtype: dtype of the model's computation.
     """
     change = changes.detach().float().abs() / values.float().abs().clamp_min(torch.finfo(torch.float32).tiny)
     return torch.where(change > max(UNCHANGED, 2 * torch.finfo(dtype).eps), change, 0.0)
@@ -66,8 +66,8 @@ class Masking(Explainer):
         """Run masked copies of the pictures, as many at once as memory allows.
 
         Args:
-            question: of the pictures.
-            objective: of the pictures.
+            question: question of the pictures.
+            objective: objective of the pictures.
             counts: number of masks of each picture.
             masks: returns, given a picture's index and a slice of its masks, these masks (R, H, W), float32 on the
                 pictures' device: 1 keeps a pixel, 0 replaces it by the baseline.

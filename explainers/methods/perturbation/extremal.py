@@ -128,7 +128,7 @@ class ExtremalPerturbation(Perturbation):
         Args:
             question: about these pictures.
             baseline: (R, C, H, W), their baselines.
-            objective: of these pictures.
+            objective: objective of these pictures.
             scale: (R,), the divisors of their scores.
             place: the number of the first step, and how many there are in all.
         """

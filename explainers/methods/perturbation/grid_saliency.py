@@ -22,7 +22,7 @@ from seewhy.explainers.methods.gradient.base import input_gradients
 from seewhy.explainers.methods.perturbation.base import cells_of, masked
 
 MOMENTUM = 0.5
-"""Of the gradient descent."""
+"""Momentum of the gradient descent."""
 
 START = 0.5
 """Value of all cells before the first step."""
@@ -122,11 +122,11 @@ class GridSaliency(Explainer):
 
         Args:
             question: about the pictures of one pass.
-            masks: of these pictures, as all others.
+            masks: masks of these pictures; so are all other arguments.
             visible: (R, 1, H, W) bool, the regions.
             baseline: (R, C, H, W).
             objective: whose region and probabilities count.
-            outputs: of the pictures as they are.
+            outputs: outputs of the pictures as they are.
         """
         images = question.images
         with torch.enable_grad():

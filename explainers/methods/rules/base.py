@@ -42,7 +42,7 @@ class Operation:
     Attributes:
         name: without the underscores of in-place and operator functions.
         function: as it is called.
-        args, kwargs: of the call; parameters among them are detached.
+        args, kwargs: arguments of the call; parameters among them are detached.
         writes: whether it modifies its first argument in place.
     """
 
@@ -241,14 +241,14 @@ def propagate(
         rules: see `Rules`.
         begin: returns the relevance of the outputs, given the score's gradients by the outputs, and the outputs; all
             (R, ...) float32.
-        objective: of all rows; None for that of the question's images.
+        objective: objective of all rows; None for that of the question's images.
 
     Returns:
         Relevance (R, C, H, W) float32, the objective, and outputs (R, ...) float32.
 
     Raises:
         UnsupportedOperationError: an operation of the model has no rule.
-        ModelOutputError, TargetError: as `Explainer.explain`.
+        ModelOutputError, TargetError: as in `Explainer.explain`.
     """
     with torch.enable_grad():
         leaf = images.detach().requires_grad_()

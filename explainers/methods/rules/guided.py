@@ -39,7 +39,7 @@ def _rules(name: str, backward: Callable[[Tensor, Tensor], Tensor]) -> Rules:
     """Return rules that differ from the derivative at rectifiers only.
 
     Args:
-        name: of the method.
+        name: name of the method.
         backward: returns the gradient of a rectifier's input, given its slopes and the gradient of its output.
     """
 

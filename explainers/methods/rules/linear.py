@@ -23,7 +23,7 @@ class Linear:
         apply: computes the operation, without bias, of an input and a weight.
         values: the input.
         weight: None if all weights are positive and fixed (addition, average).
-        bias: of a shape that can be added to the output; or zero.
+        bias: bias of a shape that can be added to the output; or zero.
         output: with bias, as the model computed it. Rules divide by it, not by a recomputed sum of contributions: in
             half precision the two may differ in sign, and relevance is in proportion to the model's own output.
     """

@@ -81,7 +81,7 @@ class _Affine:
         apply: computes the layer, without bias, from an input and a weight.
         axis: the weight's axis of output channels.
         places: number of the output's axes after its channels.
-        rule: of the layer.
+        rule: rule of the layer.
     """
 
     values: Tensor

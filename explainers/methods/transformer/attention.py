@@ -34,8 +34,8 @@ class Blocks:
     """The blocks of a transformer in which all tokens of the picture attend to each other.
 
     Attributes:
-        paths: of the blocks, in order: modules with one attention each, which take and return tokens (N, T, C).
-        grid: of the tokens.
+        paths: paths of the blocks, in order: modules with one attention each, which take and return tokens (N, T, C).
+        grid: grid of the tokens.
     """
 
     paths: tuple[str, ...]
@@ -116,7 +116,7 @@ def run_blocks(
 
     Args:
         question: its pictures.
-        blocks: of its model.
+        blocks: blocks of its model.
         apart: whether each block has a graph of its own, which begins at its input.
         last: returns what takes the place of the last block's tokens, given those of all blocks.
 

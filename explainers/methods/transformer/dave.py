@@ -222,7 +222,7 @@ def grid_of(size: tuple[int, int], mirrored: bool, degrees: float, shift: tuple[
         mirrored: from left to right.
         degrees: clockwise.
         shift: to the right and down, as shares of the width and the height.
-        scale: of the picture in the view.
+        scale: scale of the picture in the view.
     """
     height, width = size
     angle = torch.deg2rad(torch.tensor(degrees, dtype=torch.float64))

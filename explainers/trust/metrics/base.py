@@ -49,7 +49,7 @@ class Subject:
         raw: (N, h, w) float32, the method's maps of the pictures.
         plain: the objective, and the model's outputs (N, ...) for the pictures.
         truth: (N, H, W) bool, the target's place in the model's input; all false if unknown.
-        reach: of the maps' cells in the model's input, see `Geometry`.
+        reach: reach of the maps' cells in the model's input, see `Geometry`.
         shared: values that depend only on the pictures, by key; computed once for all methods, see `once`.
     """
 

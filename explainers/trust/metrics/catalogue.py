@@ -147,7 +147,7 @@ def build_metrics(metrics: str | Metric | Sequence[str | Metric], options: Mappi
 
     Args:
         metrics: names, or metrics with their parameters, or one of them.
-        options: of metrics given by name, such as ``road.imputation``.
+        options: options of metrics given by name, such as ``road.imputation``.
 
     Raises:
         OptionError: a metric is unknown or given twice, an option belongs to none of them, or a value is invalid.

@@ -78,7 +78,7 @@ def measure(
     Raises:
         OptionError: a metric needs the targets' places, which are not given.
         UnsupportedOperationError: no method has rules for all operations of the model.
-        ExplainerError, ValueError: as `Explainer.explain` of the pictures.
+        ExplainerError, ValueError: as in `Explainer.explain` of the pictures.
     """
     check_truth(metrics, truth is not None)
     values: dict[str, dict[str, Tensor]] = {name: {} for name in explainers}
