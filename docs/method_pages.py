@@ -57,7 +57,8 @@ def page(method: Method) -> str:
         lines += ["A cat above a cup of coffee, explained by EfficientNet-Lite0 for *tabby* and for *espresso*.", ""]
     else:
         lines += [
-            f"The network of the [gallery](../which-method.md#gallery) has no {_lacking(method)}: no picture.",
+            f"There is no picture, because the network of the [gallery](../which-method.md#gallery) has no "
+            f"{_lacking(method)}.",
             "",
         ]
     lines += [*advice(method, "{}.md"), *_facts(method), "", *_calls(method)]

@@ -20,7 +20,7 @@ def detect(model: Model, picture: ViewSource) -> tuple[DetectedBox, ...]:
         picture: as in `explain`.
 
     Raises:
-        OptionError: the model is no detector.
+        OptionError: the model is not a detector.
         PictureError: the picture cannot be read.
         UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """

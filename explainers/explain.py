@@ -194,7 +194,7 @@ def _explained(
     trial: Trial | None,
     calibration: Calibration | None,
 ) -> list[Explanation]:
-    """Return the explanation of each placed question about a picture; what is no function, in one batch."""
+    """Return the explanation of each placed question about a picture; all but functions in one batch."""
     if len(asks) > 1 and any(ask.function for ask in asks):
         return [row for ask in asks for row in _explained(model, entry, explainer, view, [ask], trial, calibration)]
     ask = Ask.stacked(asks)

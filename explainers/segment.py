@@ -40,7 +40,7 @@ def segmentation_of(model: Model) -> Segmentation:
     """Return the task of a segmenter.
 
     Raises:
-        OptionError: the model is no segmenter, or has too many classes.
+        OptionError: the model is not a segmenter, or has too many classes.
     """
     task = model.task
     if not isinstance(task, Segmentation):

@@ -83,7 +83,7 @@ def _view_of_input(model: Model, image: Tensor) -> View:
     """Return an input (C, H, W) of the model, or a batch of one, and the picture that it shows.
 
     Raises:
-        UnreadablePictureError: it is no normalised input of this model.
+        UnreadablePictureError: it is not a normalised input of this model.
     """
     mean, std = model.preprocess.mean, model.preprocess.std
     image = image[0] if image.ndim == 4 and len(image) == 1 else image

@@ -38,7 +38,7 @@ WORKERS = ("ray::MapWorker", "popen_loky")
 
 
 def hostile(place: Path, number: int) -> None:
-    """Write a file that is no picture, or no longer one."""
+    """Write a file that is not a picture, or no longer one."""
     picture = next(place.glob("*.jpg")).read_bytes()
     contents = (b"", picture[: len(picture) // 3], b"\x89PNG\r\n\x1a\n" + os.urandom(2000), b"<svg/>", picture[:200])
     (place / f"hostile-{number:05}.jpg").write_bytes(contents[number % len(contents)])
@@ -51,7 +51,7 @@ def parents() -> dict[int, tuple[int, str]]:
         try:
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             found[int(entry.name)] = parent, (entry / "cmdline").read_bytes().decode(errors="replace")
-        except (OSError, ValueError):  # it has ended, or is no process
+        except (OSError, ValueError):  # it has ended, or is not a process
             continue
     return found
 

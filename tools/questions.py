@@ -1,4 +1,4 @@
-"""What `tools.record` asks: the lines of questions.txt, and what is no text."""
+"""What `tools.record` asks: the lines of questions.txt, and what is not text."""
 
 import base64
 import io

@@ -10,7 +10,7 @@ What is equal:
 - numbers of documents: to 1e-6 of their own magnitude, or of a thousandth of the largest of the same member
 - both: to 1e-4 where the item names a method of which the catalogue says that rounding decides something
 - drawings: to one level, but for one pixel in a thousand, whose colour rounding may decide
-- problems: status, type and fields; where only words differ, that is told and is no failure
+- problems: status, type and fields; where only words differ, that is told and is not a failure
 - all else: exactly, without what is of the moment, such as times, ids, ports, addresses and versions
 """
 

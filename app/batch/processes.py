@@ -142,7 +142,7 @@ def _in_processes(parts: list[Part], workers: int, file: Path, folder: Path) -> 
             deaths += 1
             if deaths == ATTEMPTS:
                 pictures = " or ".join(part.pictures for part in begun.values())
-                raise WorkerError(f"{deaths} times a process died on pictures {pictures}.") from error
+                raise WorkerError(f"A process died {deaths} times on pictures {pictures}.") from error
             waiting.extendleft(begun.values())
         finally:
             pool.shutdown(kill_workers=bool(waiting or begun))

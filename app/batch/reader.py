@@ -39,7 +39,7 @@ def open_batch(path: str | os.PathLike[str]) -> "Batch":
     """Return the results in a folder that `batch` has written, also of a run that was stopped.
 
     Raises:
-        OptionError: it is no such folder.
+        OptionError: it is not such a folder.
     """
     folder = Path(path)
     manifest = Manifest.read(folder)
@@ -75,7 +75,7 @@ class Batch:
 
         Raises:
             IndexError: there is no such row.
-            TypeError: the index is no integer.
+            TypeError: the index is not an integer.
             PictureError: the picture could not be explained; the message says why.
         """
         return self._explanation(index)

@@ -150,7 +150,7 @@ def _cached(entry: str, search: Callable[[], list[str]]) -> list[str]:
         cache[entry] = search()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(cache), encoding="utf-8")  # a half that another command reads is no JSON
+            file.write_text(json.dumps(cache), encoding="utf-8")  # a half that another command reads is not JSON
         except OSError:  # without a cache it is only slower
             pass
     return list(cache[entry])

@@ -97,7 +97,7 @@ json_option = click.option(
     "form",
     type=click.Choice(["text", "json"]),
     default="text",
-    help="Print text, or a line of JSON for each.",
+    help="Print text, or a line of JSON for each picture.",
 )
 
 

@@ -232,9 +232,9 @@ def calibrate(
 ) -> None:
     """Score maps that do not depend on the picture, so that proofs of a model's heatmaps are graded.
 
-    Needs at least 34 pictures, which resemble those to be explained; those without the target are left out.
-    Embedded models have included scores. Pass the file to `seewhy explain` or `seewhy batch` with --proof-calibration,
-    and the same --proof-area and --proof-fill.
+    Needs at least 34 pictures that resemble those to be explained; those without the target are left out.
+    Scores for the embedded models are included. Pass the file to `seewhy explain` or `seewhy batch` with
+    --proof-calibration, and the same --proof-area and --proof-fill.
 
     \b
     Exit status: 0 all done, 1 some pictures failed, 2 invalid options, 130 interrupted.

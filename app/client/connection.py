@@ -125,7 +125,7 @@ def exception_of(problem: Mapping[str, Any], retry_after: str = "") -> Exception
     """
     code, detail = problem["type"].removeprefix(_PROBLEM_TYPE), str(problem["detail"])
     if code == problem["type"]:
-        raise ValueError(f"{code!r} is no type of SeeWhy's problems.")
+        raise ValueError(f"{code!r} is not a problem type of SeeWhy.")
     faults: list[dict[str, str]] = problem.get("errors", [])
     field, fault = (faults[0]["field"], faults[0]["message"]) if faults else (None, detail)
     kinds = [kind for kind, entry in KINDS.items() if entry.code == code]

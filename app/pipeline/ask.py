@@ -93,7 +93,7 @@ class Service:
         """Return the boxes that a detector shows in a picture.
 
         Raises:
-            UnsuitableModelError: the model is no detector; `field` is ``model``.
+            UnsuitableModelError: the model is not a detector; `field` is ``model``.
             Exception: errors as `explain`.
         """
         with at_fault("model", UnsuitableModelError):

@@ -57,9 +57,9 @@ HEATMAP = {
 }
 
 _TARGET = (
-    "Class index or label. Of regression: `output:INDEX`, or `output:INDEX:down` for what lowers the value. Of a "
+    "Class index or label. For regression: `output:INDEX`, or `output:INDEX:down` for what lowers the value. For a "
     "detector: `box:N`, `box:X1,Y1,X2,Y2`, `label:NAME` for each box of a class, or `region:X1,Y1,X2,Y2` for why there "
-    "is no box. Of a segmenter: also `pixel:X,Y` for the region there."
+    "is no box. For a segmenter: also `pixel:X,Y` for the region there."
 )
 
 _DEFAULT = "By default the most probable class, the first value, the box with the highest score, or the largest region"
@@ -71,7 +71,7 @@ EXPLAIN = {
         "For a segmenter: average the logits over the target's `region`, its `border`, or the whole `picture`; by "
         "default over the region."
     ),
-    "top": Option("Explain the N most probable classes instead of `target`; all of a model that has fewer."),
+    "top": Option("Explain the N most probable classes instead of `target`; all if the model has fewer."),
     "attribute": Option(
         "Property of a detector's box to explain: `score`, an edge (`x1`, `y1`, `x2`, `y2`), `box` (width plus "
         "height), `objectness` or `mask`; by default `score`."
@@ -91,7 +91,7 @@ PROOF = {
     ),
 }
 
-PREDICT = {"top": Option("Number of most probable classes to return; all of a model that has fewer.", 5)}
+PREDICT = {"top": Option("Number of most probable classes to return; all if the model has fewer.", 5)}
 
 SEGMENT = {
     "view": Option(

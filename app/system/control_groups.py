@@ -11,7 +11,7 @@ OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def own_limits(controller: str, second: str, *first: str) -> Iterator[list[int]]:
-    """Yield the numbers of each limit of this process; files that say ``max``, or are not there, are no limit.
+    """Yield the numbers of each limit of this process; files that say ``max``, or are not there, do not limit.
 
     Args:
         controller: the limited resource, such as ``cpu`` or ``memory``.

@@ -98,7 +98,7 @@ class Calibration:
         """Read a file of `save`.
 
         Raises:
-            OptionError: it is no such file.
+            OptionError: it is not such a file.
             OSError: it cannot be read.
         """
         try:

@@ -52,7 +52,7 @@ class Objective(ABC):
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return outputs (N, ...) as probabilities (N, ...) float32, which `scores` also accepts.
 
-        Outputs that are no logits, such as values with a unit, are returned as they are.
+        Outputs that are not logits, such as values with a unit, are returned as they are.
         """
         return outputs.float()
 
@@ -83,7 +83,7 @@ class Objective(ABC):
         Labels that do not exclude each other have no rivals.
 
         Returns:
-            The rivals; None where the targets are no classes.
+            The rivals; None where the targets are not classes.
         """
         return None
 
@@ -100,7 +100,7 @@ class Objective(ABC):
         """(N, h, w) bool: the explained part of each picture, on a grid of the model's whole input.
 
         Raises:
-            UnsuitableModelError: the targets are no regions.
+            UnsuitableModelError: the targets are not regions.
         """
         _refuse("region")
 
@@ -112,7 +112,7 @@ class Objective(ABC):
             before: likewise; where the target has become more probable, nothing is lost.
 
         Raises:
-            UnsuitableModelError: the targets are no regions.
+            UnsuitableModelError: the targets are not regions.
         """
         _refuse("loss")
 

@@ -103,5 +103,5 @@ def _must_agree(results: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
         if result.shape != exact.shape:
             raise DifferentResultsError(f"The {name} are {tuple(result.shape)}, not {tuple(exact.shape)}.")
         distance = float((result - exact).norm() / exact.norm())
-        if not distance <= _MOST_DISTANT:  # not a number is no agreement
+        if not distance <= _MOST_DISTANT:  # not a number is not agreement
             raise DifferentResultsError(f"The {name} differ from PyTorch's by {distance:.1%}.")

@@ -337,7 +337,7 @@ class HookSession:
             UnsuitableModelError: no gradient flows from the score to the cut.
             UnsupportedModuleError: the model uses gradient checkpointing that supports `score.backward()` alone.
             ValueError: the score is not a scalar.
-            TypeError: it is no tensor.
+            TypeError: it is not a tensor.
         """
         if not isinstance(score, Tensor):
             kind = type(score).__name__

@@ -65,7 +65,7 @@ def fitting(replacement: Any, gradient: Tensor | None, hook: Hook, place: str) -
         place: where the hook ran, such as ``full_backward at 'layer4'``.
 
     Raises:
-        ValueError: it is no tensor, or of another shape.
+        ValueError: it is not a tensor, or of another shape.
     """
     if isinstance(replacement, Tensor) and (gradient is None or replacement.shape == gradient.shape):
         return replacement

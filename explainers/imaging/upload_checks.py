@@ -51,7 +51,7 @@ def is_picture(content: bytes) -> bool:
 
 
 def unreadable(content: bytes) -> str:
-    """Return the message about bytes that are no file of a supported format."""
+    """Return the message about bytes that are not a file of a supported format."""
     head = content[:1024].lstrip()
     is_heic = content[4:8] == b"ftyp" and content[8:12] in _HEIC and b"avif" not in content[:64]
     kinds = {"HEIC": is_heic, "PDF": head.startswith(b"%PDF"), "SVG": head.startswith(b"<") and b"<svg" in head}

@@ -350,7 +350,7 @@ def sweep_sheet(sweep: Sweep, count: int, picture: Image.Image, geometry: Geomet
     """Draw the feature maps of a sweep's first channels, with the change of the target's score.
 
     Returns:
-        The sheet; None where the layer's output is no grid over the picture.
+        The sheet; None where the layer's output is not a grid over the picture.
     """
     if sweep.maps is None:
         return None

@@ -27,11 +27,11 @@ class LayerCall:
         path: path of the module; the first one, if it has several names.
         module: the module itself.
         started, finished: on a clock that ticks when a call starts or ends.
-        input_shape, output_shape: None if it is no single tensor.
+        input_shape, output_shape: None if it is not a single tensor.
         differentiable: whether the output is a tensor that can have a gradient.
         pooled: whether a pooling made the output.
         provenance: provenance of the output.
-        grid: where the output lies in the picture; None if it is no grid.
+        grid: where the output lies in the picture; None if it is not a grid.
         tokens: the output as tokens (1, T, C); None if it is none.
     """
 

@@ -38,7 +38,7 @@ class Layer:
         hooks: kinds that can be recorded: input, output, grad_input, grad_output, parameter_grad.
         cam: whether a CAM can use it: it runs once and its output is a grid over the picture, or tokens of it.
         default: whether CAMs use it by default.
-        grid: where its output lies in the picture; None if it is no grid.
+        grid: where its output lies in the picture; None if it is not a grid.
         tokens: its output (N, T, C) as tokens of the picture; None if it is none.
     """
 

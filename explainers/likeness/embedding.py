@@ -199,7 +199,7 @@ def _grid(path: str, layer: Layer | None, tensor: Tensor) -> Tensor:
     """Return a layer's output of one picture as (C, h, w) float64.
 
     Raises:
-        LayerError: it is no grid and no sequence of patches.
+        LayerError: it is neither a grid nor a sequence of patches.
     """
     maps = None if layer is None else layer.maps
     if layer is None or maps is None or tuple(tensor.shape) != layer.output_shape:

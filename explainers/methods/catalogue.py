@@ -212,7 +212,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(_methods)
 
 
 def parameters(kind: Class) -> Class:
-    """Return a class as a frozen dataclass whose values pydantic checks, if it is no dataclass yet."""
+    """Return a class as a frozen dataclass whose values pydantic checks, if it is not one yet."""
     frozen: Class = kind
     if "__dataclass_fields__" not in vars(kind):
         frozen = dataclass_of(kind, frozen=True, kw_only=True)  # type: ignore[assignment]

@@ -146,9 +146,9 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
     reason = f"fewer than {ENOUGH} comparable scores of other maps are known{f' ({count} so far)' if count else ''}"
     if count is None:
         kinds = "values" if bool(faithfulness.are_probabilities) else "probabilities"
-        reason = f"the known scores of other maps are of {kinds}"
+        reason = f"scores of other maps are known only for {kinds}"
     if not about.is_compared:
-        reason = f"of contrasts, only those of the most probable class are, if it has at least {LIKELY:.0%}"
+        reason = f"contrasts are graded only for the most probable class, if it has at least {LIKELY:.0%}"
     return f"With the marked {part} {then}, {change}; alone, it gives {kept}. That is not graded: {reason}."
 
 

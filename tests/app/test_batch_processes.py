@@ -142,5 +142,5 @@ def test_who_is_killed_loses_no_picture_and_repeats_none(tmp_path):
 @pytest.mark.slow
 def test_a_picture_that_ends_every_process_ends_the_run(model, tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "ATTEMPTS", 2)
-    with pytest.raises(WorkerError, match=r"2 times a process died on pictures .*from 0 to 31"):
+    with pytest.raises(WorkerError, match=r"A process died 2 times on pictures .*from 0 to 31"):
         batch(Deadly(), tmp_path / "out", model, workers=2, progress=False)

@@ -43,7 +43,7 @@ def test_dead_maps_are_drawn_where_they_are_known():
 def test_a_chart_without_zeros_says_why():
     """As of a network that calls ReLU as a function: what it returns is the output of no module."""
     for chart, said in ((svg(traced()), True), (svg(traced(nn.ReLU())), False)):
-        assert ("A ReLU that is called as a function is no module" in chart) is said
+        assert ("A ReLU that is called as a function is not a module" in chart) is said
 
 
 def test_the_limits_can_be_told_apart():

@@ -612,7 +612,7 @@ def tag_values(tags: list[Tag], values: dict[int, int]) -> list[Tag]:
 
 
 def foreign_files() -> Iterator[Hostile]:
-    """What is no picture of an allowed format, or two things at once."""
+    """What is not a picture of an allowed format, or two things at once."""
     files = sound()
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:

@@ -52,7 +52,7 @@ class Answered:
 
 def requests_of(picture: Hostile) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield a request for each carrier; what is merely damaged is sent in one way."""
-    yield "raw", {"data": picture.content, "content_type": "image/png"}  # whatever it is: a wrong type is no reason
+    yield "raw", {"data": picture.content, "content_type": "image/png"}  # whatever it is: a wrong type is not a reason
     if picture.family not in DAMAGED:
         head = b'--edge\r\nContent-Disposition: form-data; name="image"; filename="../cat.jpg"\r\n\r\n'
         form = head + picture.content + b"\r\n--edge--\r\n"
@@ -74,7 +74,7 @@ def trials(some: bool = False) -> Iterator[Answered]:
             continue
         requests = list(requests_of(picture))
         for carrier, request in [requests[place % len(requests)]] if some else requests:
-            # Zero bytes are no body, which is the carriers' to say.
+            # Zero bytes are not a body, which is the carriers' to say.
             expected = {400} if carrier == "raw" and not picture.content else picture.answers
             before = _reset_peak()
             started = time.process_time()

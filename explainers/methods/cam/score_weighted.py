@@ -115,7 +115,7 @@ class ShapleyCAM(GradCAM):
             hooks.after_forward(keep, *tensors.paths)
             outputs = question.outputs(run(question.images))
             score = self.scores(tensors.objective, outputs).sum()
-            # Class and register tokens are no features of the picture: they do not move.
+            # Class and register tokens are not features of the picture: they do not move.
             directions = [
                 tensors.views[path].put(torch.zeros_like(tensor), tensors.views[path].of(tensor.detach()))
                 for path, tensor in features.items()

@@ -50,7 +50,7 @@ def implicit_bias(part: nn.Module, value: Tensor) -> tuple[Tensor, Tensor | None
 
     Returns:
         The bias (N, ...) at each position of the output; and the sum of the magnitudes of the two values whose
-        difference it is, which bounds its rounding; None if it is no difference, or one in double precision.
+        difference it is, which bounds its rounding; None if it is not a difference, or one in double precision.
 
     Raises:
         LayerError: PyTorch cannot differentiate the module twice.

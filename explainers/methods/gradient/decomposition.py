@@ -36,7 +36,7 @@ COARSE_EXCESS = 2.0**-8
 """The same in half precision."""
 
 CANCELLED = 2.0**-10
-"""Sums of terms below this share of their magnitudes are no measure of what is missing: all has cancelled."""
+"""Sums of terms below this share of their magnitudes do not measure what is missing: all has cancelled."""
 
 _units = ModuleCache[tuple[str, ...]]()
 

@@ -74,7 +74,7 @@ class XRAI(Explainer):
         points = points_of_lines(pairs, lines.view(-1, 1, 1, 1).expand_as(pairs), self.steps)
         halves = (point._replace(picture=point.picture // 2) for point in points)
         project = principal_component if self.smooth == "eigen" else partial(torch.sum, dim=1)
-        plain = replace(question, progress=question.progress.unseen)  # the sums of pixels are no map of regions yet
+        plain = replace(question, progress=question.progress.unseen)  # the sums of pixels are not a map of regions yet
         steps = 2 * self.steps
         values, objective, outputs = maps_of_sums(plain, halves, steps, lambda sums: project(sums / 2))
         total = len(images) * steps

@@ -103,7 +103,7 @@ def _product(epsilon: float, place: int, operation: Operation) -> Tensor | None:
 
 
 def linear_part(operation: Operation) -> Callable[[Tensor], Tensor] | None:
-    """Return a normalisation of one tensor without its shift, its deviation held constant; None where it is no such.
+    """Return a normalisation of one tensor without its shift, its deviation held constant; None where it is not one.
 
     Args:
         operation: `layer_norm`, `group_norm` or `instance_norm`.

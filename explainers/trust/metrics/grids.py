@@ -79,7 +79,7 @@ class Grid(Metric):
         """Return the mosaics of a subject's pictures.
 
         Raises:
-            UnmeasurableError: the targets are no classes, or too few classes are surely seen.
+            UnmeasurableError: the targets are not classes, or too few classes are surely seen.
         """
         name = entry_of(self).name
         if not isinstance(subject.objective.ask_targets, Tensor):

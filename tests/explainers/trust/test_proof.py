@@ -459,7 +459,7 @@ def test_contrasts_of_the_most_probable_class_are_graded_by_their_like(markers, 
     assert (proof.grade, proof.calibration.of) == ("supported", len(calibration.contrast.scores))
     pair = {"target": int(second[0]), "against": int(best[0])}
     proof = explain(markers, images[0], "gradcam", **pair, **options).proof
-    reason = "of contrasts, only those of the most probable class are, if it has at least 30%"
+    reason = "contrasts are graded only for the most probable class, if it has at least 30%"
     assert proof.sentence.endswith(f"That is not graded: {reason}.")
     options["proof_calibration"] = replace(calibration, contrast=None)  # a file of an earlier release
     assert explain(markers, images[0], "gradcam", against=int(second[0]), **options).proof.grade is None
