@@ -1,4 +1,4 @@
-"""Equations of the site as MathML, which browsers draw by themselves; docstrings as Markdown.
+"""Equations of the site as MathML, which browsers draw natively; docstrings as Markdown.
 
 Pages write equations as forges do: a fence named `math`, or `$...$` in the text. Docstrings write them in
 reStructuredText, and are turned into the same.

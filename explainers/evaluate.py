@@ -93,7 +93,7 @@ def evaluate(
     series = _Series(model, explainers, measures, ask_of(model, target), places, on_error == "skip")
     sources = list(one_by_one(pictures))
     if places is not None and len(places) != len(sources):
-        counts = f"The number of pictures is {len(sources)}, that of boxes or masks {len(places)}"
+        counts = f"The number of pictures is {len(sources)}, but the number of boxes or masks is {len(places)}"
         raise OptionError(f"{counts}; give one for each picture.", "boxes")
     with _bar(len(sources), progress) as bar:
         series.run(sources, batch_size, bar)

@@ -31,5 +31,5 @@ PAPERS = {name: paper for paper, entries, _ in _ROWS for name in entries.split()
 
 
 def sources_of(name: str) -> tuple[Paper, ...]:
-    """Return the publications that a method draws on besides its own."""
+    """Return the other publications that a method draws on."""
     return tuple(paper for paper, _, heirs in _ROWS if name in heirs.split())

@@ -251,7 +251,7 @@ def pyramid(module: DetectorParts, image_shape: tuple[int, int, int]) -> tuple[s
 
 
 def preprocess_of_detector(module: nn.Module) -> Preprocess:
-    """Return the preprocessing for a detector of torchvision, which normalises and resizes by itself."""
+    """Return the preprocessing for a detector of torchvision, which normalises and resizes pictures itself."""
     transform: Any = module.transform
     side = transform.min_size[-1]
     return detector_preprocess(transform.fixed_size or side, is_stretched=bool(transform.fixed_size))

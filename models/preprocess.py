@@ -146,7 +146,7 @@ def normalisation_fault(mean: Sequence[float], std: Sequence[float]) -> str | No
     if any(number <= 0 for number in std):
         return f"std is {tuple(std)}; each of its numbers must be greater than 0."
     if any(number > 1 for number in (*mean, *std)):
-        return "mean and std are of levels from 0 to 1; divide those of levels up to 255 by 255."
+        return "mean and std must be those of levels from 0 to 1; divide those of levels up to 255 by 255."
     return None
 
 

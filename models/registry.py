@@ -124,7 +124,7 @@ class Registry:
         spec = self.spec(name, None if weights == DEFAULT else weights)
         device = torch.device(device)
         accelerator = choose(accelerator, device)
-        # OpenVINO rounds by itself; the part in PyTorch needs float32 for gradients.
+        # OpenVINO does its own rounding; the part in PyTorch needs float32 for gradients.
         bfloat16 = dtype == torch.bfloat16 and accelerator == "openvino"
         path = obtain_weights(spec, self._weights_dir, self._download) if weights is not None else None
         spec.prepare()

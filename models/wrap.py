@@ -48,7 +48,7 @@ def wrap_model(
         module: (N, C, H, W) to logits or values (N, K) or (N, K, H, W), or to a tuple or dictionary that contains them.
         labels: K of them, in the order of the outputs; None for ``class 0``, ``class 1`` and so on.
         input_size: side of the input in pixels, or (height, width), as in training. Required, unless `transform` has it
-            or the module is a detector of torchvision, which resizes pictures by itself.
+            or the module is a detector of torchvision, which resizes pictures itself.
         resize: length of a picture's shorter side before the centre crop to `input_size`; None for `input_size`.
         interpolation: interpolation of the resize: nearest, bilinear, bicubic or lanczos.
         mean, std: mean and standard deviation of each channel in [0, 1], for the normalisation; by default those of
@@ -138,7 +138,7 @@ def _preprocess(
     """Return the preprocessing that arguments of `wrap_model` describe.
 
     Raises:
-        ModelError: they contradict each other, or a detector of torchvision, which normalises by itself.
+        ModelError: they contradict each other, or a detector of torchvision, which normalises pictures itself.
     """
     if input_size is None and transform is None and detector is None:
         raise ModelError("Give input_size, the side or (height, width) of the pictures in training, in pixels.")
@@ -205,6 +205,6 @@ def _names(labels: Sequence[str] | None, count: int, head: Head | None, model: s
         is_sigmoid = count == 1 and head != "value"
         hint = " One logit has one label, that of the class whose probability is its sigmoid." if is_sigmoid else ""
         if head == "segmentation" and len(names) == 1:
-            hint = " A single logit at each position has two, that of the rest first."
+            hint = " A single logit at each position needs two labels, the one for the rest first."
         raise ModelError(f"{model} has {counts}, but {given(len(names), 'label')}.{hint}")
     return names

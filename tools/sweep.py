@@ -182,7 +182,7 @@ def _cloned(values: Any) -> tuple[Any, Any, list[GradientEdge | None]]:
         if not isinstance(leaf, Tensor):
             continue
         if leaf.is_floating_point() and not leaf.requires_grad:
-            leaf = leaf.detach().requires_grad_()  # pictures and tables need none by themselves
+            leaf = leaf.detach().requires_grad_()  # pictures and tables need none of their own
         clones[index] = leaf.clone()
         copies[index] = leaf.detach().clone()
         if leaf.is_floating_point():

@@ -85,7 +85,7 @@ class MethodAnswer(BaseModel):
     family: str
     summary: str
     paper: Paper | None = Field(description="Its publication; null without one.")
-    papers: tuple[Paper, ...] = Field(description="Its publication, then those that a method of ours draws on besides.")
+    papers: tuple[Paper, ...] = Field(description="Its publication, then others that it draws on.")
     signed: bool
     needs: list[str]
     cost: dict[str, str] = Field(

@@ -49,7 +49,7 @@ Target = int | str | NDArray[np.bool_]
 class Client:
     """Explains pictures with the models of a service, as the library does with its own. It imports no PyTorch.
 
-    Hooks of one's own, `explain_many`, data sets and tensors need the library itself.
+    Your own hooks, `explain_many`, data sets and tensors need the library itself.
 
     >>> client = Client("http://127.0.0.1:8000")  # doctest: +SKIP
     >>> client.explain("cat.jpg", target="tabby").save("why.png")  # doctest: +SKIP
@@ -226,7 +226,7 @@ class Client:
         if not sources:
             raise OptionError("The list of pictures is empty; give one or more.", field="pictures")
         if masks is not None and len(masks) != len(sources):
-            counts = f"The number of pictures is {len(sources)}, that of masks {len(masks)}"
+            counts = f"The number of pictures is {len(sources)}, but the number of masks is {len(masks)}"
             raise OptionError(f"{counts}; give one for each picture.", field="masks")
         fields = {"method": methods, "metrics": metrics, "layer": layer, "controls": controls, "model": model}
         answers = {}

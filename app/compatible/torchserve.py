@@ -142,7 +142,7 @@ def predict(name: str, version: str | None = None) -> Response:
 @blueprint.route("/explanations/<path:name>", methods=["POST", "PUT"])
 @TorchServe(
     "Explain a prediction",
-    f"{_WHERE} {EXPLAIN} The default is integrated gradients of 15 steps, [C, H, W]; other methods return [1, H, W]. "
+    f"{_WHERE} {EXPLAIN} The default is integrated gradients with 15 steps, [C, H, W]; other methods return [1, H, W]. "
     "If Accept asks for a picture, the response is a picture.",
     options=ExplainParameters,
     option_names=("method", "target", "layer", "range"),

@@ -84,7 +84,7 @@ def server() -> Response:
 @blueprint.get("/health/live")
 @KServe("Whether the process is alive", answers=(schemas.V2Live,), is_open=True)
 def live() -> Response:
-    """Answer that the process is alive; 503 if it is broken for good."""
+    """Answer that the process is alive; 503 if it is permanently broken."""
     liveness().require()
     return json_response(schemas.V2Live(live=True))
 

@@ -26,7 +26,7 @@ from seewhy.app.http.headers import COST
 from seewhy.app.pipeline.record import current
 
 _SECONDS = 1
-"""Time limit for Redis; after it this process counts by itself."""
+"""Time limit for Redis; after it this process counts alone."""
 
 _JUMP_SECONDS = 2.0
 """A clock set back by more than this drops all counts."""
@@ -39,7 +39,7 @@ def limit_requests(app: Flask, limit: str, storage: str) -> None:
         limit: such as ``60/minute``, or several separated by semicolons, in units of `seewhy.app.pipeline.costs`;
             empty for none.
         storage: where requests are counted: ``memory://`` or the address of a Redis. While Redis is unreachable, each
-            process counts by itself.
+            process counts alone.
 
     Raises:
         FieldError: the limit cannot be read, or the storage cannot be used.

@@ -137,7 +137,7 @@ class BatchRunner:
         offer_turn: Callable[[], None],
         frugal: bool = False,
     ) -> None:
-        """Run one pass for all jobs; if it fails, run each by itself, so that a bad one fails alone.
+        """Run one pass for all jobs; if it fails, run each separately, so that a bad one fails alone.
 
         If memory runs out in a computation of many passes, it runs again with one picture in each (`frugal`).
         """

@@ -67,9 +67,7 @@ class Processes(Arbiter):  # type: ignore[misc]
         self.has_answered |= any(worker.state.answered for worker in self.WORKERS.values())
         fault = max((worker.state.fault for worker in self.WORKERS.values()), default=0)
         if fault and not self.has_answered:
-            raise HaltServer(
-                "The default model cannot be loaded, see the error above: correct it and start again.", fault
-            )
+            raise HaltServer("The default model cannot be loaded: correct the error above and start again.", fault)
         present = [worker for worker in self.WORKERS.values() if not worker.state.leaves]
         current = [worker for worker in present if worker.age > self.outdated_age]
         # Of too many workers, those that do not answer go first, then the oldest.

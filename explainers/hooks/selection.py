@@ -169,7 +169,7 @@ def _meant(modules: Mapping[str, nn.Module], selector: ModuleSelector) -> Sequen
         absence = f"no module of the type {selector.__name__}"
     elif isinstance(selector, nn.Module):
         matches = {selector} & set(modules.values())
-        absence = f"no such module as this {type(selector).__name__}, which is of another network or a copy"
+        absence = f"no such module as this {type(selector).__name__}, which is a copy or belongs to another network"
     elif callable(selector):
         matches = {module for module in dict.fromkeys(modules.values()) if selector(module)}
         absence = "no module that the predicate accepts"

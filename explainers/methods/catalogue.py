@@ -72,7 +72,7 @@ class Method:
 
     @property
     def papers(self) -> tuple[Paper, ...]:
-        """Its publication, then those that a method of ours draws on besides."""
+        """Its publication, then others that it draws on."""
         return () if self.paper is None else (self.paper, *sources_of(self.name))
 
     @cached_property

@@ -105,7 +105,7 @@ class Likeness(Drawing):
                 Diagnostic(
                     "estimated-pairs",
                     f"The embedding is not an average of the cells of {self.layer!r}: the maps are gradient times "
-                    "activation, the pairs are estimated from them. The sum of either may differ from the score.",
+                    "activation, and the pairs are estimated from them. The sum of either may differ from the score.",
                 )
             )
         if not any(values.any() for values in self.maps):

@@ -199,7 +199,7 @@ def test_an_evaluation_is_that_of_the_library(client, model):
         np.testing.assert_allclose(there.values[key], values, atol=0.02, err_msg=key)
     assert there["gradcam", "sparseness"].count == 2
     assert there.notes == here.notes != []
-    with pytest.raises(OptionError, match="pictures is 2, that of masks 1"):
+    with pytest.raises(OptionError, match="pictures is 2, but the number of masks is 1"):
         client.evaluate(pictures, masks=masks[:1])
     with pytest.raises(OptionError, match="list of pictures is empty"):
         client.evaluate([])

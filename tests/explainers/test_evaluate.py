@@ -333,7 +333,7 @@ def test_a_method_without_a_rule_for_the_model_leaves_its_row_empty(monkeypatch)
         ({"methods": [3]}, OptionError, "a name or an explainer, not int"),
         ({"metrics": ["sparsness"]}, OptionError, "Near matches: sparseness"),
         ({"metrics": ["pointing-game"]}, OptionError, "where the targets lie"),
-        ({"boxes": [(0, 0, 5, 5)]}, OptionError, "pictures is 2, that of boxes or masks 1; give one"),
+        ({"boxes": [(0, 0, 5, 5)]}, OptionError, "pictures is 2, but the number of boxes or masks is 1; give one"),
         ({"boxes": [(0, 0, 5, 5)] * 2, "masks": [None] * 2}, OptionError, "not both"),
         ({"boxes": [(0, 0, 5)] * 2}, OptionError, "A box must be left, top, right and bottom"),
         ({"boxes": [(20, 20, 30, 30)] * 2}, OptionError, "No pixel of the picture of 16x16"),

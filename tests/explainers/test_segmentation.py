@@ -342,7 +342,7 @@ def test_a_single_logit_tells_two_classes():
     assert torch.allclose(outputs.softmax(dim=1)[0, 1], logits.sigmoid(), atol=1e-6)
     rest = explain(model, CAT, "saliency", target="rest")
     assert rest.map.max() > 0
-    with pytest.raises(ModelError, match="has two, that of the rest first"):
+    with pytest.raises(ModelError, match="needs two labels, the one for the rest first"):
         wrap_model(Lesions(), ["lesion"], input_size=SIZE, head="segmentation")
 
 

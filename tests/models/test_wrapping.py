@@ -92,7 +92,7 @@ def test_the_wrapped_module_is_as_the_loaded_one():
         ({"labels": ["one"]}, "2 classes, but 1 label is given"),
         ({"labels": "ab"}, "labels is 'ab'; give a list with a name for each of the 2 classes"),
         ({"labels": 3}, "labels is 3; give a list"),
-        ({"mean": (124.0, 116.0, 104.0), "std": (0.5,) * 3}, "mean and std are of levels from 0 to 1"),
+        ({"mean": (124.0, 116.0, 104.0), "std": (0.5,) * 3}, "mean and std must be those of levels from 0 to 1"),
         ({"mean": (0.5,) * 3, "std": (58.0,) * 3}, "divide those of levels up to 255 by 255"),
         ({"input_size": "64"}, "input_size is '64'; give the side"),
         ({"mean": (0.5,), "std": (0.5, 0.5)}, "mean has 1 number and std 2; give one of each for every channel"),

@@ -53,7 +53,7 @@ class Drawings:
 
     @property
     def pictures(self) -> Tensor:
-        """(N, 3, SIDE, SIDE) float32 in [0, 1]: the images for networks that normalise by themselves."""
+        """(N, 3, SIDE, SIDE) float32 in [0, 1]: the images for networks that normalise them."""
         return ((self.images + 1) / 2).clamp(0, 1)
 
     def part(self, rows: Tensor) -> "Drawings":

@@ -13,7 +13,7 @@ blueprint = Blueprint("health", __name__)
 @blueprint.get("/healthz")
 @Declaration("Whether the process is alive", answers=(HealthAnswer,), statuses=(503,), is_open=True)
 def healthz() -> Response:
-    """Answer that the process is alive; 503 if it is broken for good."""
+    """Answer that the process is alive; 503 if it is permanently broken."""
     liveness().require()
     return alive()
 

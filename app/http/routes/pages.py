@@ -61,7 +61,7 @@ def docs_asset(name: str) -> Response:
 
 @blueprint.get("/")
 @Declaration(
-    "The web page; for KServe's clients, which accept anything, that the process is alive",
+    "The web page; for KServe's clients, which accept anything, JSON that says that the process is alive",
     ("Browsers ask for `text/html` and get the page."),
     answers=(HealthAnswer,),
     media=_HTML,

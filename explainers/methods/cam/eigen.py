@@ -88,16 +88,16 @@ class ComponentCAM(CAM):
             diagnostics.append(
                 Diagnostic(
                     "ambiguous-component",
-                    f"The two strongest principal components are equally strong but for {gap:.1e}: which of them is "
-                    "shown, rounding can decide. Choose another layer or method.",
+                    f"The strengths of the two strongest principal components differ by only {gap:.1e}, so rounding "
+                    "can decide which of them is shown. Choose another layer or method.",
                 )
             )
         if certainty < LEAST_CERTAINTY and self.sign != "absolute":
             diagnostics.append(
                 Diagnostic(
                     "ambiguous-sign",
-                    "As much speaks for the sign of this principal component as against it, so what is drawn and what "
-                    "is left out could be exchanged. Try sign=absolute.",
+                    "The evidence for and against the sign of this principal component is equal, so what is drawn and "
+                    "what is left out could be swapped. Try sign=absolute.",
                 )
             )
         return tuple(diagnostics)

@@ -28,7 +28,7 @@ TINY = 1e-12
 def factorize(
     question: Question, tensors: LayerTensors, count: int, iterations: int, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Factorise the activations of a layer, each picture by itself; see `nonnegative_factors`.
+    """Factorise the activations of a layer, each picture separately; see `nonnegative_factors`.
 
     Returns:
         (N, k, h, w) float32, not negative: how strong each concept is at each position; and the concepts (N, k, C)

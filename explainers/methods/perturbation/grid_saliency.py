@@ -29,8 +29,8 @@ START = 0.5
 
 _NO_CONTEXT = Diagnostic(
     "blank-map",
-    "The map is zero everywhere: the class keeps its region without any context, or with context of which no cell "
-    "alone is worth the sparsity. Try a smaller sparsity, or fewer cells.",
+    "The map is zero everywhere: the class keeps its region without any context, or no single cell of its context is "
+    "worth the sparsity. Try a smaller sparsity, or fewer cells.",
 )
 
 
