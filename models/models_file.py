@@ -3,18 +3,18 @@
 [models.pneumonia]
 architecture = "resnet18"            # a torchvision name, "timm/NAME", or "package.module:factory"
 weights = "pneumonia.safetensors"    # paths are relative to this file
-sha256 = "9f86d081884c7d65..."        # of the file: its first digits, at least 8; default: not checked
+sha256 = "9f86d081884c7d65..."        # the file's first digits, at least 8; default: not checked
 labels = "labels.txt"                # one label per line, or a list: labels = ["healthy", "pneumonia"]
-input_size = 224                     # or [height, width]; of an architecture of one's own required
+input_size = 224                     # or [height, width]; required for a custom architecture
 resize = 256                         # shorter side before the centre crop; default: input_size
 interpolation = "bilinear"
-mean = [0.485, 0.456, 0.406]         # of each channel: three, or one of a network that sees grey
+mean = [0.485, 0.456, 0.406]         # for each channel: three, or one for a network that sees grey
 std = [0.229, 0.224, 0.225]
-head = "sigmoid"                     # of labels of which several may apply, and of a single logit; default: "softmax";
-                                     # "value" of a regression; "detection" of a module with a `box_head`
-units = ["years"]                    # of values
-default_layers = ["layer4"]          # default: found
-calibration = "scores.json"          # of `seewhy calibrate`: what proofs are compared with; default: scores of requests
+head = "sigmoid"                     # if several labels may apply, or for a single logit; default: "softmax";
+                                     # "value" for regression; "detection" for a module with a `box_head`
+units = ["years"]                    # for values
+default_layers = ["layer4"]          # default: automatic
+calibration = "scores.json"          # from `seewhy calibrate`, to grade proofs by; default: scores of requests
 licence = "proprietary"
 """
 

@@ -51,7 +51,7 @@ class TokensAnswer(BaseModel):
     rows: int
     columns: int
     before: int = Field(description="Number of tokens before these, such as class and register tokens.")
-    after: int = Field(description="Tokens behind them.")
+    after: int = Field(description="Number of tokens after these.")
 
 
 class LayerAnswer(BaseModel):

@@ -50,7 +50,7 @@ class Ask:
     Attributes:
         targets: see `Targets`, or `MOST_PROBABLE` (None in a tuple); None for the most probable target of each picture.
         against: (N,) integers to contrast the targets with, or `NO_CONTRAST`; None for no contrast at all.
-        function: from outputs (N, ...) to scores (N,), which are explained in place of targets; None for targets.
+        function: maps outputs (N, ...) to scores (N,), which are explained instead of targets; None for targets.
     """
 
     targets: Targets | None = None

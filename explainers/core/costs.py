@@ -20,8 +20,8 @@ class Passes:
     """Numbers of passes of a model for one picture.
 
     Attributes:
-        forwards: from the picture to the logits.
-        backwards: from the logits back.
+        forwards: number of passes from the picture to the logits.
+        backwards: number of passes from the logits back.
     """
 
     forwards: int = 0

@@ -54,8 +54,8 @@ class ChannelEffect:
     Attributes:
         channel: its index.
         score, probability: the target's logit, or its value, which has no probability, with this channel edited.
-        score_change, probability_change: with the edit less without it; negative if the unedited channel speaks for the
-            target.
+        score_change, probability_change: value with the edit minus the value without it; negative if the unedited
+            channel speaks for the target.
     """
 
     channel: int

@@ -70,8 +70,8 @@ class Summary:
 
     Attributes:
         dead_maps: feature maps that are zero everywhere.
-        vanishing: a gradient reached the output, but in no call with a norm of `VANISHING` or more.
-        exploding: in some call with a norm over `EXPLODING`, or with infinity.
+        vanishing: a gradient reached the output, but its norm is below `VANISHING` in each call.
+        exploding: in some call, the gradient has a norm over `EXPLODING`, or contains infinity.
         without_gradient: no gradient reached the output in any call.
         non_finite: NaN or infinity in an input, output or gradient.
         not_run: the forward pass never called them (or called `forward` directly, past all hooks).

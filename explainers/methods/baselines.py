@@ -53,7 +53,7 @@ def baseline_of(
         images: (N, C, H, W), normalised.
         baseline: see `BASELINES`.
         model: for ``black``: a model that knows the normalisation, such as a `LoadedModel`.
-        value: for ``given`` alone: in normalised units, one number or one per channel.
+        value: only for ``given``: in normalised units, one number or one per channel.
 
     Raises:
         OptionError: a wrong number of values, or ``black`` for a model of unknown normalisation.

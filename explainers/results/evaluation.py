@@ -40,7 +40,7 @@ class Column:
     Attributes:
         name: name of the column.
         metric: the metric's name; a metric may have several columns.
-        aspect: what of a map it measures.
+        aspect: property of maps that it measures.
         better: which values are better.
     """
 

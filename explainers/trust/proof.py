@@ -59,13 +59,13 @@ class Measurement:
         area: share of the model's input that is marked.
         fill: replacement of hidden pixels.
         probability: probability of the target in the whole picture; None if the explained score is not a probability.
-        value: the explained value, in its own units, also where its fall is explained; None if it is a probability.
+        value: the explained value, in its own units, even if its decrease is explained; None if it is a probability.
         kept: the probability, or the value, with everything hidden except the marked part.
         dropped: with the marked part hidden.
         turned_dropped: with the same shape, rotated by 180 degrees, hidden; None unless ``proof="full"``.
         hidden: the value with everything hidden; None for probabilities.
         score: kept minus dropped, divided by the probability, or by the difference of `value` and `hidden`; of the
-            negative values where the fall is explained.
+            negative values if the decrease is explained.
     """
 
     area: float
