@@ -25,7 +25,7 @@ ADVICE = {
         ("scorecam", "recipro-cam", "gradcam"),
     ),
     "cam": Advice(
-        "The model ends in global average pooling and one linear layer: the map then is the logit, divided among the "
+        "The model ends in global average pooling and one linear layer: then the map is the logit, divided among the "
         "positions, in one pass without gradients.",
         "The model has another head: it is refused. `gradcam` works with every head, and gives the same map "
         "for this one.",
@@ -114,7 +114,7 @@ ADVICE = {
     ),
     "shapleycam": Advice(
         "The class is uncertain, so that the probability reacts to changes: the softmax is part of the score.",
-        "Memory or time is short, or you want the plain logit: with `utility=logit` and most heads, the map "
+        "Memory or time is limited, or you want the plain logit: with `utility=logit` and most heads, the map "
         "equals that of `gradcam`.",
         ("gradcam", "xgradcam", "finercam"),
     ),
@@ -129,8 +129,8 @@ ADVICE = {
         ("scorecam", "iscam"),
     ),
     "votes": Advice(
-        "The map should lie on the explained class alone, also in pictures of several objects; one pass.",
-        "The model has no pooling before its head, as transformers with a class token: you then get the map "
+        "The map should lie on the explained class alone, even in pictures of several objects, in one pass.",
+        "The model has no pooling before its head, like transformers with a class token: you then get the map "
         "of `gradcam`.",
         ("votes-detail", "cam", "finercam"),
     ),
@@ -177,7 +177,7 @@ ADVICE = {
     ),
     "saliency": Advice(
         "You ask which pixels the score is most sensitive to, in two passes.",
-        "You ask how much pixels contribute, or need a calm map: `smoothgrad` averages the noise away.",
+        "You ask how much pixels contribute, or need a smooth map: `smoothgrad` averages the noise away.",
         ("smoothgrad", "input-x-gradient", "integrated-gradients"),
     ),
     "smoothgrad": Advice(
@@ -234,7 +234,7 @@ ADVICE = {
     ),
     "attnlrp": Advice(
         "You want a map of a transformer as fine as the pixels, with evidence for and against the class.",
-        "The grid of patches in the map disturbs: `legrad` is coarse and calm.",
+        "The grid of patches in the map is distracting: `legrad` is coarse and smooth.",
         ("legrad", "dave", "chefer", "lrp"),
     ),
     "chefer": Advice(
@@ -243,7 +243,7 @@ ADVICE = {
         ("legrad", "attnlrp", "attention-rollout"),
     ),
     "dave": Advice(
-        "You want a fine and calm map of a transformer, averaged over views of the picture.",
+        "You want a fine and smooth map of a transformer, averaged over views of the picture.",
         "Time matters: `attnlrp` takes two passes.",
         ("attnlrp", "legrad", "smoothgrad"),
     ),
@@ -280,7 +280,7 @@ ADVICE = {
     ),
     "lime": Advice(
         "You want one weight for each segment, as the authors' program computes it.",
-        "Results must hardly depend on a seed, or must sum to the score: use `kernel-shap`.",
+        "Results should hardly depend on a seed, or must sum to the score: use `kernel-shap`.",
         ("kernel-shap", "feature-ablation"),
     ),
     "occlusion": Advice(

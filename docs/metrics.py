@@ -71,10 +71,10 @@ def page(table: str) -> str:
         "their passes are shared by all methods of a table. `levels` is 7, or `steps` + 1. `mosaics` is 1, or the "
         "number of cells of a mosaic if each cell is a whole input. Metrics use the map over the model's input, "
         "resized bilinearly. A blank map counts as uniform. Undefined values are NaN (null in JSON), ignored in means. "
-        "Insertion and deletion are shares of the probability, which may be of any size if it is small: their means "
-        "leave out pictures whose target has less than 30 %, and say how many; `insertion.relative=false` counts all.",
+        "Insertion and deletion are shares of the probability. If it is small, they may be of any size, so their means "
+        "leave out pictures whose target is below 30 %, and say how many; `insertion.relative=false` counts all.",
         "",
-        "Values equal those of quantus 0.6 to 10⁻⁵, for all metrics that quantus has, given the same maps, hidden "
+        "Values agree with those of quantus 0.6 to 10⁻⁵, for all metrics that quantus has, given the same maps, hidden "
         "parts, noise and networks; the tests check this. (Deletion is its `PixelFlipping`, sensitivity-n its "
         "`FaithfulnessCorrelation`, and the metrics for grids and boxes are its `AttributionLocalisation`, "
         "`RelevanceMassAccuracy` and `RelevanceRankAccuracy`.)",
