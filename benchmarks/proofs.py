@@ -1,6 +1,6 @@
 """Heatmaps with and without their proofs, in turn: `python -m benchmarks.proofs`.
 
-Of one picture, in Python (the model alone) and through the whole pipeline, from the bytes of a JPEG to those of a PNG.
+For one picture, in Python (the model alone) and through the whole pipeline, from the bytes of a JPEG to those of a PNG.
 """
 
 import io

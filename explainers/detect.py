@@ -13,7 +13,7 @@ from seewhy.explainers.view import ViewSource, prepare
 
 
 def detect(model: Model, picture: ViewSource) -> tuple[DetectedBox, ...]:
-    """Return the boxes that a detector shows in a picture, the surest first; none if it shows none.
+    """Return the boxes that a detector shows in a picture, in order of score; none if it shows none.
 
     Args:
         model: a `LoadedModel` of a detector, from `load_model` or `wrap_model`.

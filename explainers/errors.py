@@ -204,7 +204,7 @@ def plain_faults(faults: Sequence[Mapping[str, Any]]) -> str:
         faults: see `plain_fault`; one or more.
     """
     depths = [sum(isinstance(step, int) for step in fault["loc"]) for fault in faults]
-    # Of a list with wrong items, it does not help that it is not a number either.
+    # If a list has wrong items, it does not help that it is not a number either.
     inner = [fault for fault, depth in zip(faults, depths, strict=True) if depth == max(depths)]
     # A value of the right type, but too long or too large, needs no other types.
     wrong = [fault for fault in inner if fault["type"] not in _PLAIN and fault["type"] != "literal_error"]

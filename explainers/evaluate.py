@@ -323,7 +323,7 @@ def _bar(total: int, is_shown: bool) -> Iterator[Callable[[int], Progress]]:
         return
     from tqdm.auto import tqdm  # asks whether this is a notebook
 
-    # Of a single picture, the bar shows the passes, and short ones show nothing.
+    # For a single picture, the bar shows the passes, and short ones show nothing.
     alone: dict[str, Any] = {
         "bar_format": "{percentage:3.0f}% {bar} {elapsed}<{remaining}",
         "delay": 1,

@@ -127,7 +127,7 @@ def explain(
             the most probable class, the box with the highest score or the largest region.
         layer: dotted path or glob, or a module of the model, or several; None for the model's default.
         against: class index or label to contrast each target with; None for no contrast.
-        top: number of the most probable classes to explain, instead of `target`; all of a model that has fewer.
+        top: number of the most probable classes to explain, instead of `target`; all if the model has fewer.
         attribute: property of a detector's box: ``score``, ``x1``, ``y1``, ``x2``, ``y2``, ``box``, ``objectness`` or
             ``mask``.
         label: class of a target that is a place, such as ``region:10,20,90,80``.

@@ -14,7 +14,7 @@ def predict(model: Model, picture: ViewSource, top: int = 5) -> tuple[Prediction
     Args:
         model: a `LoadedModel`, from `load_model` or `wrap_model`; left unchanged.
         picture: as in `explain`.
-        top: number of predictions, at least 1; all of a model that has fewer.
+        top: number of predictions, at least 1; all if the model has fewer.
 
     Returns:
         The `top` most probable classes, each with `index`, `label`, `probability` and `logit`; values of a regression,

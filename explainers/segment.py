@@ -18,7 +18,7 @@ def segment(model: Model, picture: ViewSource) -> Segments:
     """Return which class a segmenter gives each pixel of a picture.
 
     Args:
-        model: a `LoadedModel` of a segmenter, from `load_model` or `wrap_model`; left as it was.
+        model: a `LoadedModel` of a segmenter, from `load_model` or `wrap_model`; left unchanged.
         picture: as in `explain`.
 
     Returns:

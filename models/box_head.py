@@ -83,7 +83,7 @@ class BoxHead:
         return candidates._replace(boxes=candidates.boxes / candidates.boxes.new_tensor((width, height) * 2))
 
     def shown(self, candidates: Candidates) -> tuple[Tensor, Tensor]:
-        """Return which candidates (A, ...) of one picture are shown, (D,), and as which classes, the surest first."""
+        """Return which candidates (A, ...) of one picture are shown, (D,), and as which classes, in order of score."""
         scores = candidates.scores(self.scoring)
         if self.background is not None:
             scores[:, self.background] = 0

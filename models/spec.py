@@ -64,7 +64,7 @@ class ModelSpec:
         declared_head: interpretation of the outputs; None for logits, of which there are several, with the softmax.
         units: units of the values, one for each; empty if unknown.
         box_head: reads the results of a detector; None for all other models.
-        is_sized: whether the size of the input is known; of a detector of torchvision it need not be declared.
+        is_sized: whether the size of the input is known; for a torchvision detector, it need not be declared.
         calibration: file of scores to compare proofs with; None if none is declared.
         prepare: imports what `build` needs. It is called before `build` and outside the process-wide lock.
     """

@@ -32,7 +32,7 @@ class PackagedWeights:
     Attributes:
         package: name to import.
         file: within the package.
-        sha256: of the file, all 64 hexadecimal digits.
+        sha256: SHA-256 of the file, all 64 hexadecimal digits.
         install: arguments of ``pip install``.
     """
 

@@ -223,7 +223,7 @@ def targets_of(module: nn.Module, images: Tensor) -> Tensor:
 def measured(model: Any, name: str, images: Tensor, targets: Tensor, row: int = 0, **options: Any) -> Gap:
     """Return by how much a method's maps of a picture differ, and in which company.
 
-    Of methods of many passes, which hold several pictures in any case, the company is two pictures.
+    For methods with many passes, which hold several pictures in any case, the company is two pictures.
     """
     if METHODS[name].forwards not in ("1", "2"):
         images, targets, row = images[row - 1 : row + 2], targets[row - 1 : row + 2], 1

@@ -89,7 +89,7 @@ def explain_body(result: ExplainResult, form: Format, values: bool | Literal["ma
 
 
 def drawing(result: ExplainResult, form: Drawing) -> bytes:
-    """Draw explanations and encode the drawing; errors as `draw`, and `OutOfMemoryError`."""
+    """Draw explanations and encode the drawing; errors as in `draw`, and `OutOfMemoryError`."""
     return encoded(lambda: draw(result), form, result.timings, _drawing_bytes(result))
 
 
@@ -226,7 +226,7 @@ def model_identity(model: LoadedModel) -> schemas.ModelIdentity:
 def take_heatmaps(
     explanations: Sequence[Explanation], limit: int, remedy: str = "explain fewer classes at a time"
 ) -> None:
-    """Take memory for the values of the heatmaps of explanations; arguments and errors as `take_values`."""
+    """Take memory for the values of the heatmaps of explanations; arguments and errors as in `take_values`."""
     take_values([part.geometry.width * part.geometry.height for part in explanations], limit, remedy)
 
 

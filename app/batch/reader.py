@@ -36,7 +36,7 @@ _HEATMAP_SIDE = 256
 
 
 def open_batch(path: str | os.PathLike[str]) -> "Batch":
-    """Return the results in a folder that `batch` has written, also of a run that was stopped.
+    """Return the results in a folder that `batch` has written, even if the run was stopped.
 
     Raises:
         OptionError: it is not such a folder.

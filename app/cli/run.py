@@ -57,7 +57,7 @@ def open_service(device: str | None, calibration: Calibration | None = None) -> 
 
 
 def ready_service(device: str | None, model: str | None) -> Service:
-    """Return a service that has this model loaded; errors as `load_model`."""
+    """Return a service that has this model loaded; errors as in `load_model`."""
     service = open_service(device)
     load_model(service, model)
     return service

@@ -63,7 +63,7 @@ class Client:
         timeout: seconds to wait for an answer.
 
     Raises:
-        OptionError: the address is not one of HTTP, or the key has characters that none has.
+        OptionError: the address is not an HTTP address, or the key has characters that no key has.
     """
 
     def __init__(self, url: str, *, key: str | None = None, timeout: float = 600.0) -> None:
@@ -144,18 +144,18 @@ class Client:
     def predict(
         self, picture: PictureSource, top: int = 5, *, model: str | None = None
     ) -> tuple[RemotePrediction, ...]:
-        """Return the `top` most probable classes of a picture; errors as `explain`."""
+        """Return the `top` most probable classes of a picture; errors as in `explain`."""
         body = {"image": picture, "top": top, "model": model}
         return self._posted("/predict", body, lambda answer: tuple(map(RemotePrediction, answer["predictions"])))
 
     def detect(self, picture: PictureSource, *, model: str | None = None) -> tuple[DetectedBox, ...]:
-        """Return the boxes that a detector of the service finds in a picture, the surest first; errors as `explain`."""
+        """Return the boxes that a detector of the service finds, in order of score; errors as in `explain`."""
         return self._posted("/detect", {"image": picture, "model": model}, boxes_of)
 
     def segment(self, picture: PictureSource, *, model: str | None = None) -> Segments:
-        """Return which class a segmenter of the service gives each pixel of a picture; errors as `explain`.
+        """Return which class a segmenter of the service gives each pixel of a picture; errors as in `explain`.
 
-        Its `map` is that of the upload's pixels which the model saw.
+        Its `map` covers the pixels of the upload that the model saw.
         """
         upload = _upload(picture)
         body = {"image": upload, "model": model, "format": "json"}
@@ -313,7 +313,7 @@ class Client:
         return self._inspected(RemoteSweep, "intervene", fields, model)
 
     def models(self, source: str | None = None) -> dict[str, Any]:
-        """Return the JSON of each model of the service, by name; errors as `explain`.
+        """Return the JSON of each model of the service, by name; errors as in `explain`.
 
         Args:
             source: embedded, torchvision, timm or own; None for all.
@@ -321,7 +321,7 @@ class Client:
         return self._connection.get("/models", lambda answer: _by_name(answer["models"]), source=source)
 
     def methods(self) -> dict[str, Any]:
-        """Return the JSON of each method of the service, by name; errors as `explain`."""
+        """Return the JSON of each method of the service, by name; errors as in `explain`."""
         return self._connection.get("/methods", lambda answer: _by_name(answer["methods"]))
 
     def _posted(self, path: str, fields: Mapping[str, Any], read: Callable[[Any], Result]) -> Result:
@@ -412,7 +412,7 @@ def _parts(value: Any) -> Sequence[Any]:
 
 
 def _upload(source: PictureSource) -> bytes:
-    """Return the file of a picture; errors as `read_picture`, which says what is none."""
+    """Return the file of a picture; errors as in `read_picture`, which says what is not one."""
     if hasattr(source, "read"):
         source = source.read()
     if isinstance(source, bytes):

@@ -38,7 +38,7 @@ class Account:
             self._budget.give(size)
 
     def keep(self, size: int, purpose: Purpose) -> None:
-        """Hold this many bytes in total, because the rest has been freed; errors as `take`."""
+        """Hold this many bytes in total, because the rest has been freed; errors as in `take`."""
         more = size - self.holdings
         if more > 0:
             self.take(more, purpose)
@@ -47,7 +47,7 @@ class Account:
 
     @contextmanager
     def holding(self, size: int, purpose: Purpose) -> Iterator[None]:
-        """Hold bytes inside the context; errors as `take`."""
+        """Hold bytes inside the context; errors as in `take`."""
         self.take(size, purpose)
         try:
             yield

@@ -81,12 +81,12 @@ class Service:
         return Deadline.after(self.settings.deadline, current().is_disconnected)
 
     def predict(self, upload: bytes, options: PredictOptions) -> PredictResult:
-        """Classify a picture; errors as `explain`."""
+        """Classify a picture; errors as in `explain`."""
         (result,) = self.classify([upload], options.model, options.top)
         return result
 
     def classify(self, sources: Sequence[Source], name: str | None, top: int = 0) -> list[PredictResult]:
-        """Classify pictures, which share passes of the model; errors as `explain`."""
+        """Classify pictures, which share passes of the model; errors as in `explain`."""
         return [_predict_result(submission, outcome, top) for submission, outcome in self._outcomes(sources, name)]
 
     def detect(self, upload: bytes, options: Options) -> DetectResult:
@@ -94,7 +94,7 @@ class Service:
 
         Raises:
             UnsuitableModelError: the model is not a detector; `field` is ``model``.
-            Exception: errors as `explain`.
+            Exception: errors as in `explain`.
         """
         with at_fault("model", UnsuitableModelError):
             ((place, outcome),) = self._outcomes([upload], options.model, must_detect)
@@ -106,7 +106,7 @@ class Service:
 
         Raises:
             OptionError: the model does not segment.
-            Exception: errors as `explain`.
+            Exception: errors as in `explain`.
         """
         ((place, outcome),) = self._outcomes([upload], options.model, segmentation_of, "segment", drawn)
         model = place.plan.model
@@ -163,7 +163,7 @@ class Service:
         mask: bytes | None = None,
         most: int | None = None,
     ) -> Ticket:
-        """Start to explain pictures; errors as `explain`.
+        """Start to explain pictures; errors as in `explain`.
 
         Args:
             questions: the options for each picture, which differ only in their targets.
@@ -171,7 +171,7 @@ class Service:
             computation: the computation to run in place of explaining, at the cost of explaining.
             mask: the bytes of a picture that marks the region to explain, as large as each of the pictures.
             most: maximum number of maps for each picture and method, in place of the setting's: with 1, a class of a
-                detector means its surest box.
+                detector means its most confident box.
         """
         keys = [tuple(question.target) for question in questions]
         unique = dict(zip(keys, questions, strict=True))
@@ -193,7 +193,7 @@ class Service:
     def plan(
         self, options: ExplainOptions, pictures: int = 1, mask: bytes | None = None, most: int | None = None
     ) -> Plan:
-        """Check the options of a request, independently of its pictures, and get the model; errors as `explain`."""
+        """Check the options of a request, independently of its pictures, and get the model; errors as in `explain`."""
         deadline = self.deadline()
         check_counts(options, self.settings)
         names = options.method or [self.default_method(options.model)]
@@ -250,7 +250,7 @@ class Service:
         return self._decoder.prepare(source, model.preprocess, timings, deadline, drawn)
 
     def mask(self, upload: bytes, deadline: Deadline, field: str) -> Mask:
-        """Return (H, W) bool: where a picture is above zero; errors as `decode`, at this field."""
+        """Return (H, W) bool: where a picture is above zero; errors as in `decode`, at this field."""
         with at_fault(field):
             return self._decoder.mask(upload, deadline)
 
@@ -259,14 +259,14 @@ class Service:
         return Ticket(self.models.engine, submissions, max(1, self.settings.queue_size // 2), watched)
 
     def run(self, plan: Plan, picture: View, timings: Timings) -> Any:
-        """Return the result of a plan for one picture and one question; errors as `Ticket.result`."""
+        """Return the result of a plan for one picture and one question; errors as in `Ticket.result`."""
         ticket = self.submit([Submission(plan, picture, timings)])
         current().watch(ticket)
         ((outcome,),) = ticket.result()
         return outcome.result
 
     def present(self, ticket: Ticket) -> list[ExplainResult]:
-        """Wait for the explanations and return them for each picture; errors as `Ticket.result`."""
+        """Wait for the explanations and return them for each picture; errors as in `Ticket.result`."""
         pairs = zip(ticket.submissions, ticket.result(), strict=True)
         results = [_explain_result(submission, outcomes, self.null, self._sanity) for submission, outcomes in pairs]
         if ticket.plan.is_proved:

@@ -70,7 +70,7 @@ class Decoder:
             return View(picture, preprocess(source), preprocess.geometry(*source.size))
 
     def mask(self, upload: bytes, deadline: Deadline) -> Mask:
-        """Return (H, W) bool: where a picture is above zero; errors as `prepare`."""
+        """Return (H, W) bool: where a picture is above zero; errors as in `prepare`."""
         with self.processors:
             deadline.check()
             probe = Probe(upload, self._max_pixels)

@@ -33,7 +33,7 @@ def evaluate(service: Service, upload: bytes, truth: bytes | None, options: Eval
     Raises:
         OptionError: an unknown method, metric or option, or a metric needs what is not given.
         MaskError, PictureError: the truth is not a mask of the picture; `field` is ``truth``.
-        Exception: errors as `Service.explain`.
+        Exception: errors as in `Service.explain`.
     """
     names = options.method or [service.default_method(options.model)]
     if len(names) > service.settings.max_targets:

@@ -35,7 +35,7 @@ from seewhy.models import LoadedModel
 
 
 def trace(service: Service, upload: bytes, options: TraceOptions) -> TraceResult:
-    """Trace one forward and backward pass; errors as `Service.explain`."""
+    """Trace one forward and backward pass; errors as in `Service.explain`."""
     timings, deadline, model, ask = _start(service, options.model, options.target)
     _check_patterns(service, model, options.layer)
     layers = tuple(options.layer) or (is_leaf,)
@@ -56,7 +56,7 @@ def capture(service: Service, upload: bytes, options: CaptureOptions, sheet: boo
 
     Raises:
         CaptureTooLargeError: the tensors take more bytes than allowed.
-        Exception: errors as `Service.explain`.
+        Exception: errors as in `Service.explain`.
     """
     style = options.style(service.settings.max_side)
     timings, deadline, model, ask = _start(service, options.model, options.target)
@@ -92,7 +92,7 @@ def intervene(service: Service, upload: bytes, other: bytes | None, options: Int
 
     Raises:
         EditError: an edit cannot be applied.
-        Exception: errors as `Service.explain`.
+        Exception: errors as in `Service.explain`.
     """
     name = options.method or service.default_method(options.model)
     ((method, explainer),) = build_explainers([name], options, service.settings)
@@ -125,7 +125,7 @@ def sweep(service: Service, upload: bytes, other: bytes | None, options: Interve
     Raises:
         EditError: the edit cannot be applied, or there are several.
         DeadlineError: the sweep did not finish in time.
-        Exception: errors as `Service.explain`.
+        Exception: errors as in `Service.explain`.
     """
     if len(options.edits) > 1:
         raise EditError("A sweep takes one edit; send several without each_channel.", field="edits")

@@ -48,7 +48,7 @@ def similar(
     Raises:
         LayerError: the model has no layer with cells of the picture; `field` is ``model``.
         PictureError: a picture cannot be read, or is too large; `field` is ``reference`` if it is the second one.
-        Exception: errors as `Service.explain`.
+        Exception: errors as in `Service.explain`.
     """
     style = options.style(service.settings.max_side)
     deadline = service.deadline()

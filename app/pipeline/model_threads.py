@@ -353,7 +353,7 @@ class ModelThreads:
     def _require_time(self, jobs: Sequence[QueuedJob]) -> None:
         """Refuse jobs that cannot finish in time because of those ahead of them.
 
-        Of the same tier, a longer job ahead has had at least as many turns as these when they finish, and a shorter
+        In the same tier, a longer job ahead has had at least as many turns as these when they finish, and a shorter
         one has finished by then. The time of other tiers comes on top.
         """
         tier, passes = jobs[0].tier, sum((queued.passes or Passes() for queued in jobs), Passes())

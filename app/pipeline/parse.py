@@ -14,7 +14,7 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 
 def parse(schema: type[Schema], fields: dict[str, Any]) -> Schema:
-    """Return options, checked by their schema; errors as `validate`."""
+    """Return options, checked by their schema; errors as in `validate`."""
     names = _options(schema, len(METHODS))
     current().options = tuple(sorted(names.intersection(fields)))
     return validate(schema, fields, names, _in_edits)

@@ -72,7 +72,7 @@ class Plan:
     def further_asks(self, first: Outcome) -> list[Ask]:
         """Return the questions after the first ones, given the outcome of the very first.
 
-        They are about the most probable classes after the first, or about the boxes of a class after its surest.
+        They are about the most probable classes after the first, or about the boxes of a class after its best.
         """
         if self.top == 1:
             return []

@@ -70,7 +70,7 @@ class Processes(Arbiter):  # type: ignore[misc]
             raise HaltServer("The default model cannot be loaded: correct the error above and start again.", fault)
         present = [worker for worker in self.WORKERS.values() if not worker.state.leaves]
         current = [worker for worker in present if worker.age > self.outdated_age]
-        # Of too many workers, those that do not answer go first, then the oldest.
+        # If there are too many workers, those that do not answer go first, then the oldest.
         current.sort(key=lambda worker: (worker.state.answers, worker.age))
         staying = current[max(0, len(current) - self.num_workers) :]
         for _ in range(self.num_workers - len(staying)):

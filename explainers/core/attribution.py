@@ -26,7 +26,7 @@ class Regions:
 
     Attributes:
         maps: (N, k, h, w) float32, not negative: how much each position belongs to each region.
-        gains: (N, k) float32: the score with the region alone in the layer, less the score with an empty layer.
+        gains: (N, k) float32: the score with the region alone in the layer, minus the score with an empty layer.
         outputs: (N, k, ...) float32: the model's outputs when the region's concept alone fills the layer.
     """
 

@@ -57,7 +57,7 @@ class Calibration:
         null, model, pictures, false_alarms_at_95: as in `Comparison`.
         area, fill: area and fill of the trial.
         are_probabilities: whether the scores are of probabilities; other scores are compared with scores of their kind.
-        sha256: of the model's weights file, hexadecimal; None if unknown.
+        sha256: SHA-256 of the model's weights file, hexadecimal; None if unknown.
         size: height and width of the model's input; None if unknown.
         contrast: scores for contrasts of the most probable class; None if there are none.
     """

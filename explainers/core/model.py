@@ -45,7 +45,7 @@ class ModelIdentity:
     Attributes:
         name: as users type it.
         weights: name of the weight set; None for random or unknown weights.
-        sha256: of the weights file, hexadecimal; None likewise.
+        sha256: SHA-256 of the weights file, hexadecimal; None likewise.
         head: how outputs are interpreted, such as ``softmax``.
         precision: the least precise type of numbers that the model computes with, such as ``float32``.
     """

@@ -44,7 +44,7 @@ class Objective(ABC):
 
     @abstractmethod
     def scores(self, outputs: Tensor) -> Tensor:
-        """Return (N,) float32: the target's value in each row of outputs (N, ...), less that of its contrast.
+        """Return (N,) float32: the target's value in each row of outputs (N, ...), minus that of its contrast.
 
         The gradient of their sum holds each picture's own.
         """
@@ -88,7 +88,7 @@ class Objective(ABC):
         return None
 
     def similarity(self, outputs: Tensor) -> Tensor:
-        """Return (N,) float32 in [0, 1]: how like the explained box the box most like it in outputs (N, ...) is.
+        """Return (N,) float32 in [0, 1]: how similar the explained box is to the most similar one in outputs (N, ...).
 
         Raises:
             UnsuitableModelError: the model detects no boxes.

@@ -147,7 +147,7 @@ class Question:
         return self.accelerated.vjp(images) if self.accelerated else None
 
     def plain(self) -> tuple[Objective, Tensor]:
-        """Return the objective, and the outputs (N, ...) of the pictures; errors as `predict` and `objective`."""
+        """Return the objective, and the outputs (N, ...) of the pictures; errors as in `predict` and `objective`."""
         outputs = self.predict(self.images)
         return self.objective(outputs), outputs
 

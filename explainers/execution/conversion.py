@@ -77,7 +77,7 @@ def _traced(function: Callable[..., Any], *arguments: Tensor) -> Any:
 
 def _without_weights(part: fx.GraphModule, weights: list[Tensor]) -> Callable[..., Any]:
     """Return a part as a function of images and its weights."""
-    # Of copies, because another thread may be running the part. The graph, which is slow to copy, is only read.
+    # Copies, because another thread may be running the part. The graph, which is slow to copy, is only read.
     memo = {id(tensor): tensor for tensor in weights}
     targets = {str(node.target) for node in part.graph.nodes if node.op in ("call_module", "get_attr")}
     twin = fx.GraphModule({target: deepcopy(attrgetter(target)(part), memo) for target in targets}, part.graph)

@@ -80,7 +80,7 @@ def fitting(replacement: Any, gradient: Tensor | None, hook: Hook, place: str) -
 def fitting_all(
     replacement: Any, gradients: Sequence[Tensor | None], hook: Hook, place: str, side: str
 ) -> list[Tensor | None]:
-    """Return the gradients that a hook returned, checked against those that they replace; errors as `fitting`."""
+    """Return the gradients that a hook returned, checked against those that they replace; errors as in `fitting`."""
     values = tree_flatten(replacement)[0]
     if len(values) != len(gradients):
         raise ValueError(

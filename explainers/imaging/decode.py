@@ -130,7 +130,7 @@ class Probe:
     def decode_mask(self) -> NDArray[np.bool_]:
         """Return (H, W) bool, upright: where a sample is above zero and not transparent; call it in place of `decode`.
 
-        Of a palette the indices count, not their colours.
+        In a palette, the indices count, not their colours.
 
         Raises:
             UnreadablePictureError: the file is damaged, or a JPEG.

@@ -94,7 +94,7 @@ class Edit(BaseModel, ABC):
         """Return the new values of the part, broadcastable to `values`."""
 
     def part(self, values: Tensor, image_size: tuple[int, int], swapped: Tensor | None = None) -> Part:
-        """Return the part of a layer's tensor that the edit changes; arguments and errors as `part_of`."""
+        """Return the part of a layer's tensor that the edit changes; arguments and errors as in `part_of`."""
         return part_of(values, image_size, self.channels, self.region, self.at == "parameter_grad", swapped)
 
     def apply(self, values: Tensor, part: Part) -> Tensor:

@@ -54,7 +54,7 @@ def draw_trace(events: Sequence[Event], summary: Summary, form: Literal["svg", "
         if title:
             figure.suptitle(title, fontsize=11, wrap=True)
         _draw_activations(upper, [outputs.get(entry) for entry in paths])
-        # Of modules that only pass maps on, and of those that have none, it is not known: no point is drawn.
+        # For modules that only pass maps on, and for those that have none, it is not known: no point is drawn.
         dead = {entry.path: len(entry.channels) / entry.total for entry in summary.dead_maps}
         _draw_shares(middle, [outputs.get(entry) for entry in paths], [dead.get(path, np.nan) for path, _ in paths])
         _draw_gradients(lower, [gradients.get(entry) for entry in paths], [inputs.get(entry) for entry in paths])

@@ -4,10 +4,10 @@ An embedding f that is the average of a grid of features F, and g that of G, hav
 
 .. math:: \frac{f \cdot g}{|f|\,|g|} = \sum_p \sum_q \frac{F_p \cdot G_q}{h w\, h' w'\, |f|\,|g|}
 
-whose terms are the pairs, and whose sums over q and over p are the two maps. Of an embedding that lists the features of
-all cells, only pairs of the same cell have a term. (Stylianou, Souvenir, Pless: Visualizing Deep Similarity Networks,
-2019, has the sum for averages.) Of any other embedding the maps are gradient times activation, which is the same for
-averages, and the pairs are estimated.
+whose terms are the pairs, and whose sums over q and over p are the two maps. For an embedding that lists the features
+of all cells, only pairs of the same cell have a term. (Stylianou, Souvenir, Pless: Visualizing Deep Similarity
+Networks, 2019, has the sum for averages.) For any other embedding, the maps are gradient times activation, which is the
+same for averages, and the pairs are estimated.
 """
 
 from collections.abc import Callable, Iterator

@@ -43,9 +43,9 @@ def similar(
         model: a `LoadedModel`, from `load_model` or `wrap_model`; left unchanged.
         image, reference: each a path, bytes, open file, PIL image or array, see `read_picture`; or a tensor (C, H, W)
             of the model's input.
-        top: most pairs of patches to return.
-        proof: whether to try each map on masked copies of its picture, six forward passes more, and to give the result
-            a `proof` of each; ``full`` to try the maps' own turned and mirrored copies too.
+        top: maximum number of pairs of patches to return.
+        proof: whether to test each map on masked copies of its picture, with six extra forward passes, and to add a
+            `proof` of each to the result; ``full`` also tries rotated and mirrored copies of the maps.
         proof_area, proof_fill: as in `explain`.
 
     Returns:

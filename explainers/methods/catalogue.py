@@ -232,14 +232,14 @@ def method(
     fine: bool = False,
     rounding: str = "",
 ) -> Callable[[Class], Class]:
-    """Return a decorator that makes a class the frozen dataclass of its options, and enters it into the catalogue.
+    """Return a decorator that makes a class the frozen dataclass of its options, and adds it to the catalogue.
 
     The arguments are the attributes of `Method`. The summary is, by default, the first sentence of the docstring, after
-    the name and a colon; the papers of ours stand in `papers.csv`.
+    the name and a colon; the papers of included methods are in `papers.csv`.
 
     Raises:
         InvalidArgumentError: the name is taken or not lower-case, or the family is unknown.
-        TypeError: the class is no `Explainer`.
+        TypeError: the class is not an `Explainer`.
     """
 
     paper = paper or PAPERS.get(name)

@@ -72,7 +72,7 @@ class Explainer(Parameters, ABC):
         reads_attention: whether it needs a transformer in which all tokens of the picture attend to each other.
         reads: what it reads of an `Objective` that only some tasks have: ``region`` of a segmenter, ``similarity`` of a
             detector, ``nearest`` or ``log_probabilities`` of classes.
-        sums: whether its signed map sums to the score of the picture less that of `origins`.
+        sums: whether its signed map sums to the score of the picture minus that of `origins`.
     """
 
     runs_whole: ClassVar[bool] = True
@@ -123,7 +123,7 @@ class Explainer(Parameters, ABC):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the map, with these options, sums to the score of the picture less that of `origins`."""
+        """Whether the map, with these options, sums to the score of the picture minus that of `origins`."""
         return self.sums and self.sign == "signed" and self.smooth == "none"
 
     def origins(self, images: Tensor, model: AnyModel) -> Tensor:

@@ -10,7 +10,7 @@ class DetectedBox:
     """A box that a detector shows.
 
     Attributes:
-        index: its number, the surest first: ``box:INDEX`` asks about it.
+        index: its number, in order of score: ``box:INDEX`` asks about it.
         box: left, top, right, bottom, in pixels of the upload.
         label: label of its class.
         score: the detector's, in [0, 1].

@@ -72,12 +72,12 @@ class Result(ABC):
 
         Args:
             path: the suffix is that of a picture, such as ``.png``; or of numbers, if the class names one.
-            drawing: how to draw the picture: of a `Capture` or `Sweep` the arguments of `sheet`, else those of
+            drawing: how to draw the picture: for a `Capture` or `Sweep`, the arguments of `sheet`; otherwise those of
                 `render.Style`.
 
         Raises:
             OptionError: another suffix, a value out of bounds or an unknown name; or a drawing's arguments for numbers.
-            LayerError, PictureError: as the method that draws.
+            LayerError, PictureError: as in the method that draws.
         """
         path, numbers = Path(path), self._number_files
         suffix = path.suffix.lower()

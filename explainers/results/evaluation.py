@@ -90,7 +90,7 @@ class Evaluation(Result):
         failures: why pictures were left out, by name.
         reasons: by method and metric, why the metric cannot measure the method.
         left_out: by column, (N,) bool, which values do not count in means; absent if all do. Shares of the probability
-            do not where this is less than 30 %: they may be of any size, and one picture would decide the mean.
+            do not count if it is less than 30 %: they may be of any size, and one picture would decide the mean.
         seed: seed of the bootstrap.
     """
 

@@ -50,7 +50,7 @@ class Region:
 
     Attributes:
         map: (h, w) float32, not negative: how much each position belongs to the region.
-        gain: the score with the region alone in the layer, less the score with an empty layer.
+        gain: the score with the region alone in the layer, minus the score with an empty layer.
         predictions: the five most probable classes when the region's concept alone fills the layer.
     """
 

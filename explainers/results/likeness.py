@@ -60,7 +60,7 @@ class Likeness(Drawing):
         score: the cosine of the embeddings, in [-1, 1].
         maps: each (h, w) float32: what each cell of the layer adds to the score.
         pairs: the pairs of patches that add most, the largest first.
-        embedding: path of the layer whose input is the embedding; None where the model's outputs are.
+        embedding: path of the layer whose input is the embedding; None if the model's outputs are.
         layer: path of the layer that has the cells.
         exact: whether all pairs, and each of the maps, sum to the score; otherwise they are estimated.
         pictures: the upright uploads, RGB, or smaller copies to draw on.

@@ -36,7 +36,7 @@ class Segments(Document):
     `save` writes ``.json``, a `document`, ``.npz``, the `arrays`, and pictures.
 
     Attributes:
-        classes: those that the model gives any position, the largest first, each with its ``area``, the share of the
+        classes: those that the model predicts anywhere, the largest first, each with its ``area``, the share of the
             model's input.
         map: (h, w) uint8, or uint16 for more than 255 classes: the class index of each position of the model's input.
         picture: the upright upload, RGB, or a smaller copy to draw on.
@@ -55,7 +55,7 @@ class Segments(Document):
 
     @cached_property
     def mask(self) -> Indices:
-        """(H, W), in the dtype of `map`: the class index of each pixel of the upload, `void` where the model saw none.
+        """(H, W), in the dtype of `map`: the class index of each pixel of the upload, `void` where it saw nothing.
 
         ``mask == index`` is the mask of one class, as `explain` takes it.
         """
@@ -97,7 +97,7 @@ class Segments(Document):
         return whole
 
     def drawn_size(self, view: SegmentView) -> tuple[int, int]:
-        """Return the most width and height of `overlay`, but for that of a mask."""
+        """Return the maximum width and height of `overlay`, except for a mask."""
         width, height = self.picture.size
         return max(_LEAST, width * (2 if view == "side-by-side" else 1)), height + max(height, _LEAST)
 

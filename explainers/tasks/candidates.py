@@ -130,7 +130,7 @@ class Detector(Protocol):
         """
 
     def shown(self, candidates: Candidates) -> tuple[Tensor, Tensor]:
-        """Return which candidates (A, ...) of one picture are shown, (D,), and as which classes, the surest first."""
+        """Return which candidates (A, ...) of one picture are shown, (D,), and as which classes, in order of score."""
 
 
 def areas_of(boxes: Tensor) -> Tensor:

@@ -169,7 +169,7 @@ class ClassObjective(Objective):
     head: ClassHead | None = None
 
     def scores(self, outputs: Tensor) -> Tensor:
-        """Return (N,) float32: the target's logit of each row of logits (N, K), less that of its contrast."""
+        """Return (N,) float32: the target's logit of each row of logits (N, K), minus that of its contrast."""
         outputs = outputs.float()
         scores = outputs.gather(1, self.targets[:, None])[:, 0]
         if self.against is None:

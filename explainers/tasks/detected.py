@@ -33,7 +33,7 @@ class BoxPrediction:
     Attributes:
         index: class index.
         label: class label.
-        number: its place among the boxes that the detector shows, the surest first; None if it does not show it.
+        number: its place among the boxes that the detector shows, in order of score; None if it does not show it.
         probability: the detector's score of it, in [0, 1].
         logit: raw, of the class.
         box: left, top, right, bottom, in pixels of the upload; as fractions of the model's input until it is `located`.
@@ -123,7 +123,7 @@ class DetectedPicture:
 
     @cached_property
     def shown(self) -> list[Place]:
-        """What the detector shows, the surest first."""
+        """What the detector shows, in order of score."""
         numbers, labels = self._detector.shown(self._candidates)
         return [Place(*pair) for pair in zip(numbers.tolist(), labels.tolist(), strict=True)]
 

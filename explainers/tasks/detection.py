@@ -23,7 +23,7 @@ from seewhy.explainers.tasks.detected import BoxPrediction, DetectedPicture
 class Detection:
     """Tells which things a picture shows, each with a box.
 
-    Outputs are candidates (N, A, F), packed by the detector's `Layout`. Without a target, the surest box is explained.
+    Outputs are candidates (N, A, F), packed by the detector's `Layout`. Without a target, the best box is explained.
 
     Attributes:
         labels: one per class; empty for ``class 0``, ``class 1`` and so on.
@@ -95,7 +95,7 @@ class Detection:
         return replace(target, label=index)
 
     def each(self, outputs: Tensor, target: BoxTarget) -> tuple[BoxTarget, ...]:
-        """Return what a target means in one picture's outputs (A, F): each box of a class, the surest first.
+        """Return what a target means in one picture's outputs (A, F): each box of a class, in order of score.
 
         Raises:
             TargetError: there is none.
@@ -108,7 +108,7 @@ class Detection:
         return tuple(BoxTarget("box", number=number, attribute=target.attribute) for number in numbers)
 
     def describe(self, outputs: Tensor, targets: Sequence[Any] = (), top: int = 5) -> "tuple[BoxPrediction, ...]":
-        """Return the targets of a picture with candidates (A, F), and then the `top` surest boxes.
+        """Return the targets of a picture with candidates (A, F), and then the `top` most confident boxes.
 
         A target that is a number is a class, at the candidate of the target before it.
         """
@@ -197,7 +197,7 @@ class BoxObjective(Objective):
         )
 
     def scores(self, outputs: Tensor) -> Tensor:
-        """Return (N,) float32: what is explained of each picture's candidate, less that of its contrast."""
+        """Return (N,) float32: what is explained of each picture's candidate, minus that of its contrast."""
         picks, rows = self._picks(outputs)
         logits = picks.logits[rows, self.targets]
         absent = torch.zeros_like(logits)

@@ -44,8 +44,8 @@ class Segmentation(Task):
     def outputs(self, raw: Any) -> Tensor:
         """Return the logits (N, K, H, W) in the module's result: itself, ``["out"]``, or the only such tensor.
 
-        Of a single logit at each position, two classes get minus and plus a half: then the softmax of the second one is
-        the sigmoid of the logit, and its lead over the first one the logit itself.
+        From a single logit at each position, two classes get minus and plus a half: then the softmax of the second one
+        is the sigmoid of the logit, and its lead over the first one is the logit itself.
         """
         logits = raw.get("out") if isinstance(raw, dict) else getattr(raw, "logits", None)
         tensors = [logits] if isinstance(logits, Tensor) else tree_flatten(raw)[0]
@@ -192,7 +192,7 @@ class RegionObjective(Objective):
         return tuple(Region(label, mask=mask) for label, mask in zip(self.targets.tolist(), masks, strict=True))
 
     def scores(self, outputs: Tensor) -> Tensor:
-        """Return (N,) float32: the mean logit of each target in its region, less that of its contrast."""
+        """Return (N,) float32: the mean logit of each target in its region, minus that of its contrast."""
         return (self._values(outputs) * self.weights).sum(dim=(1, 2))
 
     def probabilities(self, outputs: Tensor) -> Tensor:
@@ -214,11 +214,11 @@ class RegionObjective(Objective):
         return mean_of_nearest(means, self.targets, count)
 
     def _likely(self, outputs: Tensor) -> Tensor:
-        """Return (N, H, W): the probability of each target at each position, less that of its contrast."""
+        """Return (N, H, W): the probability of each target at each position, minus that of its contrast."""
         return self._values(self.probabilities(outputs))
 
     def _values(self, outputs: Tensor) -> Tensor:
-        """Return (N, H, W) float32: the value of each target in outputs (N, K, H, W), less that of its contrast."""
+        """Return (N, H, W) float32: the value of each target in outputs (N, K, H, W), minus that of its contrast."""
         rows = torch.arange(len(outputs), device=outputs.device)
         values = outputs[rows, self.targets].float()
         if self.against is None:

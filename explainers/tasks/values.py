@@ -117,7 +117,7 @@ class ValueObjective(Objective):
     is_linear: ClassVar[bool] = True
 
     def scores(self, outputs: Tensor) -> Tensor:
-        """Return (N,) float32: the target's value of each row of values (N, K), less that of its contrast."""
+        """Return (N,) float32: the target's value of each row of values (N, K), minus that of its contrast."""
         outputs = outputs.float()
         scores = _signed(outputs, self.targets)
         if self.against is None:

@@ -20,8 +20,8 @@ def is_leading(target: Prediction, best: Prediction) -> bool:
 
 
 def is_comparable(task: Task, attribution: Attribution) -> bool:
-    """Whether the score of a map (N = 1) is compared with others: of a classifier's contrasts, only those of the most
-    probable class, if it is likely, because the scores of the others are distributed differently."""
+    """Whether the score of a map (N = 1) is compared with others. A classifier's contrasts are compared only for the
+    most probable class, if it is likely, because the scores of the others are distributed differently."""
     part, target = attribution.faithfulness, attribution.targets
     if part is None or bool(part.are_probabilities) or not isinstance(task, Classification):
         return True

@@ -47,7 +47,7 @@ def _places(count: int, start: float, stop: float) -> Tensor:
 def top_share(maps: Tensor, share: float) -> Tensor:
     """Return (N, H, W) bool: the largest values of each map, exactly ``round(share * H * W)`` of them.
 
-    Of equal values, the first ones in row-major order are chosen.
+    Among equal values, the first ones in row-major order are chosen.
 
     Args:
         maps: (N, H, W), finite.

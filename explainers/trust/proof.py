@@ -219,8 +219,8 @@ def grade_of(
 def _comparable_score(measurement: Measurement) -> float:
     """Return the score that is compared with others.
 
-    Of a target that is not likely, parts count no more than the whole picture: a part may give it many times its small
-    probability, and so a score of any size, also where the probability rises without the marked part.
+    For a target that is not likely, parts count no more than the whole picture: a part may give it many times its small
+    probability, and so a score of any size, even if the probability rises without the marked part.
     """
     whole = measurement.probability
     if whole is None or whole >= LIKELY:

@@ -1,7 +1,7 @@
 """Class maps: what a head makes of the features at each position, for all classes that compete.
 
-Three ways lead to them. A linear head behind pooling is a product with its weights. Of any other head behind pooling,
-each position's features are run as if they filled the layer. Of a head that reads the list of all positions, features
+Three ways lead to them. A linear head behind pooling is a product with its weights. For any other head behind pooling,
+each position's features are run as if they filled the layer. For a head that reads the list of all positions, features
 are multiplied by gradients, for the target and its strongest rivals.
 """
 
@@ -53,7 +53,7 @@ def _contest(values: Tensor, constants: Tensor, targets: Tensor, rivals: Tensor)
     """Return what comes of the competition for each target; one without rivals competes with its absence.
 
     Args:
-        values: (N, J, h, w) float32: the class's logit where all positions are like this one, less the constant.
+        values: (N, J, h, w) float32: the class's logit where all positions are like this one, minus the constant.
         constants: (N, J) float32: its logit without any features.
         targets: (N,) int64: which of the J is explained.
         rivals: (N, J) bool: which of the J compete with it.

@@ -148,7 +148,7 @@ class KPCACAM(ComponentCAM):
 
     .. math:: L = \sqrt{\lambda_1}\, v_1, \qquad H K H v_1 = \lambda_1 v_1, \quad K_{pq} = k(a_p, a_q)
 
-    with the centring matrix :math:`H = I - 1/hw`, the features :math:`a_p` of a position p less their mean over the
+    with the centring matrix :math:`H = I - 1/hw`, the features :math:`a_p` of a position p minus their mean over the
     positions, and the kernel :math:`k(a, b)`: :math:`a^\top b` (linear), :math:`\exp(-\gamma |a - b|^2)` (rbf) or
     :math:`\tanh(\gamma\, a^\top b + 1)` (sigmoid). The kernels are those of pytorch-grad-cam, which the authors name as
     their code; γ is the option ``gamma`` divided by the number of channels. The map has the sign that agrees with the

@@ -151,7 +151,7 @@ def _without_votes(attribution: Attribution) -> Attribution:
 
 
 def _lead(objective: Objective, outputs: Tensor) -> Tensor:
-    """Return the scores (N,) less the mean of all that compete, which no vector added to all classes changes."""
+    """Return the scores (N,) minus the mean of all that compete, which no vector added to all classes changes."""
     rivals = objective.rivals(outputs)
     if rivals is None:
         return objective.scores(outputs)

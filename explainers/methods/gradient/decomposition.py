@@ -72,7 +72,7 @@ class FullGradients:
 
     @property
     def missing(self) -> Tensor:
-        """(N,): the scores less the sums of the terms, as a share of the terms."""
+        """(N,): the scores minus the sums of the terms, as a share of the terms."""
         terms = [term.values.double().flatten(1) for term in self.terms]
         sums = torch.stack([values.sum(dim=1) for values in terms])
         difference = self.objective.scores(self.outputs).double() - sums.sum(dim=0)

@@ -63,7 +63,7 @@ class FullGrad(Explainer):
         maps, parts = [], []
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
             units, surveyed = units_of(question), surveyed_maps(question.model)
-            # Of each module the inputs, the gradients and the terms are in memory at once.
+            # The inputs, the gradients and the terms of each module are in memory at once.
             for rows in question.chunks(len(question.images), backward=True, copies=2):
                 parts.append(full_gradients(question.part(rows), units))
                 maps.append(self._map(parts[-1], (question.images.shape[2], question.images.shape[3]), surveyed))

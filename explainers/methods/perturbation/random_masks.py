@@ -59,7 +59,7 @@ class Moments:
 
     @property
     def means(self) -> Tensor:
-        """(N, H, W): the mean score of the masks that show a pixel, less that of all; 0 where none shows it."""
+        """(N, H, W): the mean score of the masks that show a pixel, minus that of all; 0 where none shows it."""
         coverage, scored, _ = self.sums.unbind(1)
         overall = self.history.nanmean(dim=1)[:, None, None]
         return torch.where(coverage > 0, scored / coverage.where(coverage > 0, 1) - overall, 0)

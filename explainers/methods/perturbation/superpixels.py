@@ -184,7 +184,7 @@ class KernelSHAP(Superpixels):
         if len(sets) == 2**regions - 2:
             kernel = [1 / (comb(regions, size) * size * (regions - size)) for size in range(1, regions)]
             weights = torch.tensor(kernel, dtype=torch.float64)[sets.sum(dim=1).long() - 1]
-        # The values sum to the total, so the last one is the total less the others: it leaves the equations.
+        # The values sum to the total, so the last one is the total minus the others: it leaves the equations.
         roots = weights.sqrt()
         sides = (gains - total * sets[:, -1]) * roots
         first = torch.linalg.lstsq((sets[:, :-1] - sets[:, -1:]) * roots[:, None], sides[:, None]).solution[:, 0]

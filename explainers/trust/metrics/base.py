@@ -95,7 +95,7 @@ class Subject:
         return probability(*self.plain)
 
     def filled(self, fill: Fill) -> Tensor:
-        """Return the replacement of hidden pixels, (N, C, H, W) in the pictures' dtype; errors as `baseline_of`."""
+        """Return the replacement of hidden pixels, (N, C, H, W) in the pictures' dtype; errors as in `baseline_of`."""
 
         def hidden() -> Tensor:
             if fill == "blur":

@@ -103,7 +103,7 @@ def metric(
     forwards: str = "0",
     explanations: str = "0",
 ) -> Callable[[Class], Class]:
-    """Return a decorator that makes a class the frozen dataclass of its options, and enters it into the catalogue.
+    """Return a decorator that makes a class the frozen dataclass of its options, and adds it to the catalogue.
 
     The arguments are the attributes of `MetricEntry`, but for the paper, which stands in `papers.csv`, and the summary,
     which is the first sentence of the docstring, after the name and a colon.
