@@ -29,8 +29,8 @@ class BoxTarget:
     """What is asked of a detector about one picture.
 
     Attributes:
-        kind: the box with the highest score; the box of that number; the shown box nearest to these edges; the boxes of a
-            class; the candidate with the largest logit in a region; or a candidate that was explained before.
+        kind: the box with the highest score; the box of that number; the shown box nearest to these edges; the boxes of
+            a class; the candidate with the largest logit in a region; or a candidate that was explained before.
         label: class index; None where the detector's outputs tell.
         number: number of the box among those shown, or of a candidate among all.
         box: its edges, or those of the region, in pixels of the picture; once placed, as fractions of the model's
