@@ -1,4 +1,4 @@
-"""How fast SeeWhy is beside what else there is: `make bench` runs everything here and writes docs/performance.md."""
+"""How fast SeeWhy is compared with other software: `make bench` runs everything here and writes docs/performance.md."""
 
 import os
 

@@ -11,7 +11,7 @@ from benchmarks import page
 def main() -> None:
     """Run all benchmarks and fill docs/performance.md with what they found.
 
-    Each has a process of its own. With --quick they run once and write nothing; with --page nothing runs, and the page
+    Each has its own process. With --quick they run once and write nothing; with --page nothing runs, and the page
     is filled with what was found before.
     """
     parser = argparse.ArgumentParser(description=main.__doc__)

@@ -1,10 +1,11 @@
-"""Batch runs beside `explain_many`, and runs of two lengths: `python -m benchmarks.batch [--engine ray]`.
+"""Batch runs compared with `explain_many`, and runs of two lengths: `python -m benchmarks.batch [--engine ray]`.
 
-Pictures are parts of the examples with noise, JPEGs of 512×384. Each run has a process of its own; kinds take turns.
-The cost of a picture in a long run is the difference of two runs, over that of their pictures: starts cancel out.
+Pictures are parts of the examples with noise, JPEGs of 512×384. Each run has its own process; kinds take turns. The
+cost of a picture in a long run is the difference between two runs, divided by the difference in pictures, so start-up
+cancels out.
 
-`--nodes` only compares two nodes of Ray, of one processor each, with one. Beside them, processes without Ray that share
-nothing, one alone and two at once, show what the second processor gives at most.
+`--nodes` only compares two nodes of Ray, of one processor each, with one. Processes without Ray that share nothing, one
+alone and two at once, show how much the second processor can add at most.
 
 `--memory` only compares the memory of the command's process after a tenth of the pictures, which are then of 96×72, and
 after the last one.
@@ -285,13 +286,13 @@ if __name__ == "__main__":
         tasks[sys.argv[1]](sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))
     else:
         parser = argparse.ArgumentParser(description=__doc__)
-        parser.add_argument("--engine", choices=ENGINES, default="local", help="ray is measured beside local")
+        parser.add_argument("--engine", choices=ENGINES, default="local", help="with ray, both engines are measured")
         parser.add_argument("--rounds", type=int, default=3)
-        parser.add_argument("--pictures", type=int, default=4500, help="of the long run")
+        parser.add_argument("--pictures", type=int, default=4500, help="number of pictures of the long run")
         parser.add_argument("--stages", action="store_true", help="measure only the parts of a run")
-        parser.add_argument("--nodes", action="store_true", help="measure only two nodes of Ray beside one")
+        parser.add_argument("--nodes", action="store_true", help="measure only two nodes of Ray, compared with one")
         parser.add_argument("--memory", action="store_true", help="measure only the memory of the command's process")
-        parser.add_argument("--workers", type=int, help="measure also so many processes of the engine local")
+        parser.add_argument("--workers", type=int, help="also measure this number of processes of the engine local")
         arguments = parser.parse_args()
         engines = ["local"] if arguments.engine == "local" else ["local", "ray"]
         if arguments.memory:

@@ -1,6 +1,6 @@
-"""This checkout beside another one: `python -m benchmarks.checkouts PATH`.
+"""This checkout compared with another one: `python -m benchmarks.checkouts PATH`.
 
-Both have processes of their own, which take turns: methods in Python, requests over HTTP, start-up and memory of the
+Each has its own processes, which take turns: methods in Python, requests over HTTP, start-up and memory of the
 service. A ratio over 1 says that this checkout is faster, or takes less.
 """
 
@@ -103,9 +103,9 @@ def starts(checkouts: Mapping[str, Path], rounds: int) -> Iterator[tuple[str, Ti
 def main() -> None:
     """Print the ratios; with --quick, one round of each."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("checkout", type=Path, help="the other one")
+    parser.add_argument("checkout", type=Path, help="the other checkout")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each case")
+    parser.add_argument("--seconds", type=float, default=20.0, help="time for each case")
     options = parser.parse_args()
     checkouts = {THIS: page.ROOT, OTHER: options.checkout.resolve()}
     effort = Effort(0, 1, 1, 1) if options.quick else Effort(options.seconds, least=9, most=200)

@@ -1,7 +1,8 @@
-"""Clients of Grad-CAM with and without one of RISE beside them: `python -m benchmarks.fairness`.
+"""Clients of Grad-CAM with and without a client of RISE: `python -m benchmarks.fairness`.
 
-The service runs throughout; rounds without and with RISE take turns. RISE is asked for as a stream of events, which
-tell how far it is, and given up at the end of a round; at the last a smaller one is waited for, under the same load.
+The service runs throughout; rounds without and with RISE take turns. RISE is requested as a stream of events, which
+report its progress, and is abandoned at the end of a round. At the end, a smaller one is waited for, under the same
+load.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """The server that most people would write: Flask around pytorch-grad-cam. `benchmarks.service` runs it under gunicorn.
 
-The model, its preprocessing and the layer are SeeWhy's; drawn is as pytorch-grad-cam draws.
+The model, its preprocessing and the layer are SeeWhy's; the drawing is pytorch-grad-cam's.
 """
 
 import io

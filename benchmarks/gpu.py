@@ -1,4 +1,4 @@
-"""The library beside others and beside plain forward passes, on one CUDA device: `python -m benchmarks.gpu`."""
+"""The library compared with others and with plain forward passes, on one CUDA device: `python -m benchmarks.gpu`."""
 
 import sys
 import time

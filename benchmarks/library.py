@@ -1,4 +1,4 @@
-"""The library beside others and beside plain forward passes, on a processor: `python -m benchmarks.library`."""
+"""The library compared with others and with plain forward passes, on a processor: `python -m benchmarks.library`."""
 
 import argparse
 import sys
@@ -129,7 +129,7 @@ def tables(rows: Iterable[Sequence[str]], sizes: Mapping[str, dict[str, int]]) -
 def together(earlier: Mapping[str, Any], results: Sequence[dict[str, Any]], sizes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the results of this run, and those of an earlier one for what this one did not time.
 
-    Each row is a run of its own, in which the contestants take turns; so rows of several runs stand together.
+    Each row is a separate run, in which the contestants take turns, so rows of several runs stand together.
     """
     order = list(cases(MODELS, OPTIONS))
     by_case = {
@@ -147,7 +147,7 @@ def asked_for(purpose: str | None, seconds: float) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--methods", nargs="+", default=list(OPTIONS), choices=list(OPTIONS))
-    parser.add_argument("--seconds", type=float, default=seconds, help="for each case; three rounds at least")
+    parser.add_argument("--seconds", type=float, default=seconds, help="time for each case, at least three rounds")
     return parser.parse_args()
 
 

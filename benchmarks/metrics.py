@@ -1,4 +1,4 @@
-"""Metrics beside those of quantus, of the same maps and as many passes: `python -m benchmarks.metrics`."""
+"""Metrics compared with those of quantus, for the same maps and as many passes: `python -m benchmarks.metrics`."""
 
 import argparse
 import sys
@@ -46,7 +46,7 @@ PASSES = 4
 def grey(model: LoadedModel) -> LoadedModel:
     """Return EfficientNet-Lite0 for grey pictures, compiled: its first layer sees each of them in all three channels.
 
-    quantus counts each channel of a pixel as a feature of its own, and its ROAD fails for several.
+    quantus counts each channel of a pixel as a separate feature, and its ROAD fails for several.
     """
     network = deepcopy(model.module)
     network.conv_stem.weight = nn.Parameter(network.conv_stem.weight.sum(dim=1, keepdim=True), requires_grad=False)
@@ -231,7 +231,7 @@ def main() -> None:
     """Print the table and write the results. With --quick, one round of small pictures, and nothing is written."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--seconds", type=float, default=Effort.seconds, help="for each case; three rounds at least")
+    parser.add_argument("--seconds", type=float, default=Effort.seconds, help="time for each case; at least 3 rounds")
     arguments = parser.parse_args()
     effort, side = (QUICK, 56) if arguments.quick else (Effort(arguments.seconds), None)
     model, rows = grey(load(MODEL)), []

@@ -1,4 +1,4 @@
-"""docs/performance.md: the tables between its markers are what the results say, the words around them stay."""
+"""docs/performance.md: the tables between its markers come from the results, the words around them stay."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Times of several contestants in turn, so that what else the machine does meanwhile meets them all alike."""
+"""Times of several contestants in turn, so that other load of the machine affects all of them equally."""
 
 import gc
 import time

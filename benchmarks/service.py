@@ -1,4 +1,4 @@
-"""The service beside a small Flask server around pytorch-grad-cam, under load: `python -m benchmarks.service`.
+"""The service compared with a small Flask server around pytorch-grad-cam, under load: `python -m benchmarks.service`.
 
 All run throughout; each case loads them in turn, round after round. A client sends its next picture when it
 has the answer to the last; no two pictures are the same bytes.
@@ -290,7 +290,7 @@ def asked_for(purpose: str | None, seconds: float, rounds: int) -> tuple[bool, f
     """
     parser = argparse.ArgumentParser(description=purpose)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--seconds", type=float, default=seconds, help="of load in each round")
+    parser.add_argument("--seconds", type=float, default=seconds, help="duration of the load in each round")
     parser.add_argument("--rounds", type=int, default=rounds)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

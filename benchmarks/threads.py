@@ -1,6 +1,6 @@
 """A pass of the model in the main thread and in another one: `python -m benchmarks.threads`.
 
-Each row is a process of its own. PyTorch's operations share their work among the threads of an OpenMP team, and each
+Each row has its own process. PyTorch's operations share their work among the threads of an OpenMP team, and each
 thread that runs them has a team. Where the teams of a process have more threads than there are cores, they wait for
 less long between two operations before they sleep, and waking takes time.
 """
@@ -44,7 +44,7 @@ def elsewhere(work: Callable[[], float]) -> float:
 
 
 def in_process(where: str, policy: str, rounds: int) -> float:
-    """Return what `timed` returns in a process of its own."""
+    """Return what `timed` returns in a separate process."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OMP_")}
     command = [sys.executable, "-m", "benchmarks.threads", "--where", where, "--rounds", str(rounds)]
     environment |= {"OMP_WAIT_POLICY": policy} if policy else {}
@@ -56,8 +56,8 @@ def main() -> None:
     """Print the table and write the results; with --quick, one pass in each, and nothing is written."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int, default=15, help="passes in each process")
-    parser.add_argument("--where", choices=WHERE, help="print the milliseconds of this alone")
+    parser.add_argument("--rounds", type=int, default=15, help="number of passes in each process")
+    parser.add_argument("--where", choices=WHERE, help="measure only this and print its milliseconds")
     arguments = parser.parse_args()
     rounds = 1 if arguments.quick else arguments.rounds
     if arguments.where:

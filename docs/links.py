@@ -1,4 +1,4 @@
-"""Links of the site: each method has a page of its own there, while the repository has all of them in one file."""
+"""Links of the site: each method has its own page there, while the repository has all of them in one file."""
 
 import re
 from pathlib import Path

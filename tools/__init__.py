@@ -1,1 +1,1 @@
-"""Programs that try SeeWhy for longer, harder or beside others than the tests do; ``make help`` names their targets."""
+"""Programs that test SeeWhy for longer, harder or against other libraries; ``make help`` names their targets."""

@@ -1,7 +1,7 @@
 """Four times as many requests as the service can answer.
 
-First as many clients as are let in ask one request after the other, which tells how many a second there is room for.
-Then four times as many come, whether or not the ones before them are answered, as strangers do. The clients share the
+First, as many clients as are admitted send one request after the other, which shows the capacity per second. Then four
+times as many requests arrive, whether or not earlier ones are answered, as from strangers. The clients share the
 processors with the service, so they are as small as they can be.
 """
 

@@ -29,7 +29,7 @@ TARGETS = torch.tensor([7, 999, 0, 7])
 TOLERANCE = 1e-5
 
 Run = Callable[[nn.Module, nn.Module, Tensor, Tensor], Any]
-"""From a network of its own, its layer, the pictures (4, 3, 64, 64) and the targets (4,) to maps (4, h, w)."""
+"""From its own copy of a network, its layer, the pictures (4, 3, 64, 64) and the targets (4,) to maps (4, h, w)."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ What is equal:
 - numbers of documents: to 1e-6 of their own magnitude, or of a thousandth of the largest of the same member
 - both: to 1e-4 where the item names a method of which the catalogue says that rounding decides something
 - drawings: to one level, but for one pixel in a thousand, whose colour rounding may decide
-- problems: status, type and fields; where only words differ, that is told and is not a failure
-- all else: exactly, without what is of the moment, such as times, ids, ports, addresses and versions
+- problems: status, type and fields; if only words differ, this is reported and is not a failure
+- all else: exactly, except for what changes each time, such as times, ids, ports, addresses and versions
 """
 
 import argparse
@@ -331,7 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.record", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("verb", choices=("write", "compare"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", action="append", choices=GROUPS, help="a group; repeatable")
+    parser.add_argument("--only", action="append", choices=GROUPS, help="group to record; repeatable")
     options = parser.parse_args(arguments)
     if options.verb == "write":
         options.folder.mkdir(parents=True, exist_ok=True)

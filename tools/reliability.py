@@ -1,7 +1,7 @@
 """Load and faults, for longer than the tests try them: `python -m tools.reliability`, `make soak`.
 
-It prints the tables of docs/reliability.md, and ends with an error if anything is wrong; with ``--write`` it writes
-there the tables in which nothing is.
+It prints the tables of docs/reliability.md, and ends with an error if anything is wrong; with ``--write``, it writes
+the tables without errors there.
 """
 
 import argparse
@@ -110,9 +110,9 @@ def _counts(codes: dict[int, int]) -> str:
 def main() -> int:
     """Run what is asked for, or everything; return whether anything is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tools.reliability", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="of load, crowd and faults; all if none is named")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="load, crowd or faults; by default all")
     parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--seconds", type=float, default=60, help="of more requests than can be answered")
+    parser.add_argument("--seconds", type=float, default=60, help="duration of the overload")
     parser.add_argument("--write", action="store_true", help="write the tables into docs/reliability.md")
     arguments = parser.parse_args()
     parts: dict[str, Callable[[list[str]], Iterator[str]]] = {

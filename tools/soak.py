@@ -1,16 +1,15 @@
-"""Many different requests at once, for long, against the service as it is run.
+"""Many different requests at once, for a long time, against the service as users run it.
 
-Five models, of which the service may keep two: they are loaded and make room for one another all the time. Each
-request is answered alone first. Then threads send them again and again, and each answer is compared with the one
-given alone: a batch that mixes up its pictures, a hook that is left behind, a model that is changed, or a state of the
-process that two threads share, shows as a difference or as an error. An answer that differs is asked for again in the
-end, alone, until the part of the model is compiled: rounding on another runtime can open a rectifier whose input is
-zero, which shows in gradients of early layers. Now and then the clients pause, and the memory,
-open files and threads of the server are measured.
+Five models, of which the service may keep two: they are constantly loaded and unloaded. Each request is answered alone
+first. Then threads send them again and again, and each answer is compared with the one given alone: a batch that mixes
+up its pictures, a hook that is left behind, a model that is changed, or a state of the process that two threads share
+shows as a difference or as an error. An answer that differs is requested again in the end, alone, until the part of the
+model is compiled: rounding on another runtime can open a rectifier whose input is zero, which shows in gradients of
+early layers. Now and then the clients pause, and the memory, open files and threads of the server are measured.
 
-Memory swings: a model that has been asked for long holds more than one that was just loaded, and the C library gives
-back what it can. So each pause begins with the same models, just loaded, and takes the lowest of many samples; what
-grew is told by the lowest of a quarter of the run, which a leak raises and a swing does not.
+Memory varies: a model that has been used for a long time holds more than one that was just loaded, and the C library
+gives back what it can. So each pause begins with the same models, just loaded, and takes the lowest of many samples.
+Growth is measured by the lowest sample in a quarter of the run, which a leak raises and mere variation does not.
 """
 
 import io

@@ -278,7 +278,7 @@ def _is_alive(gradients: Any) -> bool:
 def count_bare(module: nn.Module, images: Tensor, seconds: float) -> int | None:
     """Count the modules on which PyTorch's own full backward hook makes a plain forward and backward pass raise.
 
-    Each module takes a pass of its own, for the first error ends it. None if not all are tried in the time given.
+    Each module takes its own pass, because the first error ends it. None if not all are tried in the time given.
     """
     raised = 0
     start = time.monotonic()
@@ -366,10 +366,10 @@ Printed by `{command}` with torch {versions[0]} and torchvision {versions[1]}.
 def main(arguments: list[str] | None = None) -> None:
     """Print the table; with `--write`, also write the page."""
     parser = argparse.ArgumentParser(prog="python -m tools.sweep", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAMES", help="of torchvision's classifiers; all by default")
+    parser.add_argument("names", nargs="*", metavar="NAMES", help="names of torchvision's classifiers; by default all")
     parser.add_argument("--write", action="store_true", help="write docs/sweep.md too")
     parser.add_argument(
-        "--bare", type=float, metavar="SECONDS", help="for trying a bare full backward hook on each module of a model"
+        "--bare", type=float, metavar="SECONDS", help="time for trying a bare full backward hook on a model's modules"
     )
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.names) - set(NAMES)):

@@ -63,7 +63,7 @@ def check_model(calibration: Calibration, name: str, size: tuple[int, int], sha2
 
     Args:
         calibration: to compare the model's proofs with.
-        name, size, sha256: of the model, see `Calibration`.
+        name, size, sha256: those of the model, see `Calibration`.
 
     Raises:
         OptionError: it is of another model, or has too few scores.

@@ -75,8 +75,8 @@ def fuzzes(findings: Findings, seconds: int) -> Iterator[str]:
 def main() -> int:
     """Run what was asked for; return whether anything was found."""
     parser = argparse.ArgumentParser(prog="python -m tools.hostile", description=__doc__)
-    parser.add_argument("--seconds", type=int, default=120, help="of each fuzz")
-    parser.add_argument("--examples", type=int, default=60, help="requests made up for each route")
+    parser.add_argument("--seconds", type=int, default=120, help="duration of each fuzz")
+    parser.add_argument("--examples", type=int, default=60, help="number of generated requests per route")
     parser.add_argument("--write", action="store_true", help="write the tables into docs/reliability.md")
     options = parser.parse_args()
     findings: Findings = []

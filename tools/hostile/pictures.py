@@ -1,7 +1,7 @@
-"""Pictures made to break a decoder, by name and family. They are made here, for nobody wants to store them.
+"""Pictures made to break a decoder, by name and family. They are made here, because nobody wants to store them.
 
-What each may be answered with is said by its family: a picture that is right is 200, one that is none 415, one that is
-too much 413, and damage may leave a readable picture or none.
+The family says which answers are allowed: 200 for a correct picture, 415 for something that is not a picture, and 413
+for one that is too large; damage may leave a readable picture or none.
 """
 
 import io
@@ -421,7 +421,7 @@ def scans(count: int, side: int = 7900) -> bytes:
 
 
 def divided(grey: Image.Image, components: int) -> bytes:
-    """A baseline JPEG of so many components alike, each of them in a scan of its own."""
+    """A baseline JPEG with this number of equal components, each in its own scan."""
     jpeg = encoded(grey, "JPEG")
     frame, head = jpeg.index(b"\xff\xc0"), jpeg.index(b"\xff\xda")
     tables = jpeg.index(b"\xff\xc4")

@@ -1,4 +1,4 @@
-"""Posts every hostile picture to a service in a process of its own, and tells what it answered, how long that took and
+"""Posts every hostile picture to a service in its own process, and reports what it answered, how long that took and
 how much memory: ``python -m tools.hostile.trial`` prints it as JSON, one line for each request. With ``--some``, each
 picture is sent in one way, the ways take turns, and a ninth of the damaged ones is sent.
 """

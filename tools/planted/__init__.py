@@ -1,4 +1,4 @@
-"""Small networks whose classes a planted cue tells, so that it is known what a right map shows.
+"""Small networks whose classes depend on a planted cue, so that it is known what a correct map shows.
 
 A picture has one large object, grey, striped or chequered, and a small coloured marker. The colour of the marker is the
 class; what the object is says nothing about it. Classifiers learn that too, as outputs of their own, so their features

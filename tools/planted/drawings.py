@@ -1,4 +1,4 @@
-"""Drawn pictures: a large object that tells nothing, and a small marker whose colour is the class."""
+"""Drawn pictures: a large object that says nothing, and a small marker whose colour is the class."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Literal

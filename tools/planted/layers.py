@@ -1,7 +1,7 @@
 """Where CAMs of transformers should look: ``python -m tools.planted.layers``, half an hour on one core.
 
 Transformers of several sizes and seeds learn the drawings, and the maps of CAMs at several layers are tried: how often
-is one largest on the marker that tells the class? Prints the table of docs/own-models.md.
+is one largest on the marker, which shows the class? Prints the table of docs/own-models.md.
 """
 
 import sys
