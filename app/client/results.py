@@ -82,7 +82,7 @@ class RemoteExplanation(MapDrawing):
         layers: paths of the layers used.
         against: the class that the target is contrasted with; None without a contrast.
         diagnostics: remarks for the reader of the map, with `code` and `message`.
-        proof: how far the map can be relied on, as `Proof`; None unless it was asked for.
+        proof: how far the map can be relied on, as `Proof`; None unless requested.
         model: the service's `name`, `weights`, `sha256`, `head` and `precision` of the model.
         members: the part of the service's JSON about this explanation.
         answer: the service's JSON.

@@ -80,7 +80,7 @@ class Explanation(MapDrawing):
         remarks: diagnostics of the target's score, by the model's task.
         outside: share of the map's magnitude that lies outside the region of a segmenter, in [0, 1]; None for other
             targets, and for a map that is zero everywhere.
-        proof: how far the map can be relied on; None unless it was asked for.
+        proof: how far the map can be relied on; None unless requested.
         origin: the model, the method's options and the file that it comes from; None if read from a batch.
     """
 

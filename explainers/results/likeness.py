@@ -65,7 +65,7 @@ class Likeness(Drawing):
         exact: whether all pairs, and each of the maps, sum to the score; otherwise they are estimated.
         pictures: the upright uploads, RGB, or smaller copies to draw on.
         geometries: the parts of the uploads that the model saw.
-        proof: how far each map can be relied on; None unless it was asked for.
+        proof: how far each map can be relied on; None unless requested.
     """
 
     score: float
