@@ -10,26 +10,22 @@ from typing import Any
 
 from griffe import Extension as GriffeExtension
 from griffe import Object
-from latex2mathml.converter import convert
 from markdown import Extension, Markdown
 from markdown.inlinepatterns import InlineProcessor
+
+from seewhy.explainers.results.templates import mathml
 
 _BEFORE_ESCAPES = 185  # and after code, which has 190
 
 
-def mathml(source: str, display: str = "inline") -> str:
-    """Return an equation as MathML; the converter does not know the operator `arg`."""
-    return convert(re.sub(r"\\arg\b", r"\\mathrm{arg}\\,", source), display=display)
-
-
 def fence(source: str, language: str, css_class: str, options: dict[str, Any], md: Markdown, **kwargs: Any) -> str:
     """Return an equation of its own, for a fence named `math`."""
-    return f'<div class="math">{mathml(source, "block")}</div>'
+    return f'<div class="math">{mathml(source)}</div>'
 
 
 class _Inline(InlineProcessor):
     def handleMatch(self, m: re.Match[str], data: str) -> tuple[str, int, int]:  # noqa: N802
-        return self.md.htmlStash.store(mathml(m[1])), m.start(0), m.end(0)
+        return self.md.htmlStash.store(mathml(m[1], "inline")), m.start(0), m.end(0)
 
 
 class Equations(Extension):

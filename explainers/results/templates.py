@@ -1,5 +1,6 @@
 """Templates of HTML files, and equations in them."""
 
+import re
 from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -16,6 +17,9 @@ def template(package: str, name: str) -> Template:
     return environment.get_template(name)
 
 
-def mathml(equation: str) -> str:
-    """Return an equation in LaTeX as MathML."""
-    return convert(equation, display="block") if equation else ""
+def mathml(equation: str, display: str = "block") -> str:
+    """Return an equation in LaTeX as MathML, which browsers draw by themselves; empty without one.
+
+    The converter does not know the operator `arg`.
+    """
+    return convert(re.sub(r"\\arg\b", r"\\mathrm{arg}\\,", equation), display=display) if equation else ""

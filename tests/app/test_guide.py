@@ -23,6 +23,8 @@ def test_the_guide_has_a_chapter_on_each_method_and_grade(client):
         assert escape(METHODS[name].summary, quote=False).replace("'", "&#39;") in chapter
         assert ("<math" in chapter) == bool(METHODS[name].equation)
         assert all(f"<code>{option}</code>" in chapter for option in METHODS[name].options if option != "layers")
+        drawn = re.findall("<math.*?</math>", chapter, re.DOTALL)
+        assert [equation for equation in drawn if "\\" in re.sub("<.*?>", "", equation)] == []
     for grade in get_args(Grade):
         assert f'data-grade="{grade}"' in page
     assert "What a heatmap can tell you</h2>" in page.partition('<section id="heatmap"')[2].partition("</section>")[0]
