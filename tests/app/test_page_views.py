@@ -274,6 +274,39 @@ def test_the_picture_stays_in_sight_and_what_belongs_to_it_beside_it(cat):
     cat.locator("#drawing > summary").click()
 
 
+@pytest.mark.slow
+def test_the_colours_and_their_values_stay_in_sight_below_a_strip_and_with_a_marked_part(tab, url):
+    tab.set_viewport_size({"width": 1440, "height": 900})
+    answered(example(tab, url))
+    upload(tab, "astronaut.png")
+    expect(tab.locator("#thumbnails li")).to_have_count(2)
+    tab.locator("#stage").click(position={"x": 90, "y": 90})
+    expect(tab.locator("#fires-list button").first).to_be_in_viewport()
+    for name in ("stage", "bar", "reading", "marking"):
+        expect(tab.locator(f"#{name}")).to_be_in_viewport(ratio=1)
+    stage = tab.locator("#stage").bounding_box()
+    tab.mouse.move(stage["x"] + 90, stage["y"] + 90)
+    tab.mouse.down()
+    tab.mouse.move(stage["x"] + 150, stage["y"] + 150)
+    tab.mouse.up()
+    expect(tab.locator("#marking-said")).to_contain_text("Without the marked part")
+    expect(tab.locator("#fires-list button").first).to_be_in_viewport()
+    for name in ("stage", "bar", "reading", "marking-said"):
+        expect(tab.locator(f"#{name}")).to_be_in_viewport(ratio=1)
+    accessible(tab)
+
+
+@pytest.mark.slow
+def test_the_value_of_a_pixel_is_as_high_as_the_hint_on_a_narrow_screen(cat):
+    cat.set_viewport_size(NARROW)
+    line = cat.locator(".numbers")
+    before = line.bounding_box()["height"]
+    cat.locator("#stage").hover()
+    expect(cat.locator("#reading")).to_contain_text("x ")
+    assert line.bounding_box()["height"] == before
+    cat.set_viewport_size({"width": 1440, "height": 900})
+
+
 def test_progress_moves_nothing(cat):
     places = """[...document.querySelectorAll("main :is(p, button, input, select, ol, #stage)")]
         .filter((one) => one.getClientRects().length && !one.closest("#progress, #status"))
