@@ -1,6 +1,7 @@
 """The grid of the page: maps of one picture by models, methods and classes, with one pointer over all of them."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -55,7 +56,12 @@ def grid(browser, url):
 
 
 def values(page):
-    return [float(text) for text in page.locator(".card .value").all_inner_texts()]
+    return [share(text) for text in page.locator(".card .value").all_inner_texts()]
+
+
+def share(text):
+    """The value in “54.3% of maximum”."""
+    return float(text.removesuffix("% of maximum").replace("−", "-")) / 100
 
 
 def test_models_methods_and_classes_make_a_grid(grid, url):
@@ -95,6 +101,18 @@ def test_the_pointer_reads_the_same_place_in_all_cells(grid, url):
     expect(grid.locator(".card .mark:visible")).to_have_count(0)
 
 
+def test_a_narrow_screen_stays_as_it_is_when_the_pointer_comes(grid):
+    size = grid.viewport_size
+    grid.set_viewport_size({"width": 390, "height": 844})
+    top = "document.querySelector('#agreement').getBoundingClientRect().top + scrollY"
+    before = grid.evaluate(top)
+    grid.locator(".card .overlay").first.hover()
+    expect(grid.locator(".card .value").first).to_have_text(re.compile(r"^−?\d+\.\d% of maximum$"))
+    assert grid.evaluate(top) == pytest.approx(before, abs=0.5)
+    grid.set_viewport_size(size)
+    grid.mouse.move(5, 5)
+
+
 def test_the_arrow_keys_read_all_cells(grid):
     reader = grid.locator("#compare-pixel")
     reader.focus()
@@ -103,7 +121,7 @@ def test_the_arrow_keys_read_all_cells(grid):
     expect(reader).to_have_text("x 226, y 150")
     told = reader.get_attribute("aria-valuetext")
     assert told.startswith("x 226, y 150: gradcam")
-    assert [float(part.rpartition(" ")[2]) for part in told.partition(": ")[2].split("; ")] == values(grid)
+    assert [share(part.split(" ", 3)[3]) for part in told.partition(": ")[2].split("; ")] == values(grid)
     reader.blur()
     expect(grid.locator(".card .mark:visible")).to_have_count(0)
 

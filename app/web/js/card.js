@@ -11,6 +11,9 @@ import { readingOf, subjectOf } from "./scene.js";
 import { state } from "./state.js";
 import { duration, progress } from "./words.js";
 
+/** The maps of a grid have units of their own: what can be compared is the share of each one’s maximum. */
+const ofMaximum = (share) => `${(100 * share).toFixed(1).replace("-", "−")}% of maximum`;
+
 export class Card {
   heatmap = null; // once it has arrived
   phase = "waiting"; // or running, done, failed or cancelled
@@ -49,8 +52,8 @@ export class Card {
       "article",
       { class: "card" },
       this.overlay.element,
-      make("h3", {}, this.#opener),
-      make("div", { class: "line" }, this.#facts, this.#again, this.#value),
+      make("div", { class: "line" }, make("h3", {}, this.#opener), this.#value),
+      make("div", { class: "line" }, this.#facts, this.#again),
     );
   }
 
@@ -100,7 +103,7 @@ export class Card {
       this.#mark.style.left = `${((pixel[0] + 0.5) / width) * 100}%`;
       this.#mark.style.top = `${((pixel[1] + 0.5) / height) * 100}%`;
     }
-    this.#value.textContent = pixel && this.heatmap ? valueAt(this.heatmap, ...pixel).toFixed(3) : "";
+    this.#value.textContent = pixel && this.heatmap ? ofMaximum(valueAt(this.heatmap, ...pixel)) : "";
     return this.#value.textContent;
   }
 
