@@ -92,20 +92,21 @@ class MethodAnswer(BaseModel):
         description="Forward and backward passes per picture and class: a number, or an expression of the options and "
         "the layer's channels."
     )
+    partial: bool = Field(description="Whether each pass runs only the part of the model behind the layer.")
     quantities: dict[str, int] | None = Field(
         description="Values of the names in `cost` that are not options, with default options; null while the model is "
         "not loaded."
     )
     seconds_per_pass: float | None = Field(
-        description="Recent average on the model; null without a measurement, and for methods whose passes run only a "
-        "part of the model."
+        description="Recent average on the model; null without a measurement. A `partial` method is measured by its own "
+        "requests with the default layer, proofs included."
     )
     unsuitable: str | None = Field(
         description="Why the method can never explain the model; null if it may, and while the model is not loaded."
     )
     most_passes: int | None = Field(
         description="Passes per request above which it is refused (`too-much-work`), because they take longer than the "
-        "`deadline` even without other load; null where `seconds_per_pass` is."
+        "`deadline` even without other load; null without a measurement, and for `partial` methods."
     )
     equation: str = Field(description="In LaTeX.")
     discriminates: bool = Field(description="Whether maps of two classes in one picture can be expected to differ.")

@@ -160,9 +160,10 @@ class BatchRunner:
                 _fail(jobs, OutOfMemoryError(_NO_MEMORY) if lacks and len(jobs) == 1 else error)
             return
         seconds = time.monotonic() - started
-        if batch.first.passes is not None and batch.computation.runs_whole:
+        part = batch.computation.part
+        if batch.first.passes is not None and (part is not None or batch.computation.runs_whole):
             turn = batch.seconds - before + self._clock() - batch.since
-            self._pace.learn(batch.first.passes * len(jobs), turn, time.thread_time() - busy)
+            self._pace.learn(batch.first.passes * len(jobs), turn, time.thread_time() - busy, part)
         trace = self._observer.batch_finished(self._name, jobs, started, seconds, succeeded=True)
         for job, result in zip(jobs, results, strict=True):
             job.future.set_result(Outcome(result, started - job.created, seconds, started, trace))

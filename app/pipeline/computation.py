@@ -12,7 +12,7 @@ from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.attribution import Attribution, require_finite
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.execution.progress import Progress
-from seewhy.explainers.methods.cam.base import CAM
+from seewhy.explainers.methods.cam.base import CAM, LayerExplainer
 from seewhy.explainers.methods.cam.shared_pass import explain_jointly
 from seewhy.explainers.methods.catalogue import passes_of
 from seewhy.explainers.methods.explainer import Explainer
@@ -53,6 +53,11 @@ class Computation(ABC):
     @abstractmethod
     def runs_whole(self) -> bool:
         """Whether each pass goes through the whole model."""
+
+    @property
+    def part(self) -> type[Explainer] | None:
+        """The method whose passes go through the model behind its default layers; None of other passes."""
+        return None
 
 
 MOST_WHOLE = 2
@@ -103,6 +108,13 @@ class ExplainComputation(Computation):
     def runs_whole(self) -> bool:
         """Whether all passes go through the whole model."""
         return all(explainer.runs_whole for explainer in self.explainers)
+
+    @property
+    def part(self) -> type[Explainer] | None:
+        """The only method, if it has default layers; the few passes of its proof count as if they were its own."""
+        first, *others = self.explainers
+        is_usual = isinstance(first, LayerExplainer) and not first.layers and not first.runs_whole
+        return type(first) if is_usual and not others else None
 
     def passes(self, model: LoadedModel) -> Passes | None:
         """Return the passes of all methods and proofs together; shared passes count for each."""

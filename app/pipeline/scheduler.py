@@ -4,7 +4,7 @@ Nothing here knows threads or clocks: `seewhy.app.pipeline.model_threads` calls 
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from typing import Literal, get_args
 
 from seewhy.explainers.core.costs import Passes
@@ -74,23 +74,24 @@ class Shares:
 class Pace:
     """The measured time of one pass of one picture through a model, forward or backward.
 
-    Work without backward passes is averaged separately. Passes through part of a model do not count. The shortest time
-    is processor time of the thread, so that other load on the machine does not cause refusals.
+    Work without backward passes is averaged separately, and so are passes through each part of a model. The shortest
+    time is processor time of the thread, so that other load on the machine does not cause refusals.
     """
 
     def __init__(self) -> None:
-        self._recent: dict[bool, tuple[float, float]] = {}  # passes and their seconds, the older the fewer
-        self._least: dict[bool, float] = {}
+        self._recent: dict[Hashable, tuple[float, float]] = {}  # passes and their seconds, the older the fewer
+        self._least: dict[Hashable, float] = {}
 
-    def learn(self, passes: Passes, seconds: float, busy: float | None = None) -> None:
+    def learn(self, passes: Passes, seconds: float, busy: float | None = None, part: Hashable = None) -> None:
         """Add a measurement.
 
         Args:
             busy: processor time of the thread, in seconds; None for the whole duration.
+            part: what tells the part of the model from others; None for passes through all of it.
         """
         if not passes.total:
             return
-        kind = passes.backwards > 0
+        kind = passes.backwards > 0 if part is None else part
         least = min(seconds, seconds if busy is None else busy) / passes.total
         # The average follows the load of the machine, the least only what the model can do: it decides on refusals.
         # Passes count alike: short work that waited for the processor must not make long work look slow.
@@ -103,14 +104,14 @@ class Pace:
         """Return the shortest time for these passes by any measurement, in seconds; 0 without one."""
         return self._of(self._least, passes)
 
-    def usual(self, passes: Passes) -> float:
-        """Return the recent average time for these passes, in seconds; 0 without a measurement."""
-        return self._of({kind: time / count for kind, (count, time) in self._recent.items()}, passes)
+    def usual(self, passes: Passes, part: Hashable = None) -> float:
+        """Return the recent average time for these passes, in seconds; 0 without a measurement of this `part`."""
+        return self._of({kind: time / count for kind, (count, time) in self._recent.items()}, passes, part)
 
-    def _of(self, paces: dict[bool, float], passes: Passes) -> float:
+    def _of(self, paces: dict[Hashable, float], passes: Passes, part: Hashable = None) -> float:
         # Backward passes take at least as long as forward passes.
-        pace = paces.get(passes.backwards > 0, paces.get(False, 0.0))
-        return passes.total * pace
+        whole = paces.get(passes.backwards > 0, paces.get(False, 0.0))
+        return passes.total * (whole if part is None else paces.get(part, 0.0))
 
 
 def time_left(done: int, total: int, turns: int, seconds: float) -> float:

@@ -235,8 +235,26 @@ def test_methods_tell_what_their_cost_on_a_loaded_model_is_made_of(client, cat, 
     assert methods["rise"]["quantities"] == {}
     assert methods["rise"]["seconds_per_pass"] == 1
     assert methods["rise"]["most_passes"] == CLEARLY * slow.settings.deadline
+    assert [name for name, method in methods.items() if method["partial"]] == ["ablationcam", "recipro-cam"]
     assert methods["ablationcam"]["seconds_per_pass"] is None  # its passes are through a part of the model
     for method in client.get("/methods?model=resnet18").get_json()["methods"]:
         assert method["quantities"] is None
         assert method["seconds_per_pass"] is None
         assert method["most_passes"] is None
+
+
+def test_passes_through_a_part_of_the_model_are_measured_by_requests_with_the_default_layer(app_of, cat):
+    client = app_of().test_client()
+
+    def known():
+        methods = client.get("/methods").get_json()["methods"]
+        return {method["name"]: method["seconds_per_pass"] for method in methods if method["seconds_per_pass"]}
+
+    ask(client, cat)
+    ask(client, cat, method="recipro-cam", layer="blocks.4")
+    assert known().keys().isdisjoint({"recipro-cam", "ablationcam"})
+    assert ask(client, cat, method="recipro-cam", proof="true").status_code == 200
+    assert 0 < known()["recipro-cam"] < known()["rise"]
+    assert "ablationcam" not in known()
+    methods = {method["name"]: method for method in client.get("/methods").get_json()["methods"]}
+    assert methods["recipro-cam"]["most_passes"] is None  # it is not refused

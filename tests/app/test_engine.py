@@ -385,6 +385,7 @@ class Fake:
     """Work of a number of passes that nobody knows before."""
 
     runs_whole = True
+    part = None
 
     def passes(self, model):
         return None

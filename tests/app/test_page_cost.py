@@ -55,7 +55,7 @@ def test_a_method_says_what_it_costs_before_it_runs(slow):
     for method, words in (
         ("gradcam", "2 passes, less than a second"),
         ("sscam", "12,801 passes, about 2 min: an answer may take 60 s here"),
-        ("ablationcam", "1,281 passes"),
+        ("ablationcam", "1,281 short passes"),
         ("rise", "1,001 passes, about 10 s"),
     ):
         choose(slow, method)
@@ -70,6 +70,14 @@ def test_a_method_says_what_it_costs_before_it_runs(slow):
     expect(slow.locator("#method option[value=sscam]")).to_have_text("sscam (12,801 passes: too long here)")
     # Other load makes passes slow now, but the service tries it.
     expect(slow.locator("#method option[value=iscam]")).to_have_text("iscam (11,521 passes, about 2 min)")
+
+
+def test_what_runs_a_part_of_the_model_says_how_long_it_takes_once_it_has_run(page):
+    upload(page)
+    page.select_option("#method", "recipro-cam")
+    answered(page)
+    expect(page.locator("#method-cost")).to_have_text(re.compile("^50 short passes, (less than a|about)"))
+    expect(page.locator("#method option[value=recipro-cam]")).to_contain_text("(50 short passes, ")
 
 
 @pytest.mark.slow

@@ -105,6 +105,16 @@ def test_backward_passes_are_measured_by_themselves_and_are_no_quicker_than_forw
     assert math.isfinite(pace.usual(Passes(10)))
 
 
+def test_passes_through_a_part_of_the_model_are_measured_by_themselves():
+    pace = Pace()
+    pace.learn(Passes(10), 1.0)
+    assert pace.usual(Passes(10), "part") == 0
+    pace.learn(Passes(1000), 2.0, part="part")
+    assert pace.usual(Passes(10), "part") == pytest.approx(0.02)
+    assert pace.usual(Passes(10), "other") == 0
+    assert pace.usual(Passes(10)) == pace.least(Passes(10)) == pytest.approx(1.0)
+
+
 def test_the_time_left_follows_from_the_pace_once_that_tells():
     assert time_left(50, 1000, 5, 10.0) == pytest.approx(190)
     assert time_left(1000, 1000, 60, 200.0) == 0

@@ -99,7 +99,7 @@ def _check_options() -> None:
     parse(NoOptions, flatten(request.args))
 
 
-_MADE = {"cost", "options", "quantities", "seconds_per_pass", "most_passes", "unsuitable"}
+_MADE = {"cost", "options", "quantities", "seconds_per_pass", "most_passes", "partial", "unsuitable"}
 """Members of a method's entry that are not attributes of the method."""
 
 
@@ -113,15 +113,17 @@ def describe_method(method: Method, model: str | None) -> MethodAnswer:
     if loaded is not None:
         quantities = method.build({}).quantities(loaded, loaded.spec.image_shape)
         unsuitable = service().models.unsuitable(loaded).get(method.name)
-        if method.explainer.runs_whole:
-            one = Passes(1, int(method.backwards != "0"))
-            pace = service().models.engine.pace(loaded.name)
-            seconds = pace.usual(one) / one.total or None
+        one = Passes(1, int(method.backwards != "0"))
+        pace = service().models.engine.pace(loaded.name)
+        part = None if method.explainer.runs_whole else method.explainer
+        seconds = pace.usual(one, part) / one.total or None
+        if part is None:
             most = most_passes(pace.least(one) / one.total, service().settings.deadline)
     return MethodAnswer(
         **alike,
         cost=cost,
         options=options,
+        partial=not method.explainer.runs_whole,
         quantities=quantities,
         seconds_per_pass=seconds,
         most_passes=most,

@@ -24,20 +24,20 @@ function evaluate(text, values) {
 }
 
 /** Passes and seconds of a method with these options, and whether the service refuses so many; passes are NaN if unknown, seconds null. */
-export function costOf({ cost, options: schemas, quantities, seconds_per_pass: pace, most_passes: most }, options = {}, layer = []) {
+export function costOf({ cost, options: schemas, quantities, seconds_per_pass: pace, most_passes: most, partial }, options = {}, layer = []) {
   const usual = Object.fromEntries(Object.entries(schemas).map(([name, schema]) => [name, schema.default]));
   const text = `${cost.forwards} + ${cost.backwards}`;
   const isCounted = (name) => new RegExp(`\\b${name}\\b`).test(text);
   // Quantities are those of the usual layers and options.
   const isUsual = !layer.length && Object.keys(options).every((name) => isCounted(name) || name === "sign");
   const passes = options.smooth === "tta" ? NaN : evaluate(text, { ...(isUsual && quantities), ...usual, ...options });
-  return { passes, seconds: pace && passes ? passes * pace : null, isRefused: most !== null && passes > most };
+  return { passes, partial, seconds: pace && passes ? passes * pace : null, isRefused: most !== null && passes > most };
 }
 
-/** A cost in words, such as “1,001 passes, about 9 s”; empty if it is unknown. */
-export function costInWords({ passes, seconds }) {
+/** A cost in words, such as “1,001 passes, about 9 s”; short ones run only a part of the model. Empty if it is unknown. */
+export function costInWords({ passes, partial, seconds }) {
   if (!passes) return "";
-  const count = `${passes.toLocaleString("en")} ${passes === 1 ? "pass" : "passes"}`;
+  const count = `${passes.toLocaleString("en")} ${partial ? "short " : ""}${passes === 1 ? "pass" : "passes"}`;
   if (seconds === null) return count;
   return `${count}, ${seconds < 1 ? "less than a second" : `about ${roughly(seconds)}`}`;
 }

@@ -84,7 +84,7 @@ function show(patch) {
   const isOther = ["model", "method", "answer"].some((name) => name in patch);
   if ("model" in patch) byId("method").replaceChildren(...methodGroups()); // costs are those of the model
   if (isOther || "options" in patch || "layer" in patch) showMethod();
-  if (patch.answer && !isLoaded()) learnCosts();
+  if (patch.answer && !isMeasured()) learnCosts();
   if (isOther || "layer" in patch) showLayer();
   if (isOther || "scale" in patch) showScale();
   if ("colormap" in patch) byId("colormap").value = state.colormap ?? "";
@@ -122,7 +122,10 @@ function citation({ authors, year, title, url }) {
   return make("a", { href: url, target: "_blank", rel: "noreferrer", title, textContent });
 }
 
-/** Shows what methods cost on a model that is loaded by now. */
+/** Whether the service had loaded the model, and measured the method, when it told about the methods. */
+const isMeasured = () => isLoaded() && methodNamed(methodName())?.seconds_per_pass !== null;
+
+/** Shows what methods cost on a model that is loaded, and by a method that is measured, by now. */
 async function learnCosts() {
   const { model } = state;
   await learn(model, { anew: true }).catch(() => null); // they are shown without it
