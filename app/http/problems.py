@@ -107,9 +107,10 @@ def _http_report(error: HTTPException) -> ErrorReport:
     kind = HTTP_KINDS.get(error.code or 500)
     if kind is None:
         kind = Kind(error.code or 500, error.name.lower().replace(" ", "-"), error.name)
+    methods = _methods(error)
     details = {
         404: f"This path does not exist; {_instead()}",
-        405: f"This path supports {_methods(error)}.{_UPLOAD if request.method == 'PUT' else ''}",
+        405: f"This path supports {methods}.{_UPLOAD if request.method == 'PUT' and 'POST' in methods else ''}",
         429: f"The limit is {error.description}; try again after the seconds in Retry-After.",
         413: "The body is too large; send a smaller picture: "
         f"{request.max_content_length or 0:,} bytes are allowed (SEEWHY_MAX_UPLOAD_BYTES).",

@@ -136,6 +136,7 @@ def test_a_body_that_cannot_be_parsed_says_what_to_do(client):
         ("PUT", "/nowhere/cat.png", 404, "GET /openapi.json lists the paths."),
         ("POST", "/predict/cat.png", 404, "GET /openapi.json lists the paths."),
         ("DELETE", "/predict", 405, "This path supports OPTIONS, POST."),
+        ("PUT", "/models", 405, "This path supports GET, HEAD, OPTIONS."),
     ],
 )
 def test_errors_about_paths_say_what_to_do(client, cat, verb, path, status, detail):
