@@ -73,6 +73,10 @@ def test_the_tree_leads_to_feature_maps_and_to_the_part_of_the_trace(inside, url
     band = inside.locator(".trace .band").bounding_box()
     tree(inside, "blocks.6").click()
     expect(inside.locator("#maps-count")).to_contain_text("24 of 320 feature maps")
+    tree(inside, "bn2").click()
+    expect(inside.locator("#maps-count")).to_have_text("24 of 1,280 feature maps, largest effect first")
+    tree(inside, "blocks.6").click()
+    expect(inside.locator("#maps-count")).to_contain_text("24 of 320 feature maps")
     expect(inside.locator("#network-tree [aria-current]")).to_have_attribute("value", "blocks.6")
     assert "inside=blocks.6" in inside.url
     moved = inside.locator(".trace .band").bounding_box()

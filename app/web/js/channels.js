@@ -12,7 +12,7 @@ import { modelName } from "./question.js";
 import { movedBy, movedTrack } from "./moved.js";
 import { problemBox, showProblem } from "./problems.js";
 import { change, explanation, state } from "./state.js";
-import { reading, signed } from "./words.js";
+import { count, reading, signed } from "./words.js";
 
 const STEP = 24; // tiles at a time
 const STRONGEST = 10; // channels that are switched off together
@@ -20,7 +20,7 @@ const SIDE = 128; // side of a tile, in pixels
 const WAIT = 250; // milliseconds without a click before the model is asked
 
 let captured = null; // what is shown, see activations.js, and the part of the picture that it is drawn over
-let count = STEP;
+let listed = STEP;
 let answered = null; // the question behind the displayed effect
 
 const capturing = new LatestRequest(byId("maps"));
@@ -33,7 +33,7 @@ export function prepareChannels() {
   });
   byId("off-none").addEventListener("click", () => change({ off: [] }));
   byId("more-maps").addEventListener("click", () => {
-    count += STEP;
+    listed += STEP;
     fill();
   });
   byId("copy-intervene").addEventListener("click", (event) =>
@@ -56,7 +56,7 @@ async function show(signal) {
   if (signal.aborted) return;
   if (captured?.key !== activations.key) {
     captured = activations;
-    count = STEP;
+    listed = STEP;
     fill();
   } else mark();
   if (captured.box !== box()) draw();
@@ -83,10 +83,10 @@ const strongest = () => captured.channels.filter((entry) => entry.effect > 0).sl
 
 function fill() {
   const { channels } = captured;
-  const shown = channels.filter((entry, place) => place < count || state.off.includes(entry.channel));
-  byId("maps-count").textContent = `${Math.min(shown.length, channels.length)} of ${channels.length} feature maps, the largest effect first`;
+  const shown = channels.filter((entry, place) => place < listed || state.off.includes(entry.channel));
+  byId("maps-count").textContent = `${count(Math.min(shown.length, channels.length))} of ${count(channels.length)} feature maps, largest effect first`;
   byId("maps").replaceChildren(...shown.map(tile));
-  byId("more-maps").hidden = count >= channels.length;
+  byId("more-maps").hidden = listed >= channels.length;
   const many = strongest().length;
   byId("off-strongest").disabled = !many;
   byId("off-strongest").textContent = `Switch off the ${many > 1 ? many : "one"} with the largest positive effect`;

@@ -2,7 +2,7 @@
 // the arrow keys, and can be chosen; the chart is enlarged in its frame, which scrolls.
 
 import { make, makeShape, pointAt } from "./dom.js";
-import { number, percent } from "./words.js";
+import { count, number, percent } from "./words.js";
 
 const HEIGHT = 100; // of a panel, in its own units
 const ZOOMS = [1, 2, 4, 8, 16];
@@ -46,7 +46,7 @@ export class Chart {
   }
 
   show({ events, summary }) {
-    const dead = new Map(summary.dead_maps.map(({ path, channels, total }) => [path, `${channels.length} of ${total} feature maps are zero`]));
+    const dead = new Map(summary.dead_maps.map(({ path, channels, total }) => [path, `${count(channels.length)} of ${count(total)} feature maps are zero`]));
     const modules = new Map();
     const statistics = ({ tensors }) => tensors.find((tensor) => tensor.statistics)?.statistics ?? null;
     for (const event of events) {

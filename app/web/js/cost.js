@@ -1,5 +1,7 @@
 // What an explanation costs before it is asked for: passes of the model, and about how long they take.
 
+import { count } from "./words.js";
+
 const MANY = 30; // passes from which a method's name tells its cost
 const USEFUL = 0.2; // share of an option's default below which a map tells too little
 
@@ -37,9 +39,9 @@ export function costOf({ cost, options: schemas, quantities, seconds_per_pass: p
 /** A cost in words, such as “1,001 passes, about 9 s”; short ones run only a part of the model. Empty if it is unknown. */
 export function costInWords({ passes, partial, seconds }) {
   if (!passes) return "";
-  const count = `${passes.toLocaleString("en")} ${partial ? "short " : ""}${passes === 1 ? "pass" : "passes"}`;
-  if (seconds === null) return count;
-  return `${count}, ${seconds < 1 ? "less than a second" : `about ${roughly(seconds)}`}`;
+  const said = `${count(passes)} ${partial ? "short " : ""}${passes === 1 ? "pass" : "passes"}`;
+  if (seconds === null) return said;
+  return `${said}, ${seconds < 1 ? "less than a second" : `about ${roughly(seconds)}`}`;
 }
 
 function roughly(seconds) {

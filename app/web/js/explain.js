@@ -11,7 +11,7 @@ import { gradeOf, sentenceOf } from "./proof.js";
 import { readingOf, subjectOf } from "./scene.js";
 import { change, explanation, isLayerless, learnLayerless, methodName, onChange, state } from "./state.js";
 import { restore, showPreview } from "./stage.js";
-import { progress } from "./words.js";
+import { count, progress } from "./words.js";
 
 const ASKS = ["picture", "model", "method", "options", "target", "against", "layer", "colormap", "scale"];
 
@@ -136,7 +136,7 @@ function offerLess({ message }, option, method, wanted) {
   const most = option in (method?.options ?? {}) ? affordable(method, option, limit()) : 0;
   const again = () => askAgain({ ...wanted, options: { ...wanted.options, [option]: String(most) } });
   const what = most === 1 ? option.replace(/s$/, "") : option;
-  showProblem(new Problem({ detail: message }), most ? again : null, `Run with ${most.toLocaleString("en")} ${what}`);
+  showProblem(new Problem({ detail: message }), most ? again : null, `Run with ${count(most)} ${what}`);
 }
 
 function busy(is) {

@@ -14,7 +14,7 @@ import { showProblem } from "./problems.js";
 import { kind } from "./scene.js";
 import { overlay, pixelRead } from "./stage.js";
 import { explanation, onChange, state } from "./state.js";
-import { number } from "./words.js";
+import { count, number } from "./words.js";
 
 const LISTED = 6;
 const SIDE = 72; // pixels of a tile
@@ -121,7 +121,7 @@ function list(layer, size, found) {
   }
   const { rows, most, capped } = found;
   byId("fires-most").hidden = capped < 2;
-  byId("fires-most").textContent = `${capped} channels reach ${number(most)}, the highest value of this layer; those with the lowest mean come first.`;
+  byId("fires-most").textContent = `${count(capped)} channels reach ${number(most)}, the highest value of this layer; those with the lowest mean come first.`;
   const order = rows.map(({ channel }) => channel);
   byId("fires-list").replaceChildren(
     ...rows.map(({ channel, map, value, average }) => {

@@ -4,7 +4,7 @@ import { post } from "./api.js";
 import { methodNamed, question } from "./question.js";
 import { asks } from "./scene.js";
 import { methodName, state, subject } from "./state.js";
-import { moves, signed } from "./words.js";
+import { count, moves, signed } from "./words.js";
 
 /** The chosen method, or Grad-CAM in place of methods of many passes, which would take too long. */
 function quick() {
@@ -27,7 +27,7 @@ export const classesWithout = (layer, channels) => [...subject(), zeroed(layer, 
 export const intervene = async (fields, signal) => (await post("/hooks/intervene", state.picture.file, fields, { signal })).json();
 
 /** How channels are named, such as “channel 37 of blocks.4”. */
-export const named = (layer, channels) => `${channels.length === 1 ? `channel ${channels[0]}` : `${channels.length} channels`} of ${layer}`;
+export const named = (layer, channels) => `${channels.length === 1 ? `channel ${channels[0]}` : `${count(channels.length)} channels`} of ${layer}`;
 
 /** What happens to the class and to its logit or value, in sentences. */
 export function sentence(layer, channels, { target, before, after, difference }) {

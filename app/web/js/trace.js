@@ -11,6 +11,7 @@ import { modelName } from "./question.js";
 import { visit } from "./network.js";
 import { problemBox } from "./problems.js";
 import { state, subject } from "./state.js";
+import { count } from "./words.js";
 
 const SAID = {
   dead_maps: ["module has feature maps", "modules have feature maps", "that are zero everywhere"],
@@ -74,6 +75,6 @@ function sentences(summary) {
     .map(([name, [single, plural, what]]) => {
       const paths = summary[name].map((entry) => entry.path ?? entry);
       const names = paths.slice(0, 3).join(", ") + (paths.length > 3 ? " …" : "");
-      return [`${paths.length} ${paths.length === 1 ? single : plural} ${what}: `, make("code", { textContent: names })];
+      return [`${count(paths.length)} ${paths.length === 1 ? single : plural} ${what}: `, make("code", { textContent: names })];
     });
 }
