@@ -98,8 +98,8 @@ class MethodAnswer(BaseModel):
         "not loaded."
     )
     seconds_per_pass: float | None = Field(
-        description="Recent average on the model; null without a measurement. A `partial` method is measured by its own "
-        "requests with the default layer, proofs included."
+        description="Recent average on the model; null without a measurement. A `partial` method is measured by its "
+        "own requests with the default layer, proofs included."
     )
     unsuitable: str | None = Field(
         description="Why the method can never explain the model; null if it may, and while the model is not loaded."

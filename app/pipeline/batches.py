@@ -153,9 +153,9 @@ class BatchRunner:
                 _release(error)
             if lacks and len(jobs) == 1 and not frugal:
                 self._answer(model, batch, jobs, offer_turn, frugal=True)
-            elif parts := _parts(jobs, error):
-                for part in parts:
-                    self._answer(model, batch, part, offer_turn)
+            elif groups := _parts(jobs, error):
+                for group in groups:
+                    self._answer(model, batch, group, offer_turn)
             else:
                 _fail(jobs, OutOfMemoryError(_NO_MEMORY) if lacks and len(jobs) == 1 else error)
             return
