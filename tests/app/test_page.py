@@ -233,8 +233,7 @@ def test_a_missing_grade_is_told_in_words_for_people(cat_page, url):
     script = "async (all) => (({ plain }) => all.map(plain))(await import('/static/js/words.js'))"
     for text in cat_page.evaluate(script, [sentence.format(count) for count in ("", " (7 so far)")]):
         assert text == (
-            "Alone, it gives 1.5. It has no grade yet: the service must first try about 100 pictures with this model "
-            "and method."
+            "Alone, it gives 1.5. It has no grade yet: the service must first try about 100 pictures this way."
         )
 
 

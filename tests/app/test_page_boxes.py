@@ -102,7 +102,7 @@ def test_boxes_move_without_a_marked_part_and_a_sentence_says_how(street, boxes)
     street.click("#marking-on")
     drag(street, (left, top), (right - 1, bottom - 1))
     said = street.locator("#marking-said")
-    expect(said).to_contain_text(f"Without the marked part, {box['label']} is not found any more.")
+    expect(said).to_contain_text(f"Without the marked part, {box['label']} is no longer found.")
     expect(said).to_contain_text(f"{len(boxes) - 1} boxes are found instead of {len(boxes)}.")
     expect(street.locator("#edges")).to_have_value("")  # it asks about no rectangle
     rows = street.locator("#predictions .share")
@@ -195,7 +195,7 @@ def test_a_link_to_a_class_shows_each_of_its_boxes(browser, scenes, picture, box
         tab.wait_for_selector("body[data-ready]")
         tab.set_input_files("#image", picture)
         shown(tab)
-        choice = tab.get_by_label("Which of its boxes")
+        choice = tab.get_by_label("Which box")
         names = [f"box {box['index']}, {box['score']:.1%}" for box in red]
         expect(choice.locator("option")).to_have_text(names)
         for place in (1, 2, 0):

@@ -54,7 +54,7 @@ def state(page):
 def test_a_method_says_what_it_costs_before_it_runs(slow):
     for method, words in (
         ("gradcam", "2 passes, less than a second"),
-        ("sscam", "12,801 passes, about 2 min: an answer may take 60 s here"),
+        ("sscam", "12,801 passes, about 2 min: the limit here is 60 s"),
         ("ablationcam", "1,281 short passes"),
         ("rise", "1,001 passes, about 10 s"),
     ):
@@ -128,7 +128,7 @@ def test_a_cancel_before_any_answer_can_be_taken_back(page):
     page.get_by_role("button", name="A cup of coffee").click()
     expect(page.locator("#progress")).to_be_visible()
     page.keyboard.press("Escape")
-    expect(page.locator("#problem")).to_contain_text("nothing is explained yet")
+    expect(page.locator("#problem")).to_contain_text("nothing has been explained yet")
     page.unroute("**/explain")
     page.get_by_role("button", name="Try again").click()
     answered(page)

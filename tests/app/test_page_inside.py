@@ -120,7 +120,7 @@ def test_a_channel_is_switched_off_and_a_sentence_says_what_that_does(inside, ur
     verb = "falls" if after < before else "rises"
     sentence = f"Without channel {channel} of {LAYER}, tiger cat {verb} from {before:.1%} to {after:.1%}."
     expect(dialog.get_by_role("status")).to_contain_text(sentence)
-    expect(dialog.get_by_role("status")).to_contain_text(re.compile(r"\. Logit [+−]\d+\.\d\d\.$"))
+    expect(dialog.get_by_role("status")).to_contain_text(re.compile(r"\. The logit (falls|rises) by \d+\.\d\d\.$"))
     dialog.get_by_role("button", name="Switch off").click()
     expect(dialog.get_by_role("button", name="Switched off")).to_have_attribute("aria-pressed", "true")
     inside.keyboard.press("Escape")
@@ -141,6 +141,8 @@ def test_a_channel_is_sought_in_the_other_pictures(page, url):
     dialog.get_by_role("button", name="Find it in 2 other pictures").click()
     rows = dialog.locator(".elsewhere button")
     expect(rows).to_have_count(2)
+    said = "Searched 2 of 2 other pictures. The strongest responses come first."
+    expect(dialog.get_by_text("Searched")).to_have_text(said)
     peaks = {}
     for name in ("coffee", "rocket"):
         answer = ask(url, "/hooks/capture", EXAMPLES / f"{name}.png", layer=LAYER, format="npz")

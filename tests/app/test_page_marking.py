@@ -18,7 +18,7 @@ SIZE = (451, 300)
 PARTS = {
     "hide": "Without the marked part",
     "blur": "With the marked part blurred",
-    "keep": "From the marked part alone",
+    "keep": "With only the marked part",
 }
 
 
@@ -48,7 +48,7 @@ def drag(page, start, stop, drop=True):
         page.mouse.up()
 
 
-def told(page, beginning="(Without|With|From) the marked part"):
+def told(page, beginning="(Without|With|With only) the marked part"):
     """Wait for the sentence about the mark, and return it."""
     expect(page.locator("#marking-said")).to_have_text(re.compile(f"^{beginning}.* (falls|rises|stays) "))
     expect(page.locator("#marking-said")).not_to_have_attribute("aria-busy", "true")

@@ -38,7 +38,7 @@ def test_a_click_explains_the_region_there(regions, scenes, picture):
     area = answer["explanations"][0]["target"]["area"]
     expect(regions.locator("#answer-probability")).to_have_text(f"on {area:.1%}")
     outside = answer["explanations"][0]["outside"]
-    said = f"The connected region at x 45, y 33. {outside:.1%} of the map lies outside it."
+    said = f"Explains the connected region at x 45, y 33. {outside:.1%} of the map lies outside it."
     expect(regions.locator("#scope")).to_have_text(said)
     expect(regions.locator("#method")).to_have_value("hirescam")  # the default one of segmenters
     left, top, right, bottom = AREAS["red"][1]

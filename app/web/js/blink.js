@@ -31,6 +31,6 @@ function show() {
   byId("stage").classList.toggle("blinking", isOn && !isStopped && !still.matches);
   byId("stage").classList.toggle("bare", isOn && isStopped && still.matches);
   byId("blink").hidden = !isOn;
-  const [go, stop] = still.matches ? ["Show the heatmap", "Show the picture"] : ["Go on", "Pause"];
+  const [go, stop] = still.matches ? ["Show the heatmap", "Show the picture"] : ["Resume", "Pause"];
   byId("blink").textContent = isStopped ? go : stop;
 }

@@ -116,7 +116,7 @@ function show() {
   for (const [key, card] of cards) if (!kept.has(key)) card.stop();
   cards = kept;
   arrange([...cards.values()].map((card) => card.element), columnsOf(choices));
-  showChoices(choices, usualMethods(), state.by === "layer" ? `Maps of ${layered()}.` : "");
+  showChoices(choices, usualMethods(), state.by === "layer" ? `Maps by ${layered()}.` : "");
   showState();
   if (!choices.compare.length) fill();
 }

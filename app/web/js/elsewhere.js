@@ -67,7 +67,8 @@ export class Elsewhere {
 
   #tell() {
     const failed = [...this.#answers.values()].filter((answer) => !answer).length;
-    const said = `${this.#answers.size} of ${this.#pictures.length} other pictures searched, the strongest first.`;
+    const [done, all] = [this.#answers.size, this.#pictures.length];
+    const said = all === 1 ? `${done ? "Searched" : "Searching"} the other picture.` : `Searched ${done} of ${all} other pictures. The strongest responses come first.`;
     this.#note.textContent = failed ? `${said} ${failed} could not be read.` : said;
   }
 

@@ -47,7 +47,7 @@ function cancel() {
   stop();
   change({ failure: new Problem({ detail: "Cancelled." }) });
   if (state.answer) goBack();
-  else showProblem(new Problem({ detail: "Cancelled: nothing is explained yet." }), run);
+  else showProblem(new Problem({ detail: "Cancelled: nothing has been explained yet." }), run);
   announce("Cancelled.");
 }
 

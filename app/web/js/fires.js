@@ -116,12 +116,12 @@ const averageOf = (map) => map.reduce((total, cell) => total + cell, 0) / map.le
 
 function list(layer, size, found) {
   if (!found?.rows.length) {
-    tell({ message: found ? "No channel fires there." : "The model does not see this place." });
+    tell({ message: found ? "No channel responds there." : "The model does not see this place." });
     return;
   }
   const { rows, most, capped } = found;
   byId("fires-most").hidden = capped < 2;
-  byId("fires-most").textContent = `${count(capped)} channels reach ${number(most)}, the highest value of this layer; those with the lowest mean come first.`;
+  byId("fires-most").textContent = `${count(capped)} channels reach ${number(most)}, the highest value in this layer; those with the lowest mean come first.`;
   const order = rows.map(({ channel }) => channel);
   byId("fires-list").replaceChildren(
     ...rows.map(({ channel, map, value, average }) => {

@@ -210,7 +210,7 @@ async function ask(picture) {
     if (picture.asking === mine) {
       picture.asking = null;
       next();
-      if (!pictures.some(isWaiting)) announce(pictures.some(({ failure }) => failure) ? "All pictures are tried; some failed." : "All pictures are explained.");
+      if (!pictures.some(isWaiting)) announce(pictures.some(({ failure }) => failure) ? "All pictures have been tried; some failed." : "All pictures have been explained.");
     }
   }
 }

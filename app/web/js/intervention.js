@@ -4,7 +4,7 @@ import { post } from "./api.js";
 import { methodNamed, question } from "./question.js";
 import { asks } from "./scene.js";
 import { methodName, state, subject } from "./state.js";
-import { count, moves, signed } from "./words.js";
+import { count, moves } from "./words.js";
 
 /** The chosen method, or Grad-CAM in place of methods of many passes, which would take too long. */
 function quick() {
@@ -34,7 +34,9 @@ export function sentence(layer, channels, { target, before, after, difference })
   const [first, next] = [before, after].map(({ predictions }) => predictions[0]);
   const isOther = first && next && first.index !== next.index;
   const isLogit = target.logit !== undefined && (target.attribute ?? "score") === "score";
-  const score = `${isLogit ? "Logit" : "Value"} ${signed(difference.score)}.`;
+  const by = Math.abs(difference.score).toFixed(2);
+  const moved = Number(by) ? `${difference.score < 0 ? "falls" : "rises"} by ${by}` : "stays the same";
+  const score = `The ${isLogit ? "logit" : "value"} ${moved}.`;
   const best = isOther ? ` The ${asks()?.first ?? "best class"} is now ${next.label}.` : "";
   return `Without ${named(layer, channels)}, ${target.label} ${moves(before.target, after.target)}.${best} ${score}`;
 }

@@ -21,7 +21,7 @@ const SAME = 0.5; // overlap from which two boxes are of one thing
 const MOST = 1000; // predictions, of the service
 const WIDE = 28; // pixels of the screen: the brush, also of an enlarged picture; its cursor is as wide
 const LONGEST = 3000; // characters of a mark: servers refuse long addresses
-const PARTS = { hide: "Without the marked part", blur: "With the marked part blurred", keep: "From the marked part alone" };
+const PARTS = { hide: "Without the marked part", blur: "With the marked part blurred", keep: "With only the marked part" };
 
 let shown = null; // the mark that is drawn
 let asked = null; // the picture, the model and the mark that are asked about
@@ -321,7 +321,7 @@ function say() {
 function sentence() {
   const current = state.answer && fitting();
   const how = isTouched() ? "with a finger" : "on the picture";
-  if (!current && isPainting()) return `Paint ${how}; each stroke adds to the part. At the keyboard, mark a box instead.`;
+  if (!current && isPainting()) return `Paint ${how}; each stroke adds to the part. With the keyboard, mark a box instead.`;
   if (!current) return isOn() ? `Draw a box ${how}.` : `Mark a part to see the prediction without it.${kind() ? "" : ` ${isTouched() ? "Touch" : "Click"} anywhere to see which channels respond there.`}`;
   if (!state.altered) return "Asking the model…";
   const target = explained();
@@ -339,7 +339,7 @@ function sentence() {
 function placesMoved(target, { before, after, scene }) {
   const [from, to] = [before, after].map((predictions) => predictions.get(identity(target)));
   const said = [];
-  if (from) said.push(to.isGone ? `${target.label} is not found any more.` : `${target.label} ${moves(from, to)}.`);
+  if (from) said.push(to.isGone ? `${target.label} is no longer found.` : `${target.label} ${moves(from, to)}.`);
   const [found, earlier] = [scene.rows.length, before.size];
   if (kind().isDragged) said.push(`${found} ${found === 1 ? "box is" : "boxes are"} found${found === earlier ? ", as before" : ` instead of ${earlier}`}.`);
   return said.join(" ");

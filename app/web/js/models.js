@@ -39,7 +39,7 @@ export async function chooseModel(title) {
   const fill = (text) => {
     const matches = models.filter((model) => `${model.name} ${model.source} ${model.licence} ${TASKS[model.head] ?? ""}`.toLowerCase().includes(text));
     list.replaceChildren(...matches.slice(0, SHOWN).map((model) => row(model, model.name === chosen, () => (chosen = model.name))));
-    more.textContent = matches.length > SHOWN ? `${count(matches.length - SHOWN)} more; type to narrow them down.` : "";
+    more.textContent = matches.length > SHOWN ? `${count(matches.length - SHOWN)} more; type to narrow the list.` : "";
     if (!matches.length && models.length) more.textContent = "No model matches.";
   };
   const find = search("Find a model", fill);

@@ -32,7 +32,7 @@ const KINDS = {
     path: "/detect",
     read: Boxes.read,
     listed: "Boxes",
-    first: "surest box",
+    first: "most confident box",
     about: "Explain the box’s",
     parts: [
       ["", "score"],
@@ -53,13 +53,13 @@ const KINDS = {
 
 function describeRegion({ outside }, place, part) {
   const [, x, y] = place.match(/^pixel:(\d+),(\d+)$/) ?? [];
-  const said = x === undefined ? [] : [`The connected region at x ${x}, y ${y}.`];
+  const said = x === undefined ? [] : [`Explains the connected region at x ${x}, y ${y}.`];
   if (outside !== undefined && part !== "picture") said.push(`${percent(outside)} of the map lies outside ${part === "border" ? "the border" : "it"}.`);
   return said.join(" ");
 }
 
 function describeBox({ target }, place, part) {
-  const said = place.startsWith("region:") ? ["The nearest candidate for a box in the dashed rectangle."] : [];
+  const said = place.startsWith("region:") ? ["Explains the nearest candidate for a box in the dashed rectangle."] : [];
   const [, name] = kind().parts.find(([key]) => key === part);
   if (part) said.push(`${name.replace(/^./, (letter) => letter.toUpperCase())}: ${number(target.value)}.`);
   return said.join(" ");

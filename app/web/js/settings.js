@@ -143,7 +143,7 @@ function showMethod() {
   const [first, ...others] = method.papers; // the guide cites all
   byId("method-paper").replaceChildren(...(first ? [citation(first), others.length ? ` and ${others.length} more` : "", " · "] : []));
   const cost = costOf(method, state.options, state.layer);
-  const isTooLong = cost.isRefused || cost.seconds > limit() ? `: an answer may take ${Math.round(limit())} s here` : "";
+  const isTooLong = cost.isRefused || cost.seconds > limit() ? `: the limit here is ${Math.round(limit())} s` : "";
   byId("method-cost").textContent = `${costInWords(cost) || passesOf(method.cost)}${isTooLong}`;
   byId("method-guide").href = `/guide#${encodeURIComponent(method.name)}`;
   byId("method-same").hidden = method.discriminates;

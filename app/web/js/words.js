@@ -69,7 +69,7 @@ const API_WORDS = [
   [/\bsign=(\w+)/g, "the option sign: $1"],
   [
     /That is not graded: fewer than (\d+) comparable scores of other maps are known( \(\d+ so far\))?/,
-    "It has no grade yet: the service must first try about $1 pictures with this model and method",
+    "It has no grade yet: the service must first try about $1 pictures this way",
   ],
   [/\.\s*\.$/, "."],
 ];
