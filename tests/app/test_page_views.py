@@ -282,7 +282,7 @@ def test_the_colours_and_their_values_stay_in_sight_below_a_strip_and_with_a_mar
     expect(tab.locator("#thumbnails li")).to_have_count(2)
     tab.locator("#stage").click(position={"x": 90, "y": 90})
     expect(tab.locator("#fires-list button").first).to_be_in_viewport()
-    for name in ("stage", "bar", "reading", "marking"):
+    for name in ("stage", "proof", "bar", "reading"):
         expect(tab.locator(f"#{name}")).to_be_in_viewport(ratio=1)
     stage = tab.locator("#stage").bounding_box()
     tab.mouse.move(stage["x"] + 90, stage["y"] + 90)
@@ -290,8 +290,7 @@ def test_the_colours_and_their_values_stay_in_sight_below_a_strip_and_with_a_mar
     tab.mouse.move(stage["x"] + 150, stage["y"] + 150)
     tab.mouse.up()
     expect(tab.locator("#marking-said")).to_contain_text("Without the marked part")
-    expect(tab.locator("#fires-list button").first).to_be_in_viewport()
-    for name in ("stage", "bar", "reading", "marking-said"):
+    for name in ("stage", "proof", "bar", "reading", "marking-said"):
         expect(tab.locator(f"#{name}")).to_be_in_viewport(ratio=1)
     accessible(tab)
 
