@@ -16,7 +16,7 @@ from playwright.sync_api import BrowserContext, sync_playwright
 IMAGES = Path(__file__).parent / "images"
 SIZE = {"width": 1280, "height": 940}
 VIEWS = {
-    "page.png": ("?example=coffee&alpha=0.6", "#figure.answered[aria-busy=false]"),
+    "page.png": ("?example=coffee", "#figure.answered[aria-busy=false]"),
     "page-compare.png": (
         "?example=cat&target=281&scale=robust&show=compare&compare=gradcam&compare=layercam&compare=saliency&compare=lrp",
         "#agreement tbody tr:nth-child(4)",
