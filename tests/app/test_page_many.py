@@ -231,8 +231,8 @@ def test_two_requests_run_at_a_time_and_clearing_cancels_them(page, folder):
 
 @pytest.mark.slow
 def test_one_that_cannot_be_read_says_so_and_stops_no_other(page, folder):
-    (folder / "a.png").write_text("no picture")
-    page.evaluate(HELD.replace('"/explain"', '"/explain" || given.body.get("image").name === "a.png"', 1))
+    (folder / "a.heic").write_text("no picture")
+    page.evaluate(HELD.replace('"/explain"', '"/explain" || given.body.get("image").name === "a.heic"', 1))
     page.set_input_files("#folder", folder)
     expect(options(page)).to_have_count(4)
     page.wait_for_function("() => held.length === 2")
@@ -241,8 +241,8 @@ def test_one_that_cannot_be_read_says_so_and_stops_no_other(page, folder):
     expect(page.locator("#strip-again")).to_be_hidden()  # it never can be
     page.evaluate("setInterval(() => [...held].forEach((request) => request.go()), 100)")
     first, second, *_ = labels(page)
-    refusal = "a.png: This is not a picture that can be read; choose a JPEG"
-    assert first.startswith(f"a.png, {refusal}")
+    refusal = "a.heic: This is not a picture that can be read; choose a JPEG"
+    assert first.startswith(f"a.heic, {refusal}")
     assert refusal in options(page).nth(0).get_attribute("title")
     assert second.startswith("cat.png, tiger cat ")
     expect(page.locator("#problem")).to_be_hidden()

@@ -8,7 +8,8 @@ import { showProblem } from "./problems.js";
 import { modelName } from "./question.js";
 import { state } from "./state.js";
 
-const PICTURE = /\.(jpe?g|png|webp|avif|gif|bmp|tiff?)$/i;
+// As `SUFFIXES` of batches: a file that cannot be read is told, rather than left out in silence.
+const PICTURE = /\.(jpe?g|jfif|png|webp|avif|gif|bmp|tiff?|dcm|hei[cf]|jp2|jxl)$/i;
 
 const withPath = (source) => ({ source, path: source.webkitRelativePath || source.name });
 
