@@ -347,7 +347,7 @@ def _fault_message(fault: Any) -> str:
     if kind == "extra_forbidden":
         name, fields = str(place[-1]), OPS[place[-2]].model_fields
         hint = near_matches(name, fields) or f"It takes {', '.join(fields)}."
-        return f"An edit with the op {place[-2]} has no such field. {hint}"
+        return f"The edit {place[-2]!r} has no such field. {hint}"
     if kind in NO_LIST and place in ((), ("edits",)):
         return _no_list(fault["input"])
     if kind == "model_attributes_type":
