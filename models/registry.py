@@ -140,7 +140,7 @@ class Registry:
             if value.ndim == 4:  # channels last is the fastest format of convolutions, forward and backward
                 value.data = value.data.contiguous(memory_format=torch.channels_last)
         surveyed = _surveyed(spec, module)
-        outputs = surveyed.layers[0].output_shape
+        outputs = surveyed.outputs or surveyed.layers[0].output_shape
         if outputs is not None and spec.head != "detection" and (len(outputs) == 4) != (spec.head == "segmentation"):
             hint = 'declare head = "segmentation"' if len(outputs) == 4 else 'head = "segmentation" needs (N, K, H, W)'
             raise ModelsFileError(f"[models.{spec.name}], head: the model returns {tuple(outputs)}; {hint}.")

@@ -311,7 +311,7 @@ def _proofs(result: ExplainResult) -> list[str]:
     return [*lines, how] if is_lacking else lines
 
 
-_GRAVE = {"blank-map", "improbable-target", "votes-unavailable"}
+_GRAVE = {"blank-map", "improbable-target", "other-branches", "votes-unavailable"}
 """Notes of maps that are printed without a proof, too: the map is not what it seems to be."""
 
 

@@ -1,5 +1,6 @@
 """One forward pass of a model, followed from the picture on: which modules ran, and where their outputs lie."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -73,17 +74,28 @@ class Pass:
 
     Attributes:
         calls: calls of modules, in the order in which they finished.
-        scores: how many outputs there are for a picture; None where there are none.
+        outputs: shape of the outputs (N, ...); None where there are none.
         provenance: provenance of the outputs.
-        is_dense: whether the outputs are scores of positions, (N, K, H, W).
-        has_boxes: whether the outputs are candidates of a detector, (N, A, F).
     """
 
     calls: list[LayerCall]
-    scores: int | None
+    outputs: tuple[int, ...] | None
     provenance: Provenance | None
-    is_dense: bool = False
-    has_boxes: bool = False
+
+    @property
+    def scores(self) -> int | None:
+        """How many outputs there are for a picture; None where there are none."""
+        return None if self.outputs is None else math.prod(self.outputs[1:])
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the outputs are scores of positions, (N, K, H, W)."""
+        return self.outputs is not None and len(self.outputs) == 4
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether the outputs are candidates of a detector, (N, A, F)."""
+        return self.outputs is not None and len(self.outputs) == 3
 
 
 def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callable[[Any], Tensor]) -> Pass:
@@ -150,7 +162,7 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callab
         read = outputs(raw)
     except ModelOutputError:  # a model that returns no outputs has layers all the same
         return Pass(calls, None, None)
-    return Pass(calls, read.shape[1:].numel(), tracker.of(read), read.ndim == 4, read.ndim == 3)
+    return Pass(calls, tuple(read.shape), tracker.of(read))
 
 
 def _reachable(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -7,6 +7,7 @@ it works on the ``meta`` device. It belongs to the thread that opened it; one ma
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from operator import attrgetter
 from typing import Any
 
@@ -31,12 +32,21 @@ class Waypoint:
         depth: number of waypoints before it.
         number: in chronological order.
         call: the owner's name for it.
+        branches: the ends of other branches that had met the one before it.
     """
 
     before: "Waypoint | None"
     depth: int
     number: int
     call: Any = None
+    branches: "tuple[Waypoint, ...]" = ()
+
+    def is_behind(self, other: "Waypoint") -> bool:
+        """Whether another waypoint is on the way to this one, or is this one."""
+        waypoint: Waypoint | None = self
+        while waypoint is not None and waypoint.depth > other.depth:
+            waypoint = waypoint.before
+        return waypoint is other
 
 
 def common(first: Waypoint, second: Waypoint) -> Waypoint:
@@ -57,6 +67,7 @@ class Provenance:
     Attributes:
         layout: where it lies in the picture; None if it lies outside, as outputs do, or if that is unknown.
         last: its last waypoint.
+        branches: the last waypoints of other branches, which do not lead to `last`.
         kernels: number of operations on neighbouring positions before it, such as convolutions, on the longest path.
         mixes: likewise of operations on all positions, such as attention.
         untracked: whether it may lie in the picture at an unknown place.
@@ -71,6 +82,7 @@ class Provenance:
     untracked: bool = False
     beside: bool = False
     mixed: Waypoint | None = None
+    branches: tuple[Waypoint, ...] = ()
 
 
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -94,9 +106,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Make a tensor a waypoint of itself and of all tensors computed from it later."""
         provenance = self.of(tensor)
         if provenance is not None:
-            waypoint = Waypoint(provenance.last, provenance.last.depth + 1, self._waypoints, call)
+            before, depth = provenance.last, provenance.last.depth + 1
+            waypoint = Waypoint(before, depth, self._waypoints, call, provenance.branches)
             self._waypoints += 1
-            self._provenances[tensor] = replace(provenance, last=waypoint)
+            self._provenances[tensor] = replace(provenance, last=waypoint, branches=())
 
     def adopt(self, results: Iterable[Tensor], arguments: Iterable[Tensor]) -> bool:
         """Derive untracked results from arguments, as after code in another engine.
@@ -172,10 +185,16 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         extended = any(source.layout is not None and source.layout.extended for source in sources)
         # A pooled tensor, such as a gate of channels, must not count as a path around a feature map: placed sources
         # alone decide. If branches meet side by side or in a sum of feature maps, or were pooled at several layers, the
-        # latest waypoint counts; otherwise the last that all sources share.
-        last, *rest = (source.last for source in placed or sources)
-        for waypoint in rest:
-            last = common(last, waypoint) if placed and not joins else max(last, waypoint, key=attrgetter("number"))
+        # latest waypoint counts; otherwise the last that all sources share. If that is the picture, as for a gate that
+        # another branch makes, the one with the most kernels before it counts.
+        counting = placed or sources
+        last = reduce(common, (source.last for source in counting))
+        if joins or not placed:
+            last = max((source.last for source in counting), key=attrgetter("number"))
+        elif last.before is None:
+            last = max(counting, key=lambda source: (source.kernels, source.last.number)).last
+        ends = {end for source in counting for end in (source.last, *source.branches)}
+        branches = tuple(end for end in ends if not end.is_behind(last) and not last.is_behind(end))
         mixed = [last] if effect.mixes else [source.mixed for source in sources if source.mixed is not None]
         self._provenances[result] = Provenance(
             layout,
@@ -185,6 +204,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             layout is None and not effect.pools and (extended or any(source.untracked for source in sources)),
             effect.beside or all(source.beside for source in sources),
             max(mixed, key=attrgetter("number"), default=None),
+            branches,
         )
 
 

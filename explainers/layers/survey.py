@@ -81,11 +81,16 @@ class Survey:
         layers: one entry per module that ran, in the order in which they start.
         default_layers: paths; empty if no layer suits a CAM.
         reason: why `default_layers` is empty; None otherwise.
+        branches: paths of layers through which the picture's influence passes by the default layer, which was chosen
+            automatically: the ends of parallel branches.
+        outputs: shape of the outputs (N, ...) that the task reads; None if it reads none.
     """
 
     layers: tuple[Layer, ...]
     default_layers: tuple[str, ...]
     reason: str | None
+    branches: tuple[str, ...] = ()
+    outputs: tuple[int, ...] | None = None
 
     def reach(self, paths: tuple[str, ...], size: tuple[int, int]) -> tuple[float, float, float, float]:
         """Return left, top, right and bottom of a map of layers, as fractions of the model's input.
@@ -137,7 +142,8 @@ def survey_module(
     """
     run = follow(module, image_shape, outputs)
     counts = Counter(call.path for call in run.calls)
-    reason = None
+    reason: str | None = None
+    branches: tuple[str, ...] = ()
     if layers:
         by_path = {call.path: call for call in run.calls}
         for path in layers:
@@ -148,11 +154,12 @@ def survey_module(
     else:
         default, reason = _default_layer(run, counts)
         layers = () if default is None else (default,)
+        branches = _branches(run, counts, layers)
     first: dict[str, LayerCall] = {}
     for call in sorted(run.calls, key=lambda call: call.started):
         first.setdefault(call.path, call)
     described = tuple(_describe(call, counts[call.path], layers) for call in first.values())
-    return Survey(described, layers, reason)
+    return Survey(described, layers, reason, branches, run.outputs)
 
 
 def _check_declared(path: str, call: LayerCall | None, count: int) -> None:
@@ -170,10 +177,8 @@ def _check_declared(path: str, call: LayerCall | None, count: int) -> None:
 
 def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | None]:
     """Return the default layer, or why there is none."""
-    usable = [
-        call for call in run.calls if call.path and counts[call.path] == 1 and not isinstance(call.module, PASSING)
-    ]
-    grids = [call for call in usable if call.cells > 1 and not call.pooled]
+    usable = [call for call in run.calls if _is_usable(call, counts)]
+    grids = [call for call in run.calls if _has_grid(call, counts)]
     if run.is_dense:
         return _end_of_encoder(grids)
     weighted = [call for call in run.calls if call.is_weighted]
@@ -204,6 +209,35 @@ def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | N
         )
         return _last_tokens(run, usable, reason)
     return layer.path, None
+
+
+def _branches(run: Pass, counts: Counter[str], layers: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the last grid of each branch that meets a default layer's, in the order in which they finished."""
+    if run.provenance is None:
+        return ()
+    waypoint: Waypoint | None = run.provenance.last
+    branches = run.provenance.branches
+    while waypoint is not None and (waypoint.call is None or waypoint.call.path not in layers):
+        branches, waypoint = waypoint.branches, waypoint.before
+    if waypoint is None:
+        return ()
+    on_the_way, ends = _waypoints(waypoint), dict[str, int]()
+    for end in branches:
+        step: Waypoint | None = end
+        while step is not None and not _has_grid(step.call, counts):
+            step = step.before
+        if step is not None and id(step.call) not in on_the_way:
+            ends[step.call.path] = step.number
+    return tuple(sorted(ends, key=ends.__getitem__))
+
+
+def _has_grid(call: LayerCall | None, counts: Counter[str]) -> bool:
+    """Whether a CAM can use what a call returns, and it is features."""
+    return call is not None and _is_usable(call, counts) and call.cells > 1 and not call.pooled
+
+
+def _is_usable(call: LayerCall, counts: Counter[str]) -> bool:
+    return bool(call.path) and counts[call.path] == 1 and not isinstance(call.module, PASSING)
 
 
 def _last_tokens(run: Pass, usable: Sequence[LayerCall], reason: str) -> tuple[str | None, str | None]:

@@ -17,7 +17,7 @@ from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.core.task import Prediction, Task
 from seewhy.explainers.correlations import rank_correlation
-from seewhy.explainers.errors import OptionError
+from seewhy.explainers.errors import OptionError, listed
 from seewhy.explainers.imaging import render
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.png import data_url, encode_png
@@ -352,7 +352,7 @@ def explanations(
                 layers=attribution.layers,
                 against=rest[0] if contrast else None,
                 regions=_regions(attribution, row, model),
-                notes=_notes(attribution, row, method),
+                notes=(*_notes(attribution, row, method), *_other_branches(attribution.layers, model)),
                 remarks=tuple(task.remarks(outputs[row], target)),
                 outside=share_outside(target, maps[row], geometry.reach) if isinstance(target, Target) else None,
             )
@@ -404,6 +404,17 @@ def _notes(attribution: Attribution, row: int, method: str) -> tuple[Diagnostic,
         return notes
     message = f"Rounding, which differs between processors, threads and batches, can decide {entry.rounding}."
     return *notes, Diagnostic("rounding-decides", message)
+
+
+def _other_branches(layers: tuple[str, ...], model: Model) -> Iterator[Diagnostic]:
+    """Yield what a map of the default layer misses."""
+    survey = model.survey
+    if survey.branches and layers == survey.default_layers:
+        message = (
+            f"The map shows the evidence in layer {listed(layers)}. Evidence in the parallel {listed(survey.branches)} "
+            "is missing; choose all of these layers to see it."
+        )
+        yield Diagnostic("other-branches", message)
 
 
 def _regions(attribution: Attribution, row: int, model: Model) -> tuple[Region, ...]:

@@ -14,6 +14,7 @@ import torch
 import torchvision
 from torch import nn
 
+from seewhy import explain, wrap_model
 from seewhy.explainers import GradCAM, survey
 from seewhy.explainers.layers.survey import Survey
 from tests.grids import few
@@ -107,6 +108,7 @@ def surveyed(name: str, size: tuple[int, int]) -> Survey:
 def test_the_default_layer_is_the_last_that_is_a_grid(name, size, layer, grid):
     layers = surveyed(name, size)
     assert layers.default_layers == (layer,)
+    assert layers.branches == ()
     (default,) = (row for row in layers.layers if row.default)
     assert default.cam
     assert default.calls == 1
@@ -163,3 +165,50 @@ def test_a_hybrid_explains_at_its_default_layer(name):
     attribution = GradCAM(sign="signed").explain(net, images)
     assert attribution.maps.shape == (1, 7, 7)
     assert attribution.maps.std() > 0
+
+
+class Branches(nn.Module):
+    """Two branches of the picture that meet outside of a module."""
+
+    def __init__(self, meet) -> None:
+        super().__init__()
+        self.meet = meet
+        self.deep = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1))
+        self.flat = nn.Conv2d(3, 4, 3, padding=1)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, images):
+        return self.head(self.meet(self.deep(images), self.flat(images)).mean(dim=(2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("meet", "layer", "branches"),
+    [
+        (lambda deep, flat: deep + flat, "flat", ("deep",)),
+        (lambda deep, flat: deep * flat.sigmoid(), "deep", ("flat",)),
+        (lambda deep, flat: deep * flat.mean(dim=(2, 3), keepdim=True), "deep", ("flat",)),
+        (lambda deep, flat: deep * deep.mean(dim=(2, 3), keepdim=True), "deep", ()),
+        (lambda deep, flat: deep, "deep", ()),
+    ],
+    ids=["sum", "gate", "gate of channels", "own gate", "unused"],
+)
+def test_branches_beside_the_default_layer_are_named(meet, layer, branches):
+    network = Branches(meet)
+    layers = survey(network, (3, 16, 16))
+    assert (layers.default_layers, layers.branches) == ((layer,), branches)
+    model = wrap_model(network, input_size=16)
+    picture = torch.randn(3, 16, 16)
+    codes = [note.code for note in explain(model, picture).diagnostics]
+    assert ("other-branches" in codes) == bool(branches)
+    both = explain(model, picture, layer=[layer, *branches])
+    assert "other-branches" not in [note.code for note in both.diagnostics]
+
+
+def test_a_shortcut_around_a_layer_is_no_branch():
+    class Shortcut(Branches):
+        def forward(self, images):
+            features = self.flat(images)
+            return self.head((features + self.deep[1](features)).mean(dim=(2, 3)))
+
+    layers = survey(Shortcut(None), (3, 16, 16))
+    assert (layers.default_layers, layers.branches) == (("deep.1",), ())

@@ -234,6 +234,19 @@ def test_a_declared_model_that_returns_probabilities_is_logged_when_it_is_loaded
     assert message.endswith("Return the logits before the softmax.")
 
 
+class Weighing(nets.Net):
+    """Returns two tensors, one of which has the logits."""
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        return {"weights": images.mean(dim=(2, 3)), "logits": super().forward(images)}
+
+
+@pytest.mark.parametrize("labels", [["a", "b"], ["a", "b", "c", "d"]])
+def test_the_labels_of_a_dictionary_of_outputs_are_counted(declared, labels):
+    with pytest.raises(ModelsFileError, match=f"3 classes, but {len(labels)} labels"):
+        Registry(models_file=declared(f"{__name__}:Weighing", labels=labels)).load("mine", None)
+
+
 def test_labels_that_are_not_as_many_as_the_classes_are_refused(tmp_path, monkeypatch):
     (tmp_path / "factory_of_three.py").write_text(
         "from torch import nn\ndef make(): return nn.Sequential("
