@@ -271,8 +271,7 @@ class Service:
         results = [_explain_result(submission, outcomes, self.null, self._sanity) for submission, outcomes in pairs]
         if ticket.plan.is_proved:
             for submission in ticket.submissions:
-                methods = [method for method, _ in submission.plan.methods]
-                self._sanity.offer(submission.plan.model, methods, submission.picture.image)
+                self._sanity.offer(submission.plan.model, submission.plan.methods, submission.picture.image)
         ticket.release(sum(result.outputs.nbytes for result in results))
         self._observer.pictures_explained(
             ticket.plan.model, [part for result in results for part in result.explanations]
@@ -356,10 +355,11 @@ def _explain_result(
                 calibration=null.calibration(plan.model, attribution.faithfulness)
                 if is_comparable(plan.model.task, attribution)
                 else None,
-                sanity=sanity.of(plan.model, method),
+                explainer=explainer,
+                sanity=sanity.of(plan.model, explainer),
             )[0]
             for outcome in outcomes
-            for (method, _), attribution in zip(plan.methods, outcome.result, strict=True)
+            for (method, explainer), attribution in zip(plan.methods, outcome.result, strict=True)
         ],
         style=plan.style,
         outputs=_own(outcomes[0].result[0].outputs[0]),

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -26,7 +26,7 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.errors import ExplainerError
 from seewhy.explainers.execution.replay import structure_of
-from seewhy.explainers.methods.catalogue import METHODS, Method, passes_of
+from seewhy.explainers.methods.catalogue import Method, passes_of
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.sanity import has_sanity, networks_of, sanity_of
 from seewhy.explainers.trust.embedded import ships_sanity
@@ -73,7 +73,7 @@ class _Wish:
     """
 
     model: LoadedModel
-    methods: set[str] = field(default_factory=set)
+    explainers: set[Explainer] = field(default_factory=set)
     pictures: list[Tensor] = field(default_factory=list)
 
     def add(self, image: Tensor) -> None:
@@ -93,7 +93,7 @@ class SanityChecks:
         self._engine = engine
         self._memory = memory
         self._enabled = enabled
-        self._results: OrderedDict[tuple[str, str], Sanity | None] = OrderedDict()
+        self._results: OrderedDict[tuple[str, Explainer], Sanity | None] = OrderedDict()
         self._wishes: OrderedDict[str, _Wish] = OrderedDict()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -104,25 +104,25 @@ class SanityChecks:
         ships = ships_sanity(model.sha256, model.preprocess.size)
         return self._enabled and not ships and has_sanity(model) and size <= MOST_BYTES
 
-    def of(self, model: LoadedModel, method: Method) -> Sanity | None:
+    def of(self, model: LoadedModel, explainer: Explainer) -> Sanity | None:
         """Return the sanity of a method on a model; None where it is not measured yet, or cannot be."""
         with self._lock:
-            return self._results.get((model.fingerprint, method.name))
+            return self._results.get((model.fingerprint, explainer))
 
-    def offer(self, model: LoadedModel, methods: Iterable[Method], image: Tensor) -> None:
+    def offer(self, model: LoadedModel, methods: Sequence[tuple[Method, Explainer]], image: Tensor) -> None:
         """Keep a picture of a request, if the sanity of its methods is to be measured; begin with enough pictures."""
         if not self.measures(model):
             return
-        suitable = {method.name for method in methods if _suits(method, model)}
+        suitable = {explainer for method, explainer in methods if _suits(method, explainer, model)}
         with self._lock:
-            missing = {name for name in suitable if (model.fingerprint, name) not in self._results}
+            missing = {explainer for explainer in suitable if (model.fingerprint, explainer) not in self._results}
             if not missing:
                 return
             wish = self._wishes.setdefault(model.fingerprint, _Wish(model))
             self._wishes.move_to_end(model.fingerprint)
             if len(self._wishes) > MOST_MODELS:
                 self._wishes.popitem(last=False)
-            wish.methods |= missing
+            wish.explainers |= missing
             wish.add(image[None].cpu())
             if len(wish.pictures) == PICTURES and self._thread is None:
                 self._start()
@@ -140,10 +140,10 @@ class SanityChecks:
         """Measure what is wanted, until nothing is for which there are enough pictures."""
         while (wish := self._next()) is not None:
             images = torch.cat(wish.pictures)
-            while wish.methods:
-                name = wish.methods.pop()
+            while wish.explainers:
+                explainer = wish.explainers.pop()
                 try:
-                    sanity = self._checked(wish.model, METHODS[name].build({}), images)
+                    sanity = self._checked(wish.model, explainer, images)
                 except (_PostponedError, ServiceError, ModelError):
                     break
                 except Exception as error:  # a network that the method does not suit
@@ -151,7 +151,7 @@ class SanityChecks:
                     _log.log(level, "Sanity on %s is unknown: %s", wish.model.name, error)
                     sanity = None
                 with self._lock:
-                    self._results[wish.model.fingerprint, name] = sanity
+                    self._results[wish.model.fingerprint, explainer] = sanity
                     if len(self._results) > MOST_RESULTS:
                         self._results.popitem(last=False)
             del wish, images
@@ -238,11 +238,11 @@ class SanityChecks:
             raise _PostponedError
 
 
-def _suits(method: Method, model: LoadedModel) -> bool:
-    """Whether the sanity of a method is measured: with its default options, it takes few passes."""
-    passes = passes_of(method.build({}), model, model.spec.image_shape)
+def _suits(method: Method, explainer: Explainer, model: LoadedModel) -> bool:
+    """Whether the sanity of a method is measured: with its default options, and few passes."""
+    passes = passes_of(explainer, model, model.spec.image_shape)
     is_short = passes is not None and passes.total <= MOST_PASSES
-    return is_short and not {"region", "boxes", "attention"} & {*method.needs}
+    return is_short and explainer == method.build({}) and not {"region", "boxes", "attention"} & {*method.needs}
 
 
 def _joined(parts: Sequence[Attribution]) -> Attribution:

@@ -32,6 +32,7 @@ class Waypoint:
         depth: number of waypoints before it.
         number: in chronological order.
         call: the owner's name for it.
+        kernels: those before the tensor, as in `Provenance`.
         branches: the ends of other branches that had met the one before it.
     """
 
@@ -39,6 +40,7 @@ class Waypoint:
     depth: int
     number: int
     call: Any = None
+    kernels: int = 0
     branches: "tuple[Waypoint, ...]" = ()
 
     def is_behind(self, other: "Waypoint") -> bool:
@@ -107,7 +109,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         provenance = self.of(tensor)
         if provenance is not None:
             before, depth = provenance.last, provenance.last.depth + 1
-            waypoint = Waypoint(before, depth, self._waypoints, call, provenance.branches)
+            waypoint = Waypoint(before, depth, self._waypoints, call, provenance.kernels, provenance.branches)
             self._waypoints += 1
             self._provenances[tensor] = replace(provenance, last=waypoint, branches=())
 
@@ -185,13 +187,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         extended = any(source.layout is not None and source.layout.extended for source in sources)
         # A pooled tensor, such as a gate of channels, must not count as a path around a feature map: placed sources
         # alone decide. If branches meet side by side or in a sum of feature maps, or were pooled at several layers, the
-        # latest waypoint counts; otherwise the last that all sources share. If that is the picture, as for a gate that
-        # another branch makes, the one with the most kernels before it counts.
+        # latest waypoint counts; otherwise the last that all sources share. If that has seen no features, as for a gate
+        # that another branch makes, the one with the most kernels before it counts.
         counting = placed or sources
         last = reduce(common, (source.last for source in counting))
         if joins or not placed:
             last = max((source.last for source in counting), key=attrgetter("number"))
-        elif last.before is None:
+        elif not last.kernels:
             last = max(counting, key=lambda source: (source.kernels, source.last.number)).last
         ends = {end for source in counting for end in (source.last, *source.branches)}
         branches = tuple(end for end in ends if not end.is_behind(last) and not last.is_behind(end))

@@ -213,12 +213,12 @@ def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | N
 
 def _branches(run: Pass, counts: Counter[str], layers: tuple[str, ...]) -> tuple[str, ...]:
     """Return the last grid of each branch that meets a default layer's, in the order in which they finished."""
-    if run.provenance is None:
+    if run.provenance is None or run.is_dense or run.has_boxes:  # whose default layers are not meant to hold it all
         return ()
     waypoint: Waypoint | None = run.provenance.last
     branches = run.provenance.branches
     while waypoint is not None and (waypoint.call is None or waypoint.call.path not in layers):
-        branches, waypoint = waypoint.branches, waypoint.before
+        branches, waypoint = (*branches, *waypoint.branches), waypoint.before
     if waypoint is None:
         return ()
     on_the_way, ends = _waypoints(waypoint), dict[str, int]()
@@ -226,7 +226,7 @@ def _branches(run: Pass, counts: Counter[str], layers: tuple[str, ...]) -> tuple
         step: Waypoint | None = end
         while step is not None and not _has_grid(step.call, counts):
             step = step.before
-        if step is not None and id(step.call) not in on_the_way:
+        if step is not None and id(step.call) not in on_the_way and not step.is_behind(waypoint):
             ends[step.call.path] = step.number
     return tuple(sorted(ends, key=ends.__getitem__))
 

@@ -23,6 +23,7 @@ from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.png import data_url, encode_png
 from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.map_drawing import MapDrawing
 from seewhy.explainers.results.map_panel import raw_maps
 from seewhy.explainers.results.origin import VERSIONS, Origin, options_of
@@ -39,6 +40,9 @@ from seewhy.explainers.trust.proof import Proof, proof_of
 from seewhy.explainers.trust.proof_files import proof_arrays
 from seewhy.explainers.trust.sanity import Sanity
 from seewhy.explainers.trust.sentences import subject_of
+
+_NAMED = 4
+"""Most branches that are named."""
 
 _MAX_SIDE = 2048
 """Longest side of the drawings in documents, in pixels; the default of the command line and of the service."""
@@ -316,6 +320,7 @@ def explanations(
     attribution: Attribution,
     task: Task | None = None,
     calibration: Calibration | None = None,
+    explainer: Explainer | None = None,
     sanity: Sanity | None = None,
 ) -> list[Explanation]:
     """Return the explanation of each map of an attribution, all of the same picture.
@@ -328,6 +333,7 @@ def explanations(
         attribution: one map per explained class.
         task: what was asked of the model; None for its own.
         calibration: what proofs are compared with; None for what ships with the model's weights.
+        explainer: the method with its options, for what is known of its sanity.
         sanity: sanity of the method on the model, where it was measured; None for what ships.
     """
     task = task or model.task
@@ -361,7 +367,8 @@ def explanations(
         return rows
     parts = attribution.faithfulness.rows()
     return [
-        replace(row, proof=_proof(row, part, model, calibration, sanity)) for row, part in zip(rows, parts, strict=True)
+        replace(row, proof=_proof(row, part, model, calibration, explainer, sanity))
+        for row, part in zip(rows, parts, strict=True)
     ]
 
 
@@ -370,10 +377,12 @@ def _proof(
     part: Faithfulness,
     model: Model,
     calibration: Calibration | None,
+    explainer: Explainer | None,
     sanity: Sanity | None,
 ) -> Proof:
     """Return the proof of an explanation, given the faithfulness (N = 1) of its map."""
     entry = METHODS.get(explanation.method)
+    is_usual = explainer is not None and entry is not None and explainer == entry.build({})
     codes = [diagnostic.code for diagnostic in explanation.diagnostics]
     if entry is not None and not entry.discriminates:
         codes.append("same-for-every-class")
@@ -389,7 +398,7 @@ def _proof(
         subject_of(explanation.target, explanation.against, is_compared),
         codes,
         calibration,
-        sanity or sanity_of(model.sha256, model.preprocess.size, explanation.method),
+        sanity or (sanity_of(model.sha256, model.preprocess.size, explanation.method) if is_usual else None),
     )
 
 
@@ -410,9 +419,11 @@ def _other_branches(layers: tuple[str, ...], model: Model) -> Iterator[Diagnosti
     """Yield what a map of the default layer misses."""
     survey = model.survey
     if survey.branches and layers == survey.default_layers:
+        named, rest = survey.branches[:_NAMED], len(survey.branches) - _NAMED
+        further = f" and {rest} more" if rest > 0 else ""
         message = (
-            f"The map shows the evidence in layer {listed(layers)}. Evidence in the parallel {listed(survey.branches)} "
-            "is missing; choose all of these layers to see it."
+            f"The map shows the evidence in layer {listed(layers)}. Evidence in the parallel {listed(named)}{further} "
+            "is missing; choose these layers to see it."
         )
         yield Diagnostic("other-branches", message)
 

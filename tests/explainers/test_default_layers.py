@@ -170,30 +170,39 @@ def test_a_hybrid_explains_at_its_default_layer(name):
 class Branches(nn.Module):
     """Two branches of the picture that meet outside of a module."""
 
-    def __init__(self, meet) -> None:
+    def __init__(self, meet, first=None) -> None:
         super().__init__()
         self.meet = meet
+        self.first = first or nn.Identity()
         self.deep = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1))
         self.flat = nn.Conv2d(3, 4, 3, padding=1)
-        self.head = nn.Linear(4, 2)
+        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.heads = nn.ModuleList([nn.Linear(4, 2), nn.Linear(4, 2)])
 
     def forward(self, images):
-        return self.head(self.meet(self.deep(images), self.flat(images)).mean(dim=(2, 3)))
+        images = self.first(images)
+        return self.meet(self, self.deep(images), self.flat(images))
 
 
-@pytest.mark.parametrize(
-    ("meet", "layer", "branches"),
-    [
-        (lambda deep, flat: deep + flat, "flat", ("deep",)),
-        (lambda deep, flat: deep * flat.sigmoid(), "deep", ("flat",)),
-        (lambda deep, flat: deep * flat.mean(dim=(2, 3), keepdim=True), "deep", ("flat",)),
-        (lambda deep, flat: deep * deep.mean(dim=(2, 3), keepdim=True), "deep", ()),
-        (lambda deep, flat: deep, "deep", ()),
-    ],
-    ids=["sum", "gate", "gate of channels", "own gate", "unused"],
-)
-def test_branches_beside_the_default_layer_are_named(meet, layer, branches):
-    network = Branches(meet)
+MEETINGS = {
+    "sum": (lambda net, deep, flat: net.heads[0](net.pool(deep + flat)), "flat", ("deep",)),
+    "gate": (lambda net, deep, flat: net.heads[0](net.pool(deep * flat.sigmoid())), "deep", ("flat",)),
+    "gate of channels": (
+        lambda net, deep, flat: net.heads[0]((deep * flat.mean((2, 3), True)).mean((2, 3))),
+        "deep",
+        ("flat",),
+    ),
+    "own gate": (lambda net, deep, _: net.heads[0]((deep * deep.mean((2, 3), True)).mean((2, 3))), "deep", ()),
+    "pooled": (lambda net, deep, flat: net.heads[0](net.pool(deep) + net.pool(flat)), "flat", ("deep",)),
+    "scores": (lambda net, deep, flat: net.heads[0](net.pool(deep)) + net.heads[1](net.pool(flat)), "flat", ("deep",)),
+    "unused": (lambda net, deep, _: net.heads[0](net.pool(deep)), "deep", ()),
+}
+
+
+@pytest.mark.parametrize("first", [None, nn.BatchNorm2d(3)], ids=["picture", "normalised"])
+@pytest.mark.parametrize(("meet", "layer", "branches"), MEETINGS.values(), ids=MEETINGS)
+def test_branches_beside_the_default_layer_are_named(meet, layer, branches, first):
+    network = Branches(meet, first)
     layers = survey(network, (3, 16, 16))
     assert (layers.default_layers, layers.branches) == ((layer,), branches)
     model = wrap_model(network, input_size=16)
@@ -208,7 +217,7 @@ def test_a_shortcut_around_a_layer_is_no_branch():
     class Shortcut(Branches):
         def forward(self, images):
             features = self.flat(images)
-            return self.head((features + self.deep[1](features)).mean(dim=(2, 3)))
+            return self.heads[0](self.pool(features + self.deep[1](features)))
 
     layers = survey(Shortcut(None), (3, 16, 16))
     assert (layers.default_layers, layers.branches) == (("deep.1",), ())

@@ -483,7 +483,7 @@ def test_a_method_that_is_the_same_for_every_class_is_never_fully_supported(monk
     assert usual.warnings == ("same-for-every-class",)
     assert usual.grade != "supported"
     other = explain(markers, image, "gradcam", proof_calibration=calibration, sign="absolute", **options).proof
-    assert (other.sanity, other.grade) == (same, usual.grade)
+    assert other.sanity is None  # it was measured with the default options
 
 
 def test_what_warns():
