@@ -210,18 +210,22 @@ def forecast(
     _earlier_manifest(run)
     paths, listing = shards.explained_paths(run.folder), list(sources(source))
     remaining = [item for item in listing if item.path not in paths]
-    trial = remaining[:: max(1, len(remaining) // _TRIAL)][:_TRIAL]  # from all parts of the source
+    count = max(_TRIAL, run.work.batch_size)
+    trial = remaining[:: max(1, len(remaining) // count)][:count]  # from all parts of the source
     start = monotonic()
     rows = list(run.work.rows(iter(trial)))
     seconds = monotonic() - start
     size = sum(shards.size_of(row) + len(overlay or b"") for row, overlay in rows)
     again = [item for item, (row, _) in zip(trial, rows, strict=True) if row["error"] is None]
     again = again[: max(_AGAIN, run.work.batch_size)]
-    if again and len(remaining) > len(trial):
-        start = monotonic()
-        for _ in run.work.rows(iter(again)):
-            pass
-        seconds += (monotonic() - start) / len(again) * (len(remaining) - len(trial))
+    if len(remaining) > len(trial):
+        each = seconds / len(trial)
+        if again:
+            start = monotonic()
+            for _ in run.work.rows(iter(again)):
+                pass
+            each = (monotonic() - start) / len(again)
+        seconds += each * (len(remaining) - len(trial))
     return Forecast(len(listing), len(remaining), run.passes, seconds, size * len(remaining) // max(1, len(trial)))
 
 
