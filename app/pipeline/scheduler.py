@@ -106,7 +106,7 @@ class Pace:
 
     def usual(self, passes: Passes, part: Hashable = None) -> float:
         """Return the recent average time for these passes, in seconds; 0 without a measurement of this `part`."""
-        return self._of({kind: time / count for kind, (count, time) in self._recent.items()}, passes, part)
+        return self._of({kind: time / count for kind, (count, time) in list(self._recent.items())}, passes, part)
 
     def _of(self, paces: dict[Hashable, float], passes: Passes, part: Hashable = None) -> float:
         # Backward passes take at least as long as forward passes.

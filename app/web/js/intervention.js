@@ -35,7 +35,7 @@ export function sentence(layer, channels, { target, before, after, difference })
   const isOther = first && next && first.index !== next.index;
   const isLogit = target.logit !== undefined && (target.attribute ?? "score") === "score";
   const by = Math.abs(difference.score).toFixed(2);
-  const moved = Number(by) ? `${difference.score < 0 ? "falls" : "rises"} by ${by}` : "stays the same";
+  const moved = Number(by) ? `${difference.score < 0 ? "falls" : "rises"} by ${by}` : "hardly changes";
   const score = `The ${isLogit ? "logit" : "value"} ${moved}.`;
   const best = isOther ? ` The ${asks()?.first ?? "best class"} is now ${next.label}.` : "";
   return `Without ${named(layer, channels)}, ${target.label} ${moves(before.target, after.target)}.${best} ${score}`;

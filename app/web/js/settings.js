@@ -123,7 +123,10 @@ function citation({ authors, year, title, url }) {
 }
 
 /** Whether the service had loaded the model, and measured the method, when it told about the methods. */
-const isMeasured = () => isLoaded() && methodNamed(methodName())?.seconds_per_pass !== null;
+function isMeasured() {
+  const { partial, seconds_per_pass: pace } = methodNamed(methodName()) ?? {};
+  return isLoaded() && (pace !== null || (partial && state.layer.length > 0)); // other layers are not measured
+}
 
 /** Shows what methods cost on a model that is loaded, and by a method that is measured, by now. */
 async function learnCosts() {
