@@ -533,6 +533,17 @@ def test_a_forecast_writes_nothing(run_batch, model, folder, tmp_path, out):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_forecast_counts_what_it_does_not_try(monkeypatch, model, tmp_path, readable):
+    for number in range(72):
+        place = tmp_path / f"{number}.png"
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(place) if readable else place.write_bytes(b"no picture")
+    seconds = iter([0.0, 10.0, 20.0, 22.0])  # of 24 pictures, and of 8 of them again
+    monkeypatch.setattr("seewhy.app.batch.run.monotonic", lambda: next(seconds))
+    cost = forecast(tmp_path, tmp_path / "out", model)
+    assert cost.seconds == pytest.approx(10 + 48 * (2 / 8 if readable else 10 / 24))
+
+
 def test_the_command(run, folder, tmp_path, out):
     result = run("batch", folder, "-o", out, "--dry-run")
     assert result.exit_code == 0, result.output
