@@ -8,6 +8,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from seewhy.app import create_app
+from seewhy.app.batch.folders import SUFFIXES
 from seewhy.app.settings import Settings
 from tests.app.browsing import accessible, answered, ask, explained_anew, later, upload
 from tests.app.conftest import EXAMPLES, opened
@@ -423,6 +424,13 @@ def test_a_dropped_folder_is_read_to_its_end(page, folder):
     expect(options(page)).to_have_count(2)
     answered(page)
     assert re.fullmatch(r"cat.png, tiger cat [\d.]+%, \w+, wrong, it is tabby", labels(page)[1])
+
+
+def test_the_page_takes_the_files_of_a_folder_that_batches_take():
+    (pattern,) = re.findall(
+        r"const PICTURE = /(.+)/i;", (EXAMPLES.parent / "app" / "web" / "js" / "intake.js").read_text(encoding="utf-8")
+    )
+    assert [suffix for suffix in SUFFIXES if not re.search(pattern, suffix)] == []
 
 
 @pytest.mark.slow
