@@ -112,9 +112,11 @@ class ExplainComputation(Computation):
     @property
     def part(self) -> type[Explainer] | None:
         """The only method, if it has default layers; the few passes of its proof count as if they were its own."""
-        first, *others = self.explainers
-        is_usual = isinstance(first, LayerExplainer) and not first.layers and not first.runs_whole
-        return type(first) if is_usual and not others else None
+        if len(self.explainers) > 1:
+            return None
+        (explainer,) = self.explainers
+        has_default = isinstance(explainer, LayerExplainer) and not explainer.layers
+        return type(explainer) if has_default and not explainer.runs_whole else None
 
     def passes(self, model: LoadedModel) -> Passes | None:
         """Return the passes of all methods and proofs together; shared passes count for each."""

@@ -383,9 +383,6 @@ def _proof(
     """Return the proof of an explanation, given the faithfulness (N = 1) of its map."""
     entry = METHODS.get(explanation.method)
     is_usual = explainer is not None and entry is not None and explainer == entry.build({})
-    codes = [diagnostic.code for diagnostic in explanation.diagnostics]
-    if entry is not None and not entry.discriminates:
-        codes.append("same-for-every-class")
     calibration = calibration or calibration_of(model, part.area, part.fill)
     is_contrast = explanation.against is not None and isinstance(model.task, Classification)
     is_compared = not is_contrast or is_leading(explanation.target, explanation.predictions[0])
@@ -396,9 +393,10 @@ def _proof(
         explanation.map,
         explanation.geometry,
         subject_of(explanation.target, explanation.against, is_compared),
-        codes,
+        [diagnostic.code for diagnostic in explanation.diagnostics],
         calibration,
         sanity or (sanity_of(model.sha256, model.preprocess.size, explanation.method) if is_usual else None),
+        discriminates=entry is None or entry.discriminates,
     )
 
 

@@ -159,6 +159,7 @@ def proof_of(
     codes: Collection[str] = (),
     calibration: Calibration | None = None,
     sanity: Sanity | None = None,
+    discriminates: bool = True,
 ) -> Proof:
     """Return the proof of one map.
 
@@ -170,6 +171,7 @@ def proof_of(
         codes: codes of the target's diagnostics, and same-for-every-class if the method does not depend on the class.
         calibration: calibration of the model; one of another kind of score is ignored.
         sanity: sanity of the method on the model.
+        discriminates: whether the method's maps depend on the class.
     """
     is_blank = bool(faithfulness.are_blank) or geometry.pixels == 1
     measurement = measurement_of(faithfulness, subject)
@@ -178,7 +180,7 @@ def proof_of(
         calibration = count = None
     comparison = None if calibration is None or is_blank else calibration.compared(_comparable_score(measurement))
     shape = shape_of(values, geometry)
-    warnings = _warnings(shape, sanity, is_blank, codes)
+    warnings = _warnings(shape, sanity, discriminates, is_blank, codes)
     grade = "blank" if is_blank else grade_of(measurement, comparison, warnings)
     is_improbable = _is_improbable(measurement, warnings)
     copies = None if is_blank else _copies(faithfulness)
@@ -287,11 +289,12 @@ def _copies(faithfulness: Faithfulness) -> Copies | None:
     return Copies(float((leads > 0).double().mean()), float(leads.min()))
 
 
-def _warnings(shape: Shape, sanity: Sanity | None, is_blank: bool, codes: Collection[str]) -> tuple[WarningCode, ...]:
+def _warnings(
+    shape: Shape, sanity: Sanity | None, discriminates: bool, is_blank: bool, codes: Collection[str]
+) -> tuple[WarningCode, ...]:
     is_warned: dict[WarningCode, bool] = {
         "evidence-at-border": (shape.border_mass or 0) > AT_BORDER,
-        "same-for-every-class": "same-for-every-class" in codes
-        or (sanity is not None and sanity.is_same_for_every_class),
+        "same-for-every-class": not discriminates or (sanity is not None and sanity.is_same_for_every_class),
         "ignores-the-model": sanity is not None and sanity.ignores_the_model,
         "improbable-target": "improbable-target" in codes,
         "blank-map": is_blank,

@@ -113,12 +113,12 @@ def describe_method(method: Method, model: str | None) -> MethodAnswer:
     if loaded is not None:
         quantities = method.build({}).quantities(loaded, loaded.spec.image_shape)
         unsuitable = service().models.unsuitable(loaded).get(method.name)
-        one = Passes(1, int(method.backwards != "0"))
+        usual = Passes(1, int(method.backwards != "0"))
         pace = service().models.engine.pace(loaded.name)
         part = None if method.explainer.runs_whole else method.explainer
-        seconds = pace.usual(one, part) / one.total or None
+        seconds = pace.usual(usual, part) / usual.total or None
         if part is None:
-            most = most_passes(pace.least(one) / one.total, service().settings.deadline)
+            most = most_passes(pace.least(usual) / usual.total, service().settings.deadline)
     return MethodAnswer(
         **alike,
         cost=cost,
