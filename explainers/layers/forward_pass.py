@@ -20,7 +20,7 @@ from seewhy.explainers.layers.provenance import Provenance, Tracker
 from seewhy.explainers.process_wide import exclusive
 
 
-@dataclass
+@dataclass(eq=False)
 class LayerCall:
     """A call of a module.
 
@@ -34,6 +34,9 @@ class LayerCall:
         provenance: provenance of the output.
         grid: where the output lies in the picture; None if it is not a grid.
         tokens: the output as tokens (1, T, C); None if it is none.
+        inputs: the calls whose outputs it read, with nothing but functions in between; None stands for the picture.
+        parts: likewise the calls of whose outputs it made its own, such as the summands of a residual block; empty if
+            no call ran inside it, or if it returns what a single one made.
     """
 
     path: str
@@ -47,6 +50,8 @@ class LayerCall:
     provenance: Provenance | None = None
     grid: Grid | None = None
     tokens: TokenGrid | None = None
+    inputs: "frozenset[LayerCall | None]" = frozenset()
+    parts: "frozenset[LayerCall | None]" = frozenset()
 
     @property
     def is_weighted(self) -> bool:
@@ -119,7 +124,9 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callab
     def before(part: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         nonlocal clock
         clock += 1
-        running.append(LayerCall(paths[part], part, started=clock, input_shape=_shape(args) or _shape((args, kwargs))))
+        call = LayerCall(paths[part], part, started=clock, input_shape=_shape(args) or _shape((args, kwargs)))
+        call.inputs = tracker.origins(_tensors((args, kwargs)))
+        running.append(call)
 
     def after(part: nn.Module, args: object, kwargs: dict[str, object], output: object) -> None:
         nonlocal clock, pooled
@@ -144,6 +151,7 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callab
             call.grid = _grid(call, image_shape[1:])
             if call.provenance is not None and call.provenance.layout is not None and call.differentiable:
                 call.tokens = call.provenance.layout.tokens
+        call.parts = _parts(tracker, results, call)
         calls.append(call)
 
     with (
@@ -163,6 +171,18 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callab
     except ModelOutputError:  # a model that returns no outputs has layers all the same
         return Pass(calls, None, None)
     return Pass(calls, tuple(read.shape), tracker.of(read))
+
+
+def _parts(tracker: Tracker, results: list[Tensor], call: LayerCall) -> frozenset[LayerCall | None]:
+    """Make a call the origin of its results that functions in it made; return the calls of which they made them."""
+    parts: frozenset[LayerCall | None] = frozenset()
+    for result in results:
+        origins = tracker.origins([result])
+        inner = [origin for origin in origins if origin is not None and origin.started > call.started]
+        if len(origins) != 1 or not inner:
+            tracker.originate(result, call)
+            parts |= origins
+    return parts if call.finished > call.started + 1 else frozenset()
 
 
 def _reachable(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -70,6 +70,7 @@ class Provenance:
         layout: where it lies in the picture; None if it lies outside, as outputs do, or if that is unknown.
         last: its last waypoint.
         branches: the last waypoints of other branches, which do not lead to `last`.
+        origins: the calls whose outputs it was made of, without another call in between.
         kernels: number of operations on neighbouring positions before it, such as convolutions, on the longest path.
         mixes: likewise of operations on all positions, such as attention.
         untracked: whether it may lie in the picture at an unknown place.
@@ -85,6 +86,7 @@ class Provenance:
     beside: bool = False
     mixed: Waypoint | None = None
     branches: tuple[Waypoint, ...] = ()
+    origins: frozenset[Any] = frozenset()
 
 
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -92,13 +94,16 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         images: (N, C, H, W).
+        picture: the owner's name for them, as an origin of tensors.
     """
 
-    def __init__(self, images: Tensor) -> None:
+    def __init__(self, images: Tensor, picture: Any = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._provenances: MutableMapping[Tensor, Provenance] = WeakTensorKeyDictionary()
         self._waypoints = 1
-        self._provenances[images] = Provenance(of_pictures(images.shape), Waypoint(None, 0, 0))
+        self._provenances[images] = Provenance(
+            of_pictures(images.shape), Waypoint(None, 0, 0), origins=frozenset({picture})
+        )
 
     def of(self, tensor: Any) -> Provenance | None:
         """Return the provenance of a tensor; None if it does not come from the pictures."""
@@ -112,6 +117,15 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             waypoint = Waypoint(before, depth, self._waypoints, call, provenance.kernels, provenance.branches)
             self._waypoints += 1
             self._provenances[tensor] = replace(provenance, last=waypoint, branches=())
+
+    def origins(self, tensors: Iterable[Tensor]) -> frozenset[Any]:
+        """Return the calls whose outputs the tensors were made of, without another call in between."""
+        return frozenset().union(*(provenance.origins for tensor in tensors if (provenance := self.of(tensor))))
+
+    def originate(self, tensor: Tensor, call: Any) -> None:
+        """Make a call the only origin of what it returned."""
+        if (provenance := self.of(tensor)) is not None:
+            self._provenances[tensor] = replace(provenance, origins=frozenset({call}))
 
     def adopt(self, results: Iterable[Tensor], arguments: Iterable[Tensor]) -> bool:
         """Derive untracked results from arguments, as after code in another engine.
@@ -207,6 +221,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             effect.beside or all(source.beside for source in sources),
             max(mixed, key=attrgetter("number"), default=None),
             branches,
+            frozenset().union(*(source.origins for source in sources)),
         )
 
 

@@ -40,6 +40,10 @@ class Layer:
         default: whether CAMs use it by default.
         grid: where its output lies in the picture; None if it is not a grid.
         tokens: its output (N, T, C) as tokens of the picture; None if it is none.
+        inputs: paths of the layers whose outputs it reads, with nothing but functions in between; the empty path stands
+            for the picture.
+        parts: likewise of the layers of whose outputs it makes its own, such as the summands of a residual block; empty
+            if no layer runs in it, or if it returns what a single one of them made.
     """
 
     path: str
@@ -53,6 +57,8 @@ class Layer:
     default: bool
     grid: Grid | None
     tokens: TokenGrid | None = None
+    inputs: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
 
     @property
     def maps(self) -> FeatureMaps | None:
@@ -155,10 +161,10 @@ def survey_module(
         default, reason = _default_layer(run, counts)
         layers = () if default is None else (default,)
         branches = _branches(run, counts, layers)
-    first: dict[str, LayerCall] = {}
+    calls = dict[str, list[LayerCall]]()
     for call in sorted(run.calls, key=lambda call: call.started):
-        first.setdefault(call.path, call)
-    described = tuple(_describe(call, counts[call.path], layers) for call in first.values())
+        calls.setdefault(call.path, []).append(call)
+    described = tuple(_describe(of_layer, layers) for of_layer in calls.values())
     return Survey(described, layers, reason, branches, run.outputs)
 
 
@@ -333,7 +339,8 @@ def _is_patch_embedding(layer: LayerCall, run: Pass) -> bool:
     return (patches <= 1 and mixes > 0) or (patches <= 2 and mixes > layer.provenance.kernels)
 
 
-def _describe(call: LayerCall, count: int, default: Iterable[str]) -> Layer:
+def _describe(calls: Sequence[LayerCall], default: Iterable[str]) -> Layer:
+    call, count = calls[0], len(calls)
     hooks = ["input", "output"]
     if call.differentiable:
         hooks += ["grad_input", "grad_output"]
@@ -351,4 +358,12 @@ def _describe(call: LayerCall, count: int, default: Iterable[str]) -> Layer:
         default=call.path in default,
         grid=call.grid,
         tokens=call.tokens,
+        inputs=_paths(call.inputs for call in calls),
+        parts=_paths(call.parts for call in calls),
     )
+
+
+def _paths(origins: Iterable[Iterable[LayerCall | None]]) -> tuple[str, ...]:
+    """Return the paths of calls, each once, in the order in which they finished; the empty path for the picture."""
+    finished = {origin.path if origin else "": origin.finished if origin else 0 for each in origins for origin in each}
+    return tuple(sorted(finished, key=finished.__getitem__))

@@ -53,7 +53,10 @@ def test_layers_in_execution_order(client):
         "cam": True,
         "default": True,
         "tokens": None,
+        "inputs": ["layer3.1.relu"],
+        "parts": [],
     }
+    assert layers["layer1.1.relu"]["inputs"] == ["layer1.0.relu", "layer1.1.bn1", "layer1.1.bn2"]
     assert layers["layer1.0.relu"]["calls"] == 2
     assert not layers["layer1.0.relu"]["cam"]
     assert not layers["fc"]["cam"]

@@ -85,6 +85,76 @@ def test_the_tree_leads_to_feature_maps_and_to_the_part_of_the_trace(inside, url
     assert [moved[side] for side in ("x", "width")] == pytest.approx([label[side] for side in ("x", "width")], abs=1.5)
 
 
+def test_lines_lead_from_each_module_to_those_that_read_it(inside):
+    """The blocks of a network are a chain; in an open block, its input goes past the modules to its output."""
+    drawn = inside.locator("#network-tree .graph path")
+    names = inside.locator("#network-tree [data-path]").evaluate_all("all => all.map((row) => row.dataset.path)")
+    assert names[0] == ""
+    assert {"blocks.4", "blocks.4.1", "blocks.4.1.", "blocks.4.1.conv_pw"} <= {*names}
+    assert "blocks.4." not in names  # it returns what its last block made
+    chain = drawn.count()
+    assert chain == inside.locator("#network-tree .graph circle").count() - 1
+    assert all("Q" not in line for line in drawn.evaluate_all("all => all.map((line) => line.getAttribute('d'))"))
+    for path in (LAYER, f"{LAYER}.1"):
+        inside.locator(f"#network-tree summary[aria-label='Modules of {path}']").click()
+    turned = inside.locator("#network-tree .graph path[d*=Q]")
+    expect(turned).to_have_count(1)
+    row = inside.locator(f"#network-tree [data-path='{LAYER}.1.']")
+    row.hover()
+    expect(inside.locator("#network-tree .graph path.on")).to_have_count(3)  # from the last module, past them, onwards
+    expect(turned).to_have_class("on")
+    middle = row.bounding_box()["y"] + row.bounding_box()["height"] / 2
+    line = turned.bounding_box()
+    assert line["y"] + line["height"] == pytest.approx(middle, abs=1.5)
+    start = inside.locator(f"#network-tree [data-path='{LAYER}.0']").bounding_box()
+    assert line["y"] == pytest.approx(start["y"] + start["height"] / 2, abs=1.5)
+    for path in (f"{LAYER}.1", LAYER):
+        inside.locator(f"#network-tree summary[aria-label='Modules of {path}']").click()
+    expect(drawn).to_have_count(chain)
+
+
+def test_the_layers_before_and_behind_are_named_and_lead_on(inside):
+    around = inside.locator("#neighbours")
+    expect(around).to_have_text("Reads blocks.3. Read by blocks.5. ")
+    around.get_by_role("button", name="blocks.3").click()
+    expect(inside.locator("#inside-layer-name")).to_have_text("blocks.3")
+    expect(around).to_have_text("Reads blocks.2. Read by blocks.4. ")
+    tree(inside, "conv_stem").click()
+    expect(around).to_have_text("Reads the picture. Read by bn1. ")
+
+
+def test_rows_read_what_functions_join(inside):
+    """A block of a residual sum and a concatenation, closed and open."""
+    script = """async ([layers, open]) => {
+        const { connections, neighbours } = await import('/static/js/graph.js');
+        return [connections(layers, (path) => open.includes(path)), neighbours(layers, "block.second")];
+    }"""
+    layers = [
+        {"path": path, "inputs": inputs, "parts": parts}
+        for path, inputs, parts in [
+            ("", [""], []),
+            ("stem", [""], []),
+            ("block", ["stem"], ["stem", "block.second"]),
+            ("block.first", ["stem"], []),
+            ("block.second", ["block.first"], []),
+            ("head", ["block", "stem"], []),
+        ]
+    ]
+    closed, around = inside.evaluate(script, [layers, []])
+    assert closed == [["", "stem"], ["stem", "block"], ["block", "head"], ["stem", "head"]]
+    assert around == {"reads": ["block.first"], "readBy": ["block."]}
+    opened, _ = inside.evaluate(script, [layers, ["block"]])
+    assert sorted(opened) == [
+        ["", "stem"],
+        ["block.", "head"],
+        ["block.first", "block.second"],
+        ["block.second", "block."],
+        ["stem", "block."],
+        ["stem", "block.first"],
+        ["stem", "head"],
+    ]
+
+
 def test_a_feature_map_opens_large_with_its_strongest_places(inside, activations):
     tile = inside.locator(".tile button").nth(1)
     channel = int(re.search(r"\d+", tile.get_attribute("aria-label"))[0])

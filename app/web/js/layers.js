@@ -3,6 +3,7 @@
 import { catalogue, modelPath } from "./api.js";
 import { ask, search } from "./dialog.js";
 import { make } from "./dom.js";
+import { drawGraph, outputRow } from "./graph.js";
 
 export const layersOf = async (model) => (await catalogue(`${modelPath(model)}/layers`)).layers;
 
@@ -29,7 +30,7 @@ export async function chooseLayers({ model, title, chosen, most, standard = fals
   const entry = (layer, name) => choice(layer, name, most === 1 ? "radio" : "checkbox", picked, pick);
   const place = make("div", { class: "tree" });
   const fill = (text) => {
-    if (!text) place.replaceChildren(layerTree(layers, entry));
+    if (!text) showTree(place, layers, entry);
     else {
       const matches = layers.filter((layer) => layer.path && `${layer.path} ${layer.type}`.toLowerCase().includes(text));
       place.replaceChildren(make("ul", {}, ...matches.map((layer) => make("li", {}, entry(layer, layer.path)))));
@@ -47,10 +48,20 @@ export async function chooseLayers({ model, title, chosen, most, standard = fals
   });
 }
 
-/** A tree of modules as nested lists; `entry(layer, name)` makes a line. Branches with a chosen or default layer are open. */
-export const layerTree = (layers, entry) => branches(nested(layers), entry);
+/**
+ * Shows the tree of modules as nested lists, and the graph beside it; `entry(layer, name)` makes a row. Branches with a
+ * chosen or default layer are open.
+ */
+export function showTree(place, layers, entry) {
+  const list = branches(nested(layers), entry);
+  list.prepend(make("li", {}, row("Picture", "")));
+  place.replaceChildren(list);
+  drawGraph(place, layers);
+}
 
-/** The tree of modules; a node is {name, layer or null, children by name}. */
+const row = (name, path) => make("span", { class: "layer", textContent: name, "data-path": path });
+
+/** The tree of modules; a node is {name, path, layer or null, children by name}. */
 function nested(layers) {
   const root = new Map();
   for (const layer of layers) {
@@ -58,7 +69,7 @@ function nested(layers) {
     let children = root;
     let node = null;
     for (const name of layer.path.split(".")) {
-      node = children.get(name) ?? { name, layer: null, children: new Map() };
+      node = children.get(name) ?? { name, path: node ? `${node.path}.${name}` : name, layer: null, children: new Map() };
       children.set(name, node);
       children = node.children;
     }
@@ -68,13 +79,15 @@ function nested(layers) {
 }
 
 function branches(nodes, entry) {
-  const items = [...nodes.values()].map(({ name, layer, children }) => {
-    const line = layer ? entry(layer, name) : make("span", { class: "layer", textContent: name });
+  const items = [...nodes.values()].map(({ name, path, layer, children }) => {
+    const line = layer ? entry(layer, name) : row(name, path);
+    line.dataset.path = path;
     if (!children.size) return make("li", {}, line);
     const inner = branches(children, entry);
+    if (layer?.parts.length) inner.append(make("li", {}, row(`Output of ${name}`, outputRow(path))));
     const holds = inner.querySelector("input:checked, .default, [aria-current]") !== null;
-    const label = `Modules of ${layer?.path ?? name}`;
-    return make("li", {}, line, make("details", { open: holds }, make("summary", { "aria-label": label, textContent: `${children.size} ${children.size === 1 ? "module" : "modules"}` }), inner));
+    const label = `Modules of ${path}`;
+    return make("li", {}, line, make("details", { open: holds }, make("summary", { "aria-label": label, textContent: children.size }), inner));
   });
   return make("ul", {}, ...items);
 }

@@ -1,8 +1,10 @@
-// The network as a tree of its modules: a module leads to its feature maps and its part of the trace.
+// The network as a tree of its modules, with its graph: a module leads to its feature maps, its part of the trace, and
+// the modules that it reads or that read it.
 
 import { currentLayer } from "./activations.js";
 import { byId, make } from "./dom.js";
-import { layersOf, layerTree, shape } from "./layers.js";
+import { neighbours } from "./graph.js";
+import { layersOf, shape, showTree } from "./layers.js";
 import { modelName } from "./question.js";
 import { change, state } from "./state.js";
 
@@ -20,7 +22,7 @@ export async function showNetwork() {
   if (shown !== model) {
     shown = model;
     const most = [1, 2].map((side) => Math.max(...layers.filter(isMap).map(({ output_shape: sides }) => sides[side])));
-    byId("network-tree").replaceChildren(layerTree(layers, (layer, name) => line(layer, name, current, most)));
+    showTree(byId("network-tree"), layers, (layer, name) => line(layer, name, current, most));
   }
   for (const button of byId("network-tree").querySelectorAll("button")) {
     const isCurrent = button.value === current;
@@ -28,6 +30,26 @@ export async function showNetwork() {
     if (isCurrent) button.setAttribute("aria-current", "true");
     else button.removeAttribute("aria-current");
   }
+  byId("neighbours").replaceChildren(...(current ? around(layers, current) : []));
+}
+
+/** What a layer reads and what reads it, with a way to those that have feature maps. */
+function around(layers, current) {
+  const { reads, readBy } = neighbours(layers, current);
+  return [...sentence("Reads", reads, layers), ...sentence("Read by", readBy, layers)];
+}
+
+function sentence(verb, rows, layers) {
+  const words = rows.flatMap((path, place) => [place ? ", " : `${verb} `, name(path, layers)]);
+  return rows.length ? [...words, ". "] : [];
+}
+
+function name(row, layers) {
+  if (!row) return "the picture";
+  const path = row.endsWith(".") ? row.slice(0, -1) : row;
+  const text = path === row ? path : `the output of ${path}`;
+  if (!layers.some((layer) => layer.cam && layer.path === path)) return text;
+  return make("button", { class: "link", textContent: text, on: { click: () => visit(path) } });
 }
 
 const isMap = ({ output_shape: sides }) => sides?.length === 4;
@@ -41,8 +63,9 @@ function sketch({ output_shape: [, channels, height] }, [mostChannels, mostHeigh
 }
 
 function line(layer, name, current, most) {
-  const about = [isMap(layer) ? sketch(layer, most) : null, make("span", { class: "name", textContent: name }), make("small", { textContent: shape(layer.output_shape) })];
+  const about = [isMap(layer) ? sketch(layer, most) : null, make("span", { class: "name", textContent: name })];
   if (layer.default) about.push(make("small", { class: "tag", textContent: "default" }));
+  about.push(make("small", { class: "type", textContent: layer.type }), make("small", { textContent: shape(layer.output_shape) }));
   const kind = `layer${layer.default ? " default" : ""}`;
   if (!layer.cam) return make("span", { class: kind, title: layer.type }, ...about);
   const button = make("button", { class: kind, value: layer.path, title: layer.type, "aria-current": layer.path === current && "true" }, ...about);
