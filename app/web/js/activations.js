@@ -1,7 +1,7 @@
 // The feature maps of a layer for the current picture, with estimates of their effects on the class.
 
 import { post } from "./api.js";
-import { layersOf } from "./layers.js";
+import { channelsLast, layersOf } from "./layers.js";
 import { modelName } from "./question.js";
 import { state, subject } from "./state.js";
 import { readTensors } from "./tensors.js";
@@ -62,7 +62,7 @@ function ranked(output, gradient) {
 function unranked(output, gradient) {
   const [, first, second, last] = output?.shape ?? [];
   if (output?.shape.length !== 4) throw new Error("This layer has no grid of features; choose another one.");
-  const inside = first === second && last !== second; // channels come last, as in a Swin transformer
+  const inside = channelsLast(output.shape);
   const [size, height, width] = inside ? [last, first, second] : [first, second, last];
   const cells = height * width;
   const at = (channel, cell) => (inside ? cell * size + channel : channel * cells + cell);

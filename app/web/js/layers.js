@@ -7,6 +7,9 @@ import { drawGraph, outputRow } from "./graph.js";
 
 export const layersOf = async (model) => (await catalogue(`${modelPath(model)}/layers`)).layers;
 
+/** Whether the channels of a shape with four sides come last, as in a Swin transformer. */
+export const channelsLast = ([, first, second, last]) => first === second && last !== second;
+
 export const shape = (sides) => (sides ? sides.slice(1).join(" × ") : "?");
 
 /**

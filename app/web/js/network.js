@@ -4,7 +4,7 @@
 import { currentLayer } from "./activations.js";
 import { byId, make } from "./dom.js";
 import { neighbours } from "./graph.js";
-import { layersOf, shape, showTree } from "./layers.js";
+import { channelsLast, layersOf, shape, showTree } from "./layers.js";
 import { modelName } from "./question.js";
 import { change, state } from "./state.js";
 
@@ -21,7 +21,8 @@ export async function showNetwork() {
   const [layers, current] = [await layersOf(model), await currentLayer().catch(() => null)];
   if (shown !== model) {
     shown = model;
-    const most = [1, 2].map((side) => Math.max(...layers.filter(isMap).map(({ output_shape: sides }) => sides[side])));
+    const sizes = layers.map(mapSize).filter((size) => size);
+    const most = [0, 1].map((side) => Math.max(...sizes.map((size) => size[side])));
     showTree(byId("network-tree"), layers, (layer, name) => line(layer, name, current, most));
   }
   for (const button of byId("network-tree").querySelectorAll("button")) {
@@ -52,10 +53,15 @@ function name(row, layers) {
   return make("button", { class: "link", textContent: text, on: { click: () => visit(path) } });
 }
 
-const isMap = ({ output_shape: sides }) => sides?.length === 4;
+/** How many channels a layer has, and how high its feature maps are; null if it has none. */
+function mapSize({ output_shape: sides }) {
+  if (sides?.length !== 4) return null;
+  const [, first, second, last] = sides;
+  return channelsLast(sides) ? [last, first] : [first, second];
+}
 
 /** A rectangle as high as the feature maps of a layer and as wide as it has channels, compared with those of the others. */
-function sketch({ output_shape: [, channels, height] }, [mostChannels, mostHeight]) {
+function sketch([channels, height], [mostChannels, mostHeight]) {
   const box = make("span", { class: "sketch", "aria-hidden": "true" }, make("span"));
   box.style.setProperty("--channels", Math.sqrt(channels / mostChannels));
   box.style.setProperty("--height", height / mostHeight);
@@ -63,7 +69,8 @@ function sketch({ output_shape: [, channels, height] }, [mostChannels, mostHeigh
 }
 
 function line(layer, name, current, most) {
-  const about = [isMap(layer) ? sketch(layer, most) : null, make("span", { class: "name", textContent: name })];
+  const size = mapSize(layer);
+  const about = [size && sketch(size, most), make("span", { class: "name", textContent: name })];
   if (layer.default) about.push(make("small", { class: "tag", textContent: "default" }));
   about.push(make("small", { class: "type", textContent: layer.type }), make("small", { textContent: shape(layer.output_shape) }));
   const kind = `layer${layer.default ? " default" : ""}`;
