@@ -27,6 +27,9 @@ ClassHead = Literal["softmax", "sigmoid"]
 SATURATED = 0.9999
 """Above this probability a softmax hardly changes with the logits."""
 
+IMPROBABLE = 0.01
+"""Below this probability a class of a softmax is improbable, however many classes there are."""
+
 EQUAL = 1e-5
 """Up to this share of their largest magnitude, logits differ by rounding alone."""
 
@@ -134,13 +137,12 @@ class Classification:
                     "the probability. The map explains the logit, which they do move.",
                 )
             )
-        is_chance = are_equal and head == "softmax"
-        if not is_chance and likely.probability < (0.5 if head == "sigmoid" else 1 / count):
-            chance = "less than one half" if head == "sigmoid" and count > 1 else "less than chance"
+        bound = _unreached(likely.probability, count, head)
+        if bound and not (are_equal and head == "softmax"):
             remarks.append(
                 Diagnostic(
                     "improbable-target",
-                    f"The model gives {likely.label!r} {likely.text}, {chance}: the map "
+                    f"The model gives {likely.label!r} {likely.text}, less than {bound}: the map "
                     "shows what little evidence there is, not that the class is present.",
                 )
             )
@@ -299,6 +301,17 @@ def outside(index: int, count: int) -> TargetError:
             "sign=signed to see what speaks against it, as negative values."
         )
     return TargetError(f"Class {index} is out of range: the model has classes 0 to {count - 1}.")
+
+
+def _unreached(probability: float, count: int, head: ClassHead) -> str | None:
+    """Return the bound that the probability of one of `count` classes does not reach; None for one that is probable."""
+    if head == "sigmoid":
+        bound = "chance" if count == 1 else "one half"
+        return bound if probability < 0.5 else None
+    if probability < 1 / count:
+        return "chance"
+    # Rounded as it is read: no message says "1.0%, less than 1%".
+    return f"{IMPROBABLE:.0%}" if round(probability, 3) < IMPROBABLE else None
 
 
 def _contrasted_with_itself(index: int, count: int) -> TargetError:

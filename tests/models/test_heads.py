@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from seewhy import explain, wrap_model
+from seewhy.explainers.core.percent import percent
 from seewhy.explainers.tasks.classification import Classification
 from seewhy.models import ModelError
 from seewhy.models.errors import ModelsFileError
@@ -58,6 +59,18 @@ def test_methods_that_watch_probabilities_take_those_of_the_head(module):
 )
 def test_a_label_is_improbable_below_one_half_and_a_class_below_chance(logits, head, codes):
     assert [remark.code for remark in Classification(LABELS, head).remarks(torch.tensor(logits), 0)] == codes
+
+
+@pytest.mark.parametrize(
+    ("probability", "bound"), [(0.0009, "chance"), (0.002, "1%"), (0.0094, "1%"), (0.0096, None), (0.02, None)]
+)
+def test_one_class_of_many_is_improbable_below_one_percent(probability, bound):
+    others = torch.full((999,), (1 - probability) / 999)
+    logits = torch.cat([torch.tensor([probability]), others]).log()
+    remarks = Classification(head="softmax").remarks(logits, 0)
+    assert [remark.message.partition(":")[0] for remark in remarks] == (
+        [f"The model gives 'class 0' {percent(probability)}, less than {bound}"] if bound else []
+    )
 
 
 def test_a_head_without_weights_chooses_no_class():
