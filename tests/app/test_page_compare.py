@@ -70,3 +70,24 @@ def test_who_leaves_waits_for_nothing_and_what_is_cancelled_can_be_run_again(com
     expect(rise.locator(".facts")).to_have_text(UNDERWAY)
     expect(again).to_be_hidden()
     expect(page.get_by_role("button", name="Open rise")).to_be_focused()
+
+
+def test_a_map_that_is_not_borne_out_leads_to_a_comparison_of_methods(tab, url):
+    tab.goto(f"{url}/?example=coffee")
+    answered(tab)
+    others = tab.get_by_role("button", name="Compare other methods")
+    expect(tab.locator("#proof .grade")).to_have_attribute("data-grade", "supported")
+    expect(others).to_be_hidden()
+    tab.goto(f"{url}/?example=cat&target=tabby")
+    answered(tab)
+    expect(tab.locator("#proof .grade")).to_have_attribute("data-grade", re.compile("^(spread|not supported)$"))
+    others.click()
+    expect(tab.locator("#panel-compare")).to_be_visible()
+    expect(tab.locator(".card .grade")).to_have_count(4)
+    expect(tab.locator(".card .facts")).to_have_text([re.compile("^tabby ")] * 4)
+    for method in ("votes-detail", "lrp", "gradcam", "attnlrp"):
+        expect(card(tab, method)).to_be_visible()
+    tab.goto(f"{url}/?example=cat&target=moped")  # has too little to explain
+    answered(tab)
+    expect(tab.locator("#proof .grade")).to_have_attribute("data-grade", "not supported")
+    expect(others).to_be_hidden()

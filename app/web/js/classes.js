@@ -6,12 +6,15 @@ import { doubts, unsure } from "./doubt.js";
 import { movedBy, movedTrack, stillTrack } from "./moved.js";
 import { point } from "./places.js";
 import { showProof, warningsOf } from "./proof.js";
+import { methodNamed } from "./question.js";
 import { asks, explainPlace, identity, joined, kind, readingOf, split } from "./scene.js";
 import { outline } from "./stage.js";
-import { asTarget, askedTarget, change, explained, explanation, onChange, state } from "./state.js";
+import { asTarget, askedTarget, change, explained, explanation, isLayerless, methodName, onChange, recommendedFor, state } from "./state.js";
 import { percent, plain, reading } from "./words.js";
 
 const narrow = matchMedia("(max-width: 60rem)"); // the style sheet uses the same query
+
+const FAST = ["lrp", "legrad", "gradcam", "attnlrp", "saliency"];
 
 let labelled = null; // the model whose labels are suggested
 
@@ -65,11 +68,22 @@ function show() {
   byId("choosing").hidden = predictions.length + added.length === 1 && !kind();
   showPart(explanation());
   showBoxes(answer.explanations);
-  showProof(byId("proof"), proof, answer.explanations.some(({ regions }) => regions.length) ? null : outline);
+  showProof(byId("proof"), proof, answer.explanations.some(({ regions }) => regions.length) ? null : outline, compareOthers);
   const notes = [...diagnostics.map(({ message }) => plain(message)), ...warningsOf(proof)];
   byId("diagnostics").replaceChildren(...notes.map((textContent) => make("li", { textContent })));
   if (!added.length) byId("target").value = "";
   offerLabels(answer.model.name);
+}
+
+/** Compares the method with some that suit the model and differ: the recommended one, and others that are fast. */
+function compareOthers() {
+  const isGradCAM = explanation().diagnostics.some(({ code }) => code === "votes-unavailable");
+  const differs = (name) => !(isGradCAM && name === "gradcam");
+  const suits = ({ unsuitable, needs }) => !unsuitable && !(isLayerless() && needs.includes("layer"));
+  const names = [...new Set([methodName(), recommendedFor(state.model), ...FAST])];
+  const compare = names.filter((name) => differs(name) && methodNamed(name) && suits(methodNamed(name))).slice(0, 4);
+  change({ show: "compare", by: "method", models: [], compare, classes: [] });
+  byId("tab-compare").focus(); // the button is gone
 }
 
 function contrasted({ label, direction }, against) {

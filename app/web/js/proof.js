@@ -35,17 +35,25 @@ export function signBadge(proof) {
 /** Whether nothing bears the map out. */
 export const isUnsupported = (proof) => ["not supported", "blank"].includes(proof?.grade);
 
+/** Whether another method may do better: the map is not borne out, though there is something to explain. */
+const isWorthAnother = ({ grade, warnings }) => ["not supported", "spread"].includes(grade) && !warnings.includes("improbable-target");
+
 /** The verdict of a proof, for people. */
 export const sentenceOf = (proof) => plain(proof.sentence);
 
-/** Shows a proof in a paragraph, or hides it where there is none; `outline(share)` outlines the marked part on the map, null none. */
-export function showProof(paragraph, proof, outline = null) {
+/**
+ * Shows a proof in a paragraph, or hides it where there is none; `outline(share)` outlines the marked part on the map, null
+ * none. `compare()` compares other methods, which is offered where one may do better.
+ */
+export function showProof(paragraph, proof, outline = null, compare = null) {
   paragraph.hidden = !proof;
   if (!proof) return paragraph.replaceChildren();
   const guide = make("a", { href: "/guide#proof", target: "_blank", textContent: "About proofs" });
   const words = sentenceOf(proof).split(/(marked (?:half|third|quarter|fifth|tenth|\d+%))/);
   const said = words.map((text, place) => (place % 2 && outline ? pointer(text, proof.faithfulness.area, outline) : text));
-  paragraph.replaceChildren(make("a", { href: "/guide#heatmap", target: "_blank" }, badge(proof)), " ", ...said, " ", guide);
+  const next = () => make("button", { class: "link", textContent: "Compare other methods", on: { click: compare } });
+  const more = compare && isWorthAnother(proof) ? [next(), " · "] : [];
+  paragraph.replaceChildren(make("a", { href: "/guide#heatmap", target: "_blank" }, badge(proof)), " ", ...said, " ", ...more, guide);
 }
 
 /** Words for the part of the picture that the map marks, which is outlined while they are pointed at. */
