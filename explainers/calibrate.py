@@ -65,7 +65,7 @@ def calibrate(
     """
     check_series(model, pictures, batch_size)
     entry = get_method(model.task.default_method if method is None else method)
-    (explainer,) = explainers_of([entry], layer, options, model.module)
+    (explainer,) = explainers_of([entry], layer, options, model.module, calibrate)
     trial = Trial(proof_area, proof_fill, full=True)
     rows = null_rows(model, explainer, pictures, trial, batch_size, ask_of(model, target))
     groups = [row.target.null_scores for row in rows if row.target.is_likely]

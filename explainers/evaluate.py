@@ -143,7 +143,7 @@ def _explainers(
             "explainers instead.",
             next(iter(options)),
         )
-    explainers = explainers_of(list(entries.values()), layer, options, module) if entries else ()
+    explainers = explainers_of(list(entries.values()), layer, options, module, evaluate) if entries else ()
     by_name = dict(zip(entries, explainers, strict=True))
     return {name: method if isinstance(method, Explainer) else by_name[name] for name, method in methods.items()}
 

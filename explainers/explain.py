@@ -1,6 +1,6 @@
 """A picture in, explanations out: of one or several targets, by one method or by several."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, overload
 
@@ -27,6 +27,7 @@ from seewhy.explainers.tasks.pose import each_ask, named_ask, predict, task_of
 from seewhy.explainers.trust.calibration import check_calibration
 from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.trial import Trial, trial_of
+from seewhy.explainers.unknown_names import arguments_of
 from seewhy.explainers.view import View, ViewSource, prepare
 
 Target: TypeAlias = int | str | NDArray[np.bool_] | SpatialTarget | TargetFunction
@@ -150,7 +151,7 @@ def explain(
     """
     must_know_pictures(model, picture)
     entry = get_method(model.task.default_method if method is None else method)
-    (explainer,) = explainers_of([entry], layer, options, model.module)
+    (explainer,) = explainers_of([entry], layer, options, model.module, explain)
     trial = trial_of(proof, proof_area, proof_fill)
     check_calibration(proof_calibration, model, trial)
     if top is None:
@@ -256,7 +257,7 @@ def compare(
     entries = [get_method(name) for name in ([methods] if isinstance(methods, str) else methods)]
     if not entries:
         raise OptionError("The list of methods is empty; name one or more.", field="methods")
-    explainers = explainers_of(entries, layer, options, model.module)
+    explainers = explainers_of(entries, layer, options, model.module, compare)
     trial = trial_of(proof, proof_area, proof_fill)
     check_calibration(proof_calibration, model, trial)
     view = prepare(model, picture)
@@ -291,11 +292,16 @@ def ask_of(
 
 
 def explainers_of(
-    entries: Sequence[Method], layer: Layers | None, options: Mapping[str, Any], module: nn.Module
+    entries: Sequence[Method],
+    layer: Layers | None,
+    options: Mapping[str, Any],
+    module: nn.Module,
+    function: Callable[..., Any],
 ) -> tuple[Explainer, ...]:
-    """Return the explainers of methods; layer, options and errors are those of `compare`."""
+    """Return the explainers of methods; layer, options and errors are those of the function that takes them."""
     layers = layer_paths(module, layer)
-    return build_methods(entries, options if layers is None else {**options, "layers": layers})
+    given = options if layers is None else {**options, "layers": layers}
+    return build_methods(entries, given, arguments_of(function))
 
 
 def layer_paths(module: nn.Module, layer: Layers | None) -> tuple[str, ...] | None:

@@ -170,7 +170,7 @@ def explain_many(
     """
     check_series(model, pictures, batch_size, on_error, "yield")
     entry = get_method(model.task.default_method if method is None else method)
-    (explainer,) = explainers_of([entry], layer, options, model.module)
+    (explainer,) = explainers_of([entry], layer, options, model.module, explain_many)
     if layers := layer_paths(model.module, layer):
         module_paths(model.module, layers)
     trial = trial_of(proof, proof_area, proof_fill)

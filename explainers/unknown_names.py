@@ -3,7 +3,9 @@
 It imports no PyTorch: the catalogues use it, and the commands before they load anything.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 from seewhy.explainers.errors import OptionError, near_matches
 
@@ -44,6 +46,12 @@ def unknown_option(
     hint = owners(option, catalogue) or near_matches(public(option), names)
     hint = hint or (f"It takes {', '.join(sorted(names))}." if methods else _LISTS)
     return OptionError(f"{subject} option {public(option)!r}. {hint}", field=public(option))
+
+
+def arguments_of(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the arguments of a function that takes options of methods, too."""
+    parameters = inspect.signature(function).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
 
 
 def public(option: str) -> str:

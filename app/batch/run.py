@@ -274,10 +274,10 @@ def _plan(
     loaded = load_model(model) if isinstance(model, str) else model
     entry = get_method(method or loaded.task.default_method)
     size = (_GPU_BATCH if loaded.device.type == "cuda" else _CPU_BATCH) if batch_size is None else batch_size
+    own = {name: value for name, value in question.items() if name not in _OF_QUESTIONS}
+    (explainer,) = explainers_of([entry], question["layer"], own, loaded.module, batch)
     # Checks the question too, before the folder is touched.
     explain_many(loaded, [], entry.name, batch_size=size, on_error="yield", **question)
-    own = {name: value for name, value in question.items() if name not in _OF_QUESTIONS}
-    (explainer,) = explainers_of([entry], question["layer"], own, loaded.module)
     options = {name: value for name, value in question.items() if name in _OF_QUESTIONS and name != "layer"}
     calibration = options.pop("proof_calibration")
     options["calibration"] = None if calibration is None else _named(calibration)

@@ -135,7 +135,7 @@ def intervene(
     must_swap(checked, other is not None)
     must_know_pictures(model, picture)
     entry = get_method(model.task.default_method if method is None else method)
-    (explainer,) = explainers_of([entry], layer, options, model.module)
+    (explainer,) = explainers_of([entry], layer, options, model.module, intervene)
     view = prepare(model, picture)
     swapped = None if other is None else prepare(model, other).images(model.device)
     ask = named_ask(model.task, target).placed(view.geometry)

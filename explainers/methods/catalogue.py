@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib import import_module
@@ -183,12 +183,15 @@ def option_names() -> dict[str, list[str]]:
     return {name: [field.name for field in fields(method.explainer)] for name, method in METHODS.items()}
 
 
-def build_methods(methods: Sequence[Method], options: Mapping[str, Any]) -> tuple[Explainer, ...]:
+def build_methods(
+    methods: Sequence[Method], options: Mapping[str, Any], further: Iterable[str] = ()
+) -> tuple[Explainer, ...]:
     """Return the explainers of methods, each with its own options.
 
     Args:
         methods: one or more.
         options: as for `Method.build`.
+        further: names of what may be given beside these options, for near matches.
 
     Raises:
         OptionError: a method is given twice, an option that no method has, or an invalid value.
@@ -199,7 +202,7 @@ def build_methods(methods: Sequence[Method], options: Mapping[str, Any]) -> tupl
         raise OptionError(f"The method {twice!r} is given twice; name each once.", field="method")
     for name in options:
         if not any(name in names for names in own.values()):
-            raise unknown_option(name, own, option_names())
+            raise unknown_option(name, own, option_names(), further)
     return tuple(
         method.build({name: value for name, value in options.items() if name in method.options}) for method in methods
     )

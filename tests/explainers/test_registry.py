@@ -2,11 +2,13 @@ import re
 
 import pytest
 
+from seewhy import batch, calibrate, compare, evaluate, explain, explain_many, intervene, wrap_model
 from seewhy.explainers import GradCAM, Saliency, get_method, list_methods
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.methods import catalogue
 from seewhy.explainers.methods.cam.base import LayerExplainer
 from seewhy.explainers.methods.catalogue import METHODS, Method, build_methods, method
+from tests import nets
 
 
 def test_methods_have_names_papers_equations_and_costs():
@@ -100,3 +102,30 @@ def test_a_private_method_has_no_paper(monkeypatch):
     method("mine", family="cam", summary="My own.")(Private)
     assert entries["mine"].paper is None
     assert entries["mine"].papers == ()
+
+
+@pytest.mark.parametrize(
+    ("function", "slip", "meant"),
+    [
+        (explain, "taget", "target"),
+        (explain, "laier", "layer"),
+        (explain_many, "batchsize", "batch_size"),
+        (compare, "agianst", "against"),
+        (evaluate, "controlls", "controls"),
+        (calibrate, "proof_aera", "proof_area"),
+        (intervene, "othr", "other"),
+        (batch, "map_tipe", "map_type"),
+    ],
+)
+def test_a_mistyped_argument_has_near_matches(function, slip, meant):
+    model = wrap_model(nets.seeded(nets.Net), labels=["a", "b", "c"], input_size=32)
+    edit = {"layer": "features", "op": "zero"}
+    arguments = {
+        explain: [model, "a.png"],
+        compare: [model, "a.png", ["gradcam"]],
+        intervene: [model, "a.png", [edit]],
+        batch: ["a.png", "out", model],
+    }
+    with pytest.raises(OptionError, match=f"'gradcam' has no option '{slip}'. Near matches: {meant}") as caught:
+        function(*arguments.get(function, [model, ["a.png"] * 40]), **{slip: 1})
+    assert caught.value.field == slip
