@@ -217,7 +217,17 @@ def explained(
 ) -> list[Explanation]:
     """Return the explanation of each map of an attribution of one picture, with its origin."""
     task = task_of(model, ask)
-    rows = explanations(model, entry.name, view.picture, view.geometry, attribution, task, calibration, explainer)
+    rows = explanations(
+        model,
+        entry.name,
+        view.picture,
+        view.geometry,
+        attribution,
+        task,
+        calibration,
+        explainer,
+        remarks=view.remarks,
+    )
     outputs = attribution.outputs[0]
     values = outputs.cpu().clone().numpy() if outputs.ndim == 1 else None  # a clone keeps no other picture in memory
     identity = model.identity

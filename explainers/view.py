@@ -9,12 +9,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.model import Model, Preprocess, must_know_pictures
 from seewhy.explainers.errors import OptionError, UnreadablePictureError
-from seewhy.explainers.imaging.decode import PictureSource, named, read_file, read_picture
+from seewhy.explainers.imaging.decode import PictureSource, Probe, named, read_file, read_picture
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.levels import are_unit_levels, ends, levels_of, picture_of
 from seewhy.explainers.results.origin import FileIdentity, file_identity
+
+_FIRST_FRAME = Diagnostic("first-frame", "The file has several frames or pages; only the first one is explained.")
 
 ViewSource: TypeAlias = PictureSource | Tensor
 """A picture, or the model's input made from one: (C, H, W) float, normalised."""
@@ -29,12 +32,19 @@ class View:
         image: (C, H, W) float32, normalised.
         geometry: the part of the whole picture that the model sees.
         file: the file of the picture, where Python read one; None otherwise.
+        has_more: whether the file has further frames or pages.
     """
 
     picture: Image.Image
     image: Tensor
     geometry: Geometry
     file: FileIdentity | None = None
+    has_more: bool = False
+
+    @property
+    def remarks(self) -> tuple[Diagnostic, ...]:
+        """What the reader of a map should know of the picture."""
+        return (_FIRST_FRAME,) if self.has_more else ()
 
     def images(self, device: torch.device) -> Tensor:
         """Return (1, C, H, W), on a device."""
@@ -72,11 +82,12 @@ def prepare(model: Model, picture: ViewSource) -> View:
         return _view_of_input(model, picture)
     content = read_file(picture)
     with named(picture):
-        upright = read_picture(content)
+        probe = Probe(content) if isinstance(content, bytes) else None
+        upright = probe.decode() if probe else read_picture(content)
     geometry = model.preprocess.geometry(upright.width, upright.height)
     name = Path(picture).name if isinstance(picture, str | os.PathLike) else ""
     file = file_identity(content, name) if isinstance(content, bytes) else None
-    return View(upright, model.preprocess(upright), geometry, file)
+    return View(upright, model.preprocess(upright), geometry, file, probe is not None and probe.has_more)
 
 
 def _view_of_input(model: Model, image: Tensor) -> View:

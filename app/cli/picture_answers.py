@@ -311,8 +311,8 @@ def _proofs(result: ExplainResult) -> list[str]:
     return [*lines, how] if is_lacking else lines
 
 
-_GRAVE = {"blank-map", "improbable-target", "other-branches", "votes-unavailable"}
-"""Notes of maps that are printed without a proof, too: the map is not what it seems to be."""
+_GRAVE = {"blank-map", "first-frame", "improbable-target", "other-branches", "votes-unavailable"}
+"""Notes of maps that are printed without a proof, too: the map is not what it seems to be, or of a part of the file."""
 
 
 def _is_told(code: str, part: Explanation) -> bool:

@@ -357,6 +357,7 @@ def _explain_result(
                 else None,
                 explainer=explainer,
                 sanity=sanity.of(plan.model, explainer),
+                remarks=picture.remarks,
             )[0]
             for outcome in outcomes
             for (method, explainer), attribution in zip(plan.methods, outcome.result, strict=True)

@@ -5,6 +5,7 @@ import logging
 import threading
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from math import ceil
 from typing import TypeAlias, TypeVar
 
@@ -82,7 +83,8 @@ class Decoder:
 
         def prepared() -> View:
             picture = probe.decode()
-            return self._prepared(picture, probe.size, preprocess, drawn)
+            view = self._prepared(picture, probe.size, preprocess, drawn)
+            return replace(view, has_more=probe.has_more)
 
         return self._counted(probe, deadline, prepared, _size)
 

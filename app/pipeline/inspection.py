@@ -112,7 +112,7 @@ def intervene(service: Service, upload: bytes, other: bytes | None, options: Int
     )
     edited = service.run(Plan(model, computation, (ask,), deadline, "intervene"), picture, timings)
     before, after = (
-        explanations(model, method.name, picture.picture, picture.geometry, side)[0]
+        explanations(model, method.name, picture.picture, picture.geometry, side, remarks=picture.remarks)[0]
         for side in (edited.before, edited.after)
     )
     intervention = Intervention(edits, before, after, edited.applied)

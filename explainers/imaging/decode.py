@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -54,6 +55,10 @@ _LYING = (5, 6, 7, 8)
 """Orientations that exchange width and height."""
 
 
+_GIF_FRAME = re.compile(rb"\x21\xf9\x04.{4}\x00[\x21\x2c]", re.DOTALL)
+"""The block that begins a frame of an animated GIF. To walk over all blocks would take seconds in a hostile file."""
+
+
 class Probe:
     """A picture file, open and checked, with no pixel decoded yet.
 
@@ -64,6 +69,7 @@ class Probe:
     Attributes:
         size: width and height of the upright picture in full size. Before `decode`, only a JPEG's orientation is known.
         pixels: number for which `decode` needs memory, at most `PIXEL_BYTES` each.
+        has_more: whether the file has further frames or pages, which `decode` leaves out.
 
     Raises:
         UnreadablePictureError, PictureTooLargeError: as in `read_picture`.
@@ -76,7 +82,7 @@ class Probe:
         self._part: Box | None = None
         with _faults(max_pixels, content):
             check_directory(content)
-            coded, formats = 0, _UNCHECKED
+            coded, formats, upload = 0, _UNCHECKED, content
             if is_avif(content):
                 content, coded = check_coded(content, max_pixels)
                 formats = ("AVIF",)
@@ -86,6 +92,7 @@ class Probe:
             self.pixels = max(check_size(self._image, max_pixels), coded)
             check_whole(self._image, content)
             check_scans(self._image, content, max_pixels)
+            self.has_more = _has_more(self._image, upload)
             self._lies = self._image.format == "JPEG" and _orientation(self._image) in _LYING
         if self._lies:
             self.size = self._image.size[::-1]
@@ -238,6 +245,15 @@ def _faults(max_pixels: int, content: bytes = b"") -> Iterator[None]:
         raise UnreadablePictureError(
             "The picture is damaged or truncated and cannot be decoded; check the file and send it completely."
         ) from error
+
+
+def _has_more(image: Image.Image, upload: bytes) -> bool:
+    """Whether a file has several frames or pages; the further pictures in a camera's JPEG are neither."""
+    if image.format == "GIF":
+        return len(list(islice(_GIF_FRAME.finditer(upload), 2))) == 2
+    if image.format == "AVIF":  # the image is its still picture alone
+        return upload[8:12] == b"avis"
+    return image.format != "MPO" and bool(getattr(image, "is_animated", False))
 
 
 def _size(part: Box) -> Size:

@@ -81,7 +81,7 @@ class Explanation(MapDrawing):
         against: the class that the target is contrasted with; None without a contrast.
         regions: regions of methods that segment the picture, the largest gain first; empty for all others.
         notes: diagnostics by the method itself.
-        remarks: diagnostics of the target's score, by the model's task.
+        remarks: diagnostics of the target's score, by the model's task, and of the picture.
         outside: share of the map's magnitude that lies outside the region of a segmenter, in [0, 1]; None for other
             targets, and for a map that is zero everywhere.
         proof: how far the map can be relied on; None unless requested.
@@ -322,6 +322,7 @@ def explanations(
     calibration: Calibration | None = None,
     explainer: Explainer | None = None,
     sanity: Sanity | None = None,
+    remarks: Sequence[Diagnostic] = (),
 ) -> list[Explanation]:
     """Return the explanation of each map of an attribution, all of the same picture.
 
@@ -335,6 +336,7 @@ def explanations(
         calibration: what proofs are compared with; None for what ships with the model's weights.
         explainer: the method with its options, for what is known of its sanity.
         sanity: sanity of the method on the model, where it was measured; None for what ships.
+        remarks: what the reader should know of the picture.
     """
     task = task or model.task
     maps = attribution.maps.cpu().numpy()
@@ -359,7 +361,7 @@ def explanations(
                 against=rest[0] if contrast else None,
                 regions=_regions(attribution, row, model),
                 notes=(*_notes(attribution, row, method), *_other_branches(attribution.layers, model)),
-                remarks=tuple(task.remarks(outputs[row], target)),
+                remarks=(*task.remarks(outputs[row], target), *remarks),
                 outside=share_outside(target, maps[row], geometry.reach) if isinstance(target, Target) else None,
             )
         )

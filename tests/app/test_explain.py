@@ -342,6 +342,15 @@ def test_an_improbable_class_is_diagnosed_in_the_answer_and_in_a_header(post, ca
     assert "improbable-target" in {diagnostic["code"] for diagnostic in explanation["diagnostics"]}
 
 
+def test_the_first_frame_of_several_is_diagnosed(post, cat):
+    with Image.open(io.BytesIO(cat)) as picture:
+        buffer = io.BytesIO()
+        picture.convert("RGB").resize((64, 64)).save(
+            buffer, "GIF", save_all=True, append_images=[picture], duration=100
+        )
+    assert "first-frame" in post(buffer.getvalue()).headers["X-SeeWhy-Diagnostics"].split(", ")
+
+
 # Several methods, and contrasts
 
 

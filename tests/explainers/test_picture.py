@@ -169,6 +169,22 @@ def test_the_first_frame_of_an_animation_is_taken(corners):
         assert np.array_equal(pixels(read_picture(content)), pixels(corners)), kind
 
 
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "TIFF", "PNG", "AVIF", "MPO", "JPEG", "BMP"])
+def test_a_file_of_several_frames_is_known(corners, kind):
+    is_animated = kind in ("GIF", "WEBP", "TIFF", "PNG", "AVIF")
+    second = Image.new("RGB", corners.size, GREEN)
+    more = {} if kind in ("JPEG", "BMP") else {"save_all": True, "append_images": [second, corners]}
+    assert Probe(encoded(corners, kind, **more, **({"duration": 100} if kind == "GIF" else {}))).has_more is is_animated
+    assert not Probe(encoded(corners, kind)).has_more
+
+
+def test_who_explains_the_first_of_several_frames_is_told(corners):
+    model = wrap_model(nets.seeded(nets.Net), input_size=32)
+    animation = encoded(corners, "PNG", save_all=True, append_images=[Image.new("RGB", corners.size, GREEN)])
+    codes = [{note.code for note in explain(model, file).diagnostics} for file in (encoded(corners, "PNG"), animation)]
+    assert codes[1] - codes[0] == {"first-frame"}
+
+
 @pytest.mark.parametrize(
     ("array", "expected"),
     [
