@@ -128,3 +128,14 @@ def test_channels_contribute_to_the_value_itself(browser, tints, picture):
             expect(tab.locator("#off-strongest")).to_have_text("Switch off the one with the largest positive effect")
             assert tab.locator("#effect-list .track").count() == 0
     assert effects[0] == effects[1]
+
+
+def test_the_method_that_drew_the_map_is_named_where_votes_cannot_be_counted(browser, tints, picture):
+    with opened(browser, tints) as tab:
+        tab.goto(f"{tints}/?method=votes-detail")
+        tab.wait_for_selector("body[data-ready]")
+        tab.set_input_files("#image", picture)
+        answered(tab)
+        assert tab.locator("#diagnostics").inner_text().startswith("Grad-CAM drew this map, because")
+        assert tab.locator("#bar-range").inner_text().startswith("gradcam map ")
+        assert tab.locator("#status").inner_text().count("explained by gradcam.") == 1

@@ -2,6 +2,7 @@
 
 import { explain } from "./api.js";
 import { make } from "./dom.js";
+import { drawnBy } from "./doubt.js";
 import { valueAt } from "./maps.js";
 import { Overlay } from "./overlay.js";
 import { problemBox } from "./problems.js";
@@ -165,8 +166,8 @@ export class Card {
     const { target, against, diagnostics, proof } = explanation;
     this.overlay.describe(`Heatmap of ${method.name} for ${subjectOf(target)}, by ${this.#model}`);
     const rather = against ? ` rather than ${against.label}` : "";
-    const has = (sought) => diagnostics.some(({ code }) => code === sought);
-    const kind = `${has("votes-unavailable") ? ", drawn by Grad-CAM" : ""}${has("blank-map") ? ", blank" : ""}`;
+    const isBlank = diagnostics.some(({ code }) => code === "blank-map");
+    const kind = `${drawnBy(method, explanation) === method.name ? "" : ", drawn by Grad-CAM"}${isBlank ? ", blank" : ""}`;
     const said = readingOf(target, new Map(this.#fields).get("target") ?? null, head);
     const model = this.name.endsWith(` ${this.#model}`) ? "" : `, ${this.#model}`;
     const facts = `${subjectOf(target)}${rather} ${said}${model}, ${duration(timings.explain)}${kind} `;

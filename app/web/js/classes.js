@@ -2,7 +2,7 @@
 
 import { catalogue, modelPath } from "./api.js";
 import { byId, make } from "./dom.js";
-import { doubts, unsure } from "./doubt.js";
+import { doubts, drawnBy, unsure } from "./doubt.js";
 import { movedBy, movedTrack, stillTrack } from "./moved.js";
 import { point } from "./places.js";
 import { showProof, warningsOf } from "./proof.js";
@@ -77,8 +77,8 @@ function show() {
 
 /** Compares the method with some that suit the model and differ: the recommended one, and others that are fast. */
 function compareOthers() {
-  const isGradCAM = explanation().diagnostics.some(({ code }) => code === "votes-unavailable");
-  const differs = (name) => !(isGradCAM && name === "gradcam");
+  const drawn = drawnBy(state.answer.method, explanation());
+  const differs = (name) => name === methodName() || name !== drawn;
   const suits = ({ unsuitable, needs }) => !unsuitable && !(isLayerless() && needs.includes("layer"));
   const names = [...new Set([methodName(), recommendedFor(state.model), ...FAST])];
   const compare = names.filter((name) => differs(name) && methodNamed(name) && suits(methodNamed(name))).slice(0, 4);

@@ -8,6 +8,9 @@ import { isUnsure, only, percent } from "./words.js";
 export const isBlank = ({ diagnostics, proof, heatmap }) =>
   proof?.grade === "blank" || diagnostics.some(({ code }) => code === "blank-map") || heatmap.min === heatmap.max;
 
+/** The method that drew a map: Grad-CAM stands in where there are no votes. */
+export const drawnBy = ({ name }, { diagnostics }) => (diagnostics.some(({ code }) => code === "votes-unavailable") ? "gradcam" : name);
+
 /** The best class of a classifier that gives none half of the probability; null if it is sure, or if none may be right. */
 export function unsure() {
   const { model, predictions: [best] } = state.answer;

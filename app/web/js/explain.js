@@ -4,7 +4,7 @@ import { amend, forgetPicture } from "./address.js";
 import { Problem, explain } from "./api.js";
 import { affordable, costInWords, costOf } from "./cost.js";
 import { announce, byId } from "./dom.js";
-import { doubts } from "./doubt.js";
+import { doubts, drawnBy } from "./doubt.js";
 import { clearProblems, showProblem } from "./problems.js";
 import { HEATMAP, isLoaded, learn, limit, methodNamed, question } from "./question.js";
 import { gradeOf, sentenceOf } from "./proof.js";
@@ -84,7 +84,7 @@ async function run() {
     shownAnswer = { answer, asked, example: state.example };
     change({ answer, asked, map: 0 });
     const { target, proof } = explanation();
-    announce(`${subjectOf(target)}, ${readingOf(target)}, explained by ${answer.method.name}. ${doubts()} ${proof ? `${gradeOf(proof)}: ${sentenceOf(proof)}` : ""}`);
+    announce(`${subjectOf(target)}, ${readingOf(target)}, explained by ${drawnBy(answer.method, explanation())}. ${doubts()} ${proof ? `${gradeOf(proof)}: ${sentenceOf(proof)}` : ""}`);
   } catch (error) {
     if (pending !== mine || error.name === "AbortError") return;
     restore();

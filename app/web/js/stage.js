@@ -2,7 +2,7 @@
 
 import { coloursOf, gradient } from "./colours.js";
 import { byId, pointAt } from "./dom.js";
-import { isBlank } from "./doubt.js";
+import { drawnBy, isBlank } from "./doubt.js";
 import { seen, valueAt } from "./maps.js";
 import { Overlay, pixelBeside } from "./overlay.js";
 import { turnUpright } from "./picture.js";
@@ -72,7 +72,7 @@ async function showAnswer() {
   dress();
   const [height, width] = current.heatmap.shape;
   showUnseen(seen(current.heatmap, width, height), width, height);
-  overlay.describe(`Heatmap of ${answer.method.name} for ${subjectOf(explained())}, ${readingOf(explained())}`);
+  overlay.describe(`Heatmap of ${drawnBy(answer.method, current)} for ${subjectOf(explained())}, ${readingOf(explained())}`);
 }
 
 /** Says how much of the picture the model sees, if not all of it: plainly, if that is less than half. */
@@ -97,7 +97,7 @@ async function showBar(answer) {
   byId("bar-high").textContent = number(high);
   byId("bar-middle").textContent = low < 0 && high === -low ? "0" : number((low + high) / 2);
   const { min, max } = current.heatmap;
-  byId("bar-range").textContent = `${answer.method.name} map ${number(min)} to ${number(max)}`;
+  byId("bar-range").textContent = `${drawnBy(answer.method, current)} map ${number(min)} to ${number(max)}`;
   byId("bar").setAttribute("aria-label", `Colours from ${number(low)} to ${number(high)}, ${colormap}`);
   const colours = await coloursOf(colormap);
   byId("bar-colours").style.backgroundImage = gradient(colours);

@@ -29,8 +29,8 @@ _STEP = 0.1
 
 _UNAVAILABLE = Diagnostic(
     "votes-unavailable",
-    "The map is Grad-CAM's. Votes need classes that compete, and a layer whose features the head reads pooled, or as a "
-    "list of all positions, and nothing else.",
+    "Grad-CAM drew this map, because votes cannot be counted here: they need classes that compete, and a head that "
+    "reads only this layer.",
 )
 
 
