@@ -15,6 +15,7 @@ import click
 
 from seewhy.app.batch.folders import READABLE, below, is_special
 from seewhy.app.cli.options import Form
+from seewhy.explainers.imaging.choices import PICTURE_SUFFIXES
 
 DASH = Path("-")
 """The standard input or output."""
@@ -28,9 +29,6 @@ _parts = itertools.count()
 
 _TEXTS = ("json", "svg", "csv")
 """Formats that a terminal can print."""
-
-_SUFFIXES = {"jpeg": "jpg", "report": "html"}
-"""Suffixes of formats whose files do not end in their names."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +99,14 @@ def plan(
 
 def suffix_of(form: Form) -> str:
     """Return the usual suffix of a format."""
-    return f".{_SUFFIXES.get(form, form)}"
+    return next(iter(suffixes_of([form])))
 
 
 def suffixes_of(forms: Sequence[Form]) -> dict[str, Form]:
     """Return the suffixes of formats, and the format that each means."""
-    return {f".{form}": form for form in forms if form != "report"} | {suffix_of(form): form for form in forms}
+    pictures = {suffix: form for suffix, name in PICTURE_SUFFIXES.items() for form in forms if form == name}
+    others = [form for form in forms if form not in pictures.values()]
+    return pictures | {".html" if form == "report" else f".{form}": form for form in others}
 
 
 def printable(path: Path) -> str:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from seewhy.app.client.results import RemotePrediction, arrays_in, objects
 from seewhy.explainers.errors import OptionError, counted
-
-_DRAWINGS = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp"}
+from seewhy.explainers.imaging.choices import PICTURE_SUFFIXES
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -25,7 +24,7 @@ class Inspection:
         download: returns the service's file of a format, with these options; the service is asked once more.
     """
 
-    formats: ClassVar[Mapping[str, str]] = _DRAWINGS
+    formats: ClassVar[Mapping[str, str]] = PICTURE_SUFFIXES
     """By the suffix of a file."""
 
     answer: Mapping[str, Any]
@@ -53,10 +52,12 @@ class Inspection:
             ServiceError: as the method of the client.
         """
         path = Path(path)
-        form = {".json": "json", **self.formats}.get(path.suffix.lower())
+        forms = {**self.formats, ".json": "json"}
+        form = forms.get(path.suffix.lower())
         if form is None:
-            suffixes = ", ".join([".json", *self.formats])
-            raise OptionError(f"The suffix {path.suffix!r} is not a supported format; use {suffixes}.", field="path")
+            raise OptionError(
+                f"The suffix {path.suffix!r} is not an output format; use {', '.join(forms)}.", field="path"
+            )
         is_text = form == "json"
         path.write_bytes(json.dumps(self.answer).encode() if is_text else self.download(form, drawing))
         return path
@@ -84,7 +85,7 @@ class RemoteTrace(Inspection):
 class RemoteCapture(Inspection):
     """Activations and gradients of layers; ``.npz`` and ``.safetensors`` have the arrays, pictures the strongest."""
 
-    formats: ClassVar[Mapping[str, str]] = {".npz": "npz", ".safetensors": "safetensors", **_DRAWINGS}
+    formats: ClassVar[Mapping[str, str]] = {**PICTURE_SUFFIXES, ".npz": "npz", ".safetensors": "safetensors"}
 
     @cached_property
     def tensors(self) -> tuple[Any, ...]:

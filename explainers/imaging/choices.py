@@ -2,6 +2,9 @@
 
 from typing import Literal, get_args
 
+PICTURE_SUFFIXES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp"}
+"""The formats in which pictures are written, by the suffix of the file; the usual one of a format comes first."""
+
 View = Literal["overlay", "heatmap", "side-by-side"]
 VIEWS: tuple[View, ...] = get_args(View)
 

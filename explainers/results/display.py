@@ -15,12 +15,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from seewhy.explainers.errors import OptionError, PictureError
-from seewhy.explainers.imaging.choices import Scale, View
+from seewhy.explainers.imaging.choices import PICTURE_SUFFIXES, Scale, View
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.render import Style
-
-_SUFFIXES = (".png", ".jpg", ".webp")
-"""The suffixes of pictures that errors name."""
 
 _PREVIEW_SIDE = 1200
 """Longest side of a drawing in a notebook, in pixels."""
@@ -71,7 +68,7 @@ class Result(ABC):
         """Write a file whose suffix names the format, and return its path.
 
         Args:
-            path: the suffix is that of a picture, such as ``.png``; or of numbers, if the class names one.
+            path: the suffix is ``.png``, ``.jpg``, ``.jpeg`` or ``.webp``; or that of numbers, if the class names one.
             drawing: how to draw the picture: for a `Capture` or `Sweep`, the arguments of `sheet`; otherwise those of
                 `render.Style`.
 
@@ -87,12 +84,11 @@ class Result(ABC):
             pieces = numbers[suffix]()
             with path.open("wb") as file:
                 file.writelines(pieces)
-        elif Image.registered_extensions().get(suffix) in Image.SAVE:
+        elif suffix in PICTURE_SUFFIXES:
             self._file_picture(**drawing).save(path, **QUALITY.get(suffix, {}))
         else:
             raise OptionError(
-                f"The suffix {path.suffix!r} is not a supported format; use {', '.join((*numbers, *_SUFFIXES))} or "
-                "another picture suffix.",
+                f"The suffix {path.suffix!r} is not an output format; use {', '.join((*PICTURE_SUFFIXES, *numbers))}.",
                 field="path",
             )
         return path

@@ -93,7 +93,7 @@ def test_a_quoted_glob_is_expanded(run, photos):
         (["photos", "--sheet", "sheet.gif"], ".png"),
         (["photos", "--summary", "rows.xls"], ".jsonl"),
         (["photos/a.png", "-o", "-", "--skip-existing"], "needs files"),
-        (["photos/a.png", "-o", "a.gif"], "is not an output format"),
+        (["photos/a.png", "-o", "a.gif"], "format; use .png, .jpg, .jpeg, .webp, .json, .npz, .html"),
         (["photos/a.png", "-o", "a.png", "--format", "json"], "'.png' is not the suffix of the format json; use .json"),
         (["photos", "--method", "gradcan"], "gradcam"),
         (["photos", "--layer", "blocks.66"], "blocks.6"),

@@ -102,7 +102,7 @@ def test_an_explanation_is_that_of_the_library(client, model, tmp_path):
     pictures = [record_of(page)["record"]["picture"] for page in pages]
     assert {"name": "cat.png", **pictures[0]} == pictures[1]  # the client sends bytes without a name
     assert there._repr_png_().startswith(b"\x89PNG")
-    with pytest.raises(OptionError, match=r"use \.json, \.npz, \.html, \.png"):
+    with pytest.raises(OptionError, match=r"use \.png, \.jpg, \.jpeg, \.webp, \.json, \.npz, \.html"):
         there.save(tmp_path / "cat.txt")
 
 
@@ -231,7 +231,7 @@ def test_hooks_are_asked_about_as_in_the_library(client, model, tmp_path):
     assert [row.channel for row in swept.channels] == [row.channel for row in here.channels]
     assert swept.channels[0].score_change == pytest.approx(here.channels[0].score_change, abs=1e-3)
     assert repr(swept).startswith("RemoteSweep(2 channels of 'bn2'; target 281: -")
-    with pytest.raises(OptionError, match=r"'.csv' is not a supported format; use \.json, \.png"):
+    with pytest.raises(OptionError, match=r"'.csv' is not an output format; use \.png, \.jpg, \.jpeg, \.webp, \.json"):
         swept.save(tmp_path / "channels.csv")
     with pytest.raises(OptionError, match="There is no op 'zeero'"):
         client.intervene(CAT, [{**edit, "op": "zeero"}])

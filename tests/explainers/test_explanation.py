@@ -145,8 +145,8 @@ def test_it_saves_itself_and_shows_itself(lite0, tmp_path):
     file = result.save(tmp_path / "out.png", alpha=1.0)
     assert Image.open(file).tobytes() == result.overlay(alpha=1.0).tobytes()
     assert result._repr_png_().startswith(b"\x89PNG")
-    for suffix in ("", ".npy", ".psd"):  # the last of which Pillow reads, and does not write
-        with pytest.raises(OptionError, match=r"\.npz, \.html, \.png, \.jpg, \.webp or another picture suffix"):
+    for suffix in ("", ".npy", ".gif"):  # the command line writes no GIF either
+        with pytest.raises(OptionError, match=r"use \.png, \.jpg, \.jpeg, \.webp, \.json, \.npz, \.html\."):
             result.save(tmp_path / f"a{suffix}")
     assert [*tmp_path.iterdir()] == [file]
 
@@ -231,7 +231,7 @@ def test_a_comparison_is_one_value(lite0, tmp_path):
         assert file["methods"].tolist() == list(results.methods)
         assert file["targets"].tolist() == [results.target.index] * 3
     with pytest.raises(
-        OptionError, match=r"'.xyz' is not a supported format; use .json, .npz, .html, .png, .jpg, .webp"
+        OptionError, match=r"'.xyz' is not an output format; use .png, .jpg, .jpeg, .webp, .json, .npz, .html"
     ):
         results.save(tmp_path / "maps.xyz")
 
