@@ -613,7 +613,7 @@ def test_a_file_that_is_no_picture_is_told_beside_the_drop_zone(page, tmp_path):
 
 FAULTS = {
     "method=smoothgrad&samples=0": ("[name=samples]", re.compile("^It must be .* 1[.]$")),
-    "method=gradcm": ("#method", "There is no method 'gradcm'. The default one is used."),
+    "method=gradcm": ("#method", "'gradcm'. Near matches: gradcam, xgradcam, gradcam++. The default one is used."),
     "layer=blocks.66": ("#layer", "blocks.6"),
     "target=tabbby": ("#target", "tabby"),
     "model=efficientnet_lite9": ("#model", "efficientnet_lite1"),

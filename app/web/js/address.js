@@ -2,9 +2,10 @@
 // Forward move between questions about this picture and earlier ones, without reloading the page.
 
 import { byId } from "./dom.js";
-import { learn, methodNamed, modelName } from "./question.js";
+import { allMethods, learn, methodNamed, modelName } from "./question.js";
 import { DEFAULTS, asTarget, change, onChange, state } from "./state.js";
 import { VIEWS } from "./tabs.js";
+import { nearMatches } from "./words.js";
 
 const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside", "reference", "mark", "look"];
 const LISTS = ["layer", "compare", "models", "classes"];
@@ -60,7 +61,10 @@ export async function readAddress() {
   };
   const isUnknown = (error) => error.errors?.some(({ field }) => field === "model");
   if (state.model) await learn(state.model).catch((error) => isUnknown(error) && refuse("model", error.message, "model"));
-  if (state.method && !methodNamed(state.method)) refuse("method", `There is no method '${state.method}'.`, "method", { options: {} });
+  if (state.method && !methodNamed(state.method)) {
+    const near = nearMatches(state.method, allMethods().map(({ name }) => name));
+    refuse("method", `There is no method '${state.method}'.${near}`, "method", { options: {} });
+  }
   const looks = [...byId("look").options].map(({ value }) => value);
   for (const [name, known] of [["show", VIEWS], ["look", looks]]) {
     if (!known.includes(state[name])) refuse("", `There is no view '${state[name]}'.`, name);
