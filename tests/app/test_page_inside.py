@@ -332,3 +332,14 @@ def test_on_a_narrow_screen_a_dialog_is_the_tree(tab, url):
     tab.locator("dialog input[value='blocks.6']").check()
     tab.get_by_role("button", name="Use this layer").click()
     expect(tab.locator("#inside-layer-name")).to_have_text("blocks.6")
+
+
+def test_the_explained_class_is_named_and_listed_even_if_it_is_improbable(tab, url):
+    tab.goto(f"{url}/?example=cat&show=inside&inside={LAYER}&target=moped")
+    settled(tab)
+    about = tab.locator("#panel-inside .maps > .help")
+    expect(about).to_contain_text("an estimate of its contribution to moped.")
+    expect(tab.locator("#effect-list .label")).to_contain_text(["tiger cat", "moped"])
+    tab.locator(".tile input").first.uncheck()
+    expect(tab.locator("#effect-summary")).to_contain_text("moped")
+    expect(tab.locator("#effect-list .label")).to_contain_text(["tiger cat", "moped"])

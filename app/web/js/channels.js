@@ -52,6 +52,7 @@ async function show(signal) {
   const layer = await currentLayer();
   if (signal.aborted) return;
   byId("inside-layer-name").textContent = layer;
+  byId("inside-about").textContent = explanation()?.target.label ?? "what is explained";
   const activations = await activationsOf(layer);
   if (signal.aborted) return;
   if (captured?.key !== activations.key) {
@@ -137,13 +138,13 @@ function effect() {
   byId("effect-title").textContent = off.length ? `Without ${named(layer, off)}` : "With all channels";
   byId("effect-hint").hidden = off.length > 0;
   byId("copy-intervene").hidden = !off.length;
-  const key = JSON.stringify([state.picture.url, off.length ? without(layer, off) : state.answer?.predictions]);
+  const key = JSON.stringify([state.picture.url, off.length ? without(layer, off) : state.answer && [explanation().target, state.answer.predictions]]);
   if (key === answered) return;
   answered = key;
   if (!off.length) {
     intervening.stop();
     byId("effect-panel").hidden = true;
-    showEffect("", state.answer?.predictions ?? []);
+    showEffect("", state.answer ? listedWith(explanation().target, state.answer) : []);
     return;
   }
   intervening.run((signal) => ask(layer, off, signal), (error) => {
@@ -159,11 +160,16 @@ async function ask(layer, off, signal) {
   if (signal.aborted) return;
   const document = await intervene(without(layer, off), signal);
   const { before, after, panel, method } = document;
-  showEffect(sentence(layer, off, document), before.predictions, after.predictions);
+  showEffect(sentence(layer, off, document), listedWith(before.target, before), listedWith(after.target, after));
   byId("effect-panel").hidden = false;
   const [height, width] = before.heatmap.shape;
   byId("effect-image").style.aspectRatio = `${3 * width} / ${0.99 * height}`; // without the captions that the service draws above
   Object.assign(byId("effect-image"), { src: panel, alt: `Heatmaps of ${method.name} before and after, and their difference` });
+}
+
+/** The predictions, with that of the explained class even if it is not among the best. */
+function listedWith(target, { predictions }) {
+  return predictions.some(({ index }) => index === target.index) ? predictions : [...predictions, target];
 }
 
 function showEffect(summary, before, after = before) {
