@@ -50,7 +50,8 @@ def models(name: str | None, source: str | None, available: bool) -> None:
 def layers(model: str) -> None:
     """List every module of MODEL in execution order.
 
-    * marks the default layer of CAMs.
+    * marks the default layer of CAMs: in most networks the last grid over the picture before pooling and the head,
+    through which all evidence passes.
     """
     from seewhy.app.cli.run import open_service
 
