@@ -104,6 +104,7 @@ def test_everybody_can_read_the_list_of_routes(tab, url):
     tab.goto(f"{url}/docs")
     tab.wait_for_selector(".opblock")
     accessible(tab)
+    accessible(tab, "heading-order", "region")
     tab.goto(f"{url}/guide")
     tab.click("a:has-text('/hooks/trace')")
     expect(tab.locator("#operations-Hooks-trace")).to_contain_class("is-open")
