@@ -51,7 +51,7 @@ class Forecast:
         pictures: pictures of the data set.
         remaining: those without a row.
         passes: passes of the model for a picture, at most; None if they depend on the picture.
-        seconds: estimated time for the remaining pictures.
+        seconds: estimated time for the remaining pictures, once the process has started.
         bytes: size of their shards, without compression.
     """
 

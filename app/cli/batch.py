@@ -141,5 +141,5 @@ def _print(cost: "Forecast") -> None:
     passes = "an unknown number of" if cost.passes is None else f"up to {cost.passes:,}"
     click.echo(f"pictures: {cost.pictures:,}, of which {cost.remaining:,} remain")
     click.echo(f"passes of the model for a picture: {passes}")
-    click.echo(f"time in one process: about {timedelta(seconds=round(cost.seconds))}")
+    click.echo(f"time in one process: about {timedelta(seconds=round(cost.seconds))}, plus start-up")
     click.echo(f"size: at most {cost.bytes / 1e6:,.1f} MB")
