@@ -34,8 +34,8 @@ _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 
 _SHARES = {0.5: "half", 1 / 3: "third", 0.25: "quarter", 0.2: "fifth", 0.1: "tenth"}
 
-_HIDDEN = {"blur": "blurred", "mean": "painted over"}
-"""Words for pixels that are hidden with each fill."""
+_HIDDEN = {"blur": ("blurred away", "blurred"), "mean": ("painted over", "painted over")}
+"""Words for hiding pixels with each fill: at the beginning of a clause, and after a noun."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def sentence_of(
 
 def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, count: int | None) -> str:
     """Return the verdict, without the sentence about copies."""
-    hidden = _HIDDEN[faithfulness.fill]
+    first, then = _HIDDEN[faithfulness.fill]
     part = _part(faithfulness.area)
     subject = about.name
     scores = [about.said(score) for score in (faithfulness.whole, faithfulness.kept, faithfulness.dropped)]
@@ -112,38 +112,38 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
     change = f"{subject} stays at {whole}" if whole == dropped else f"{subject} {verb} from {whole} to {dropped}"
     gives = "gives" if lost_alone > 1 / 2 else "even gives" if lost_alone < 0 and kept != whole else "still gives"
     if grade == "supported" and lost_without >= _DECISIVE and lost_alone <= 1 - _DECISIVE:
-        return f"The marked {part} decides: with it {hidden}, {change}; alone, it {gives} {kept}."
+        return f"The marked {part} decides: {first}, {change}; alone, it {gives} {kept}."
     if grade == "supported" and lost_alone < _DECISIVE:
         return (
-            f"The marked {part} is enough on its own, but other parts matter too: alone, it {gives} {kept}; with it "
-            f"{hidden}, {change}."
+            f"The marked {part} is enough on its own, but other parts matter too: alone, it {gives} {kept}; "
+            f"{first}, {change}."
         )
     if grade in ("supported", "partly supported"):
-        role = "matters, but so do other parts"
+        role = "matters, but is not all"
         if lost_without >= _DECISIVE > lost_alone:
             role = "matters"
         elif not faithfulness.dropped < faithfulness.whole:
             role = f"{about.verb} {subject}, but is not needed"
-        return f"The marked {part} {role}: with it {hidden}, {change}; alone, it gives {kept}."
+        return f"The marked {part} {role}: {first}, {change}; alone, it gives {kept}."
     if grade == "spread" and lost_alone < _DECISIVE:
         return (
-            f"The marked {part} decides: with it {hidden}, {change}; alone, it {gives} {kept}. But more "
+            f"The marked {part} decides: {first}, {change}; alone, it {gives} {kept}. But more "
             "than a fifth of meaningless maps do as well with this model: all may mark the same place."
         )
     if grade == "spread":
         return (
-            f"No single {part} decides: the evidence for {subject} is spread over the picture ({whole} {verb} to "
-            f"{dropped} with the marked {part} {hidden}; alone, that {part} gives {kept})."
+            f"No {part} decides by itself: the evidence for {subject} is spread over the picture ({whole} {verb} to "
+            f"{dropped} with the marked {part} {then}; alone, that {part} gives {kept})."
         )
     if grade == "not supported" and verb == "goes":
         return (
-            f"Do not rely on this heatmap: with the marked {part} {hidden}, {change}; alone, it gives {kept}, but "
+            f"Do not rely on this heatmap: with the marked {part} {then}, {change}; alone, it gives {kept}, but "
             "too many meaningless maps do as well."
         )
     if grade == "not supported":
-        down = "" if whole == dropped else f" (down from {whole})"
-        rest = f"the model still gives {subject} {dropped}{down}" if verb == "falls" else change
-        return f"Do not rely on this heatmap: with the marked {part} {hidden}, {rest}."
+        of_whole = "" if whole == dropped else f" (of {whole})"
+        rest = f"the model still says {subject} at {dropped}{of_whole}" if verb == "falls" else change
+        return f"Do not rely on this heatmap: with the marked {part} {then}, {rest}."
     if grade == "blank":
         return f"The heatmap is blank: it marks nothing that {about.verb} {subject}."
     reason = f"fewer than {ENOUGH} comparable scores of other maps are known{f' ({count} so far)' if count else ''}"
@@ -152,7 +152,7 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
         reason = f"scores of other maps are known only for {kinds}"
     if not about.is_compared:
         reason = f"contrasts are graded only for the most probable class, if it has at least {LIKELY:.0%}"
-    return f"With the marked {part} {hidden}, {change}; alone, it gives {kept}. That is not graded: {reason}."
+    return f"With the marked {part} {then}, {change}; alone, it gives {kept}. That is not graded: {reason}."
 
 
 def _loss(faithfulness: Faithfulness, score: Tensor) -> float:

@@ -115,23 +115,22 @@ def sentence(grade, target=None, against=None, trial=Trial(fill="mean"), leads=N
 
 def test_sentences_are_plain_english():
     assert sentence("supported") == (
-        "The marked quarter decides: with it painted over, 'light' falls from 95.3% to 50.0%; alone, it still gives "
-        "95.3%."
+        "The marked quarter decides: painted over, 'light' falls from 95.3% to 50.0%; alone, it still gives 95.3%."
     )
     assert sentence("partly supported", trial=Trial(area=0.5, fill="mean")) == (
-        "The marked half matters: with it painted over, 'light' falls from 95.3% to 50.0%; alone, it gives 95.3%."
+        "The marked half matters: painted over, 'light' falls from 95.3% to 50.0%; alone, it gives 95.3%."
     )
     assert sentence("spread") == (
-        "The marked quarter decides: with it painted over, 'light' falls from 95.3% to 50.0%; alone, it still gives "
+        "The marked quarter decides: painted over, 'light' falls from 95.3% to 50.0%; alone, it still gives "
         "95.3%. But more than a fifth of meaningless maps do as well with this model: all may mark the same place."
     )
     assert sentence("spread", kept=0.3) == (
-        "No single quarter decides: the evidence for 'light' is spread over the picture (95.3% falls to 50.0% with "
+        "No quarter decides by itself: the evidence for 'light' is spread over the picture (95.3% falls to 50.0% with "
         "the marked quarter painted over; alone, that quarter gives 30.0%)."
     )
     assert sentence("not supported") == (
-        "Do not rely on this heatmap: with the marked quarter painted over, the model still gives 'light' 50.0% (down "
-        "from 95.3%)."
+        "Do not rely on this heatmap: with the marked quarter painted over, the model still says 'light' at 50.0% (of "
+        "95.3%)."
     )
     assert sentence("not supported", against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
         "Do not rely on this heatmap: with the marked quarter painted over, the lead of 'light' over 'dark' goes from "
@@ -264,26 +263,24 @@ def test_parts_of_an_unlikely_picture_count_no_more_than_the_whole(whole, kept, 
 @pytest.mark.parametrize(
     ("kept", "dropped", "text"),
     [
-        (0.98, 0.65, "decides: with it blurred, 'light' falls from 99.0% to 65.0%; alone, it still gives 98.0%."),
+        (0.98, 0.65, "decides: blurred away, 'light' falls from 99.0% to 65.0%; alone, it still gives 98.0%."),
         (
             0.98,
             0.97,
-            "is enough on its own, but other parts matter too: alone, it still gives 98.0%; with it blurred, "
+            "is enough on its own, but other parts matter too: alone, it still gives 98.0%; blurred away, "
             "'light' falls from 99.0% to 97.0%.",
         ),
-        (0.50, 0.1, "decides: with it blurred, 'light' falls from 99.0% to 10.0%; alone, it still gives 50.0%."),
-        (0.40, 0.1, "decides: with it blurred, 'light' falls from 99.0% to 10.0%; alone, it gives 40.0%."),
+        (0.50, 0.1, "decides: blurred away, 'light' falls from 99.0% to 10.0%; alone, it still gives 50.0%."),
+        (0.40, 0.1, "decides: blurred away, 'light' falls from 99.0% to 10.0%; alone, it gives 40.0%."),
         (
             0.30,
             0.1,
-            "matters, but so do other parts: with it blurred, 'light' falls from 99.0% to 10.0%; alone, it gives "
-            "30.0%.",
+            "matters, but is not all: blurred away, 'light' falls from 99.0% to 10.0%; alone, it gives 30.0%.",
         ),
         (
             0.60,
             0.67,
-            "matters, but so do other parts: with it blurred, 'light' falls from 99.0% to 67.0%; alone, it gives "
-            "60.0%.",
+            "matters, but is not all: blurred away, 'light' falls from 99.0% to 67.0%; alone, it gives 60.0%.",
         ),
     ],
 )
@@ -300,32 +297,32 @@ def test_a_part_decides_only_if_much_is_lost_without_it(kept, dropped, text):
 @pytest.mark.parametrize(
     ("whole", "kept", "dropped", "text"),
     [
-        (0.00031, 0.00042, 0.00012, "matters: with it blurred, 'light' falls from 0.031% to 0.012%; alone, it"),
+        (0.00031, 0.00042, 0.00012, "matters: blurred away, 'light' falls from 0.031% to 0.012%; alone, it"),
         (
             0.5004,
             0.53,
             0.4996,
-            "matters, but so do other parts: with it blurred, 'light' falls from 50.040% to 49.960%; alone",
+            "matters, but is not all: blurred away, 'light' falls from 50.040% to 49.960%; alone",
         ),
         (
             0.9997,
             0.9998,
             0.9991,
-            "matters, but so do other parts: with it blurred, 'light' falls from 99.970% to 99.910%; alone",
+            "matters, but is not all: blurred away, 'light' falls from 99.970% to 99.910%; alone",
         ),
         (
             0.9997,
             0.9998,
             0.9996,
-            "matters, but so do other parts: with it blurred, 'light' falls from 99.970% to 99.960%; alone",
+            "matters, but is not all: blurred away, 'light' falls from 99.970% to 99.960%; alone",
         ),
         (
             0.99999,
             1.0,
             0.99998,
-            "matters, but so do other parts: with it blurred, 'light' stays at >99.9%; alone, it gives 100.0%.",
+            "matters, but is not all: blurred away, 'light' stays at >99.9%; alone, it gives 100.0%.",
         ),
-        (0.999, 1.0, 0.999, "speaks for 'light', but is not needed: with it blurred, 'light' stays at >99.9%; alone"),
+        (0.999, 1.0, 0.999, "speaks for 'light', but is not needed: blurred away, 'light' stays at >99.9%; alone"),
     ],
 )
 def test_small_changes_are_told_in_as_many_digits_as_they_need(whole, kept, dropped, text):
