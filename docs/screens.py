@@ -30,7 +30,7 @@ TOUR = (
     ("?example=cat&target=282&against=281", EXPLAINED),
     ("?example=cat&target=282&method=layercam", EXPLAINED),
     VIEWS["page-compare.png"],
-    ("?example=cat&target=282&show=inside", "#maps li:nth-child(6)"),
+    ("?example=cat&target=282&show=inside&inside=blocks.3.1.conv_dw", "#maps li:nth-child(6)"),
 )
 """The views of the moving picture."""
 
