@@ -94,6 +94,7 @@ bench: .venv/installed-bench ## compare the speed with other libraries and a pla
 	$(BIN)/python -m benchmarks
 
 methods: .venv/installed ## write the pages about methods and metrics from the catalogues and draw their pictures
+	$(BIN)/python -m docs.drawn
 	$(BIN)/python -m docs.methods
 	$(BIN)/python -m docs.choice
 	$(BIN)/python -m docs.metrics

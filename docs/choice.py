@@ -1,8 +1,19 @@
 """Writes docs/which-method.md and draws its chart: `make methods`. Tests hold both to what this writes."""
 
+import json
 from html import escape
 
-from docs.methods import FAMILIES, ROOT, alternative, anchor, file_of, is_drawn, link
+from docs.methods import (
+    ACCURACIES,
+    DRAWING,
+    FAMILIES,
+    ROOT,
+    alternative,
+    anchor,
+    file_of,
+    is_photographed,
+    link,
+)
 from seewhy.explainers.methods.catalogue import METHODS, Method, list_methods
 
 PAGE = ROOT / "docs" / "which-method.md"
@@ -90,21 +101,37 @@ def page() -> str:
         "## Gallery",
         "",
         "All methods on one picture, a cat above a cup of coffee, for *tabby* (left) and *espresso* (right). A good "
-        "map of one class leaves out the other. The model is EfficientNet-Lite0. Click a picture for the equation, "
-        "the paper and the options.",
+        "map of one class leaves out the other. The model is EfficientNet-Lite0; methods that it does not suit explain "
+        "[a drawing](#drawing). Click a picture for the equation, the paper and the options.",
         "",
     ]
     for family, (title, _) in FAMILIES.items():
         methods = [METHODS[name] for name in list_methods() if METHODS[name].family == family]
-        drawn = [_cell(method) for method in methods if is_drawn(method)]
-        if drawn:
-            lines += [f"### {title}", "", f"|{' |' * COLUMNS}", f"|{' --- |' * COLUMNS}"]
-            rows = [drawn[start : start + COLUMNS] for start in range(0, len(drawn), COLUMNS)]
-            lines += [f"| {' | '.join(row + [''] * (COLUMNS - len(row)))} |" for row in rows]
-            lines.append("")
-    others = [name for name in list_methods() if not is_drawn(METHODS[name])]
+        cells = [_cell(method) for method in methods]
+        lines += [f"### {title}", "", f"|{' |' * COLUMNS}", f"|{' --- |' * COLUMNS}"]
+        rows = [cells[start : start + COLUMNS] for start in range(0, len(cells), COLUMNS)]
+        lines += [f"| {' | '.join(row + [''] * (COLUMNS - len(row)))} |" for row in rows]
+        lines.append("")
+    others = [name for name in list_methods() if not is_photographed(METHODS[name])]
+    shares = {name: f"{share:.1%}" for name, share in json.loads(ACCURACIES.read_text(encoding="utf-8")).items()}
     lines += [
-        f"Not shown, because they need attention, boxes or regions: {', '.join(map(link, others))}.",
+        "### Drawing",
+        "",
+        f"{', '.join(map(link, others))} need attention, boxes or regions, which EfficientNet-Lite0 does not have. "
+        "They explain this drawing:",
+        "",
+        f"![A disc, a triangle and a cross on a textured ground](images/{DRAWING.name})",
+        "",
+        "The networks are small ones that `python -m docs.drawn` trains on such drawings. They were measured on 512 "
+        "drawings that they had not seen:",
+        "",
+        f"- A vision transformer says which of the three shapes there are, and is right about all three in "
+        f"{shares['transformer']} of the drawings. `attention-rollout` draws the same map for every class. `chefer` "
+        "and `legrad` are strongest at the shape that they explain, but show others too.",
+        f"- A detector finds the shapes: no more, no fewer, each with its class, in {shares['detector']} of the "
+        "drawings.",
+        "- A segmenter also says whether a cross has a disc in its drawing, and a triangle a cross, so it needs the "
+        f"context that `grid-saliency` shows. It is right about {shares['segmenter']} of the pixels of shapes.",
     ]
     return "\n".join(lines) + "\n"
 

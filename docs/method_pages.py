@@ -15,10 +15,11 @@ from docs.methods import (
     anchor,
     equations,
     file_of,
-    is_drawn,
+    is_photographed,
     notes,
     options,
     papers,
+    subject,
 )
 from seewhy.explainers.core.costs import evaluate
 from seewhy.explainers.methods.catalogue import METHODS, Method, list_methods
@@ -52,15 +53,7 @@ def page(method: Method) -> str:
     """Return the text of the page of a method."""
     title, _ = notes(method.explainer)
     lines = [f"# {title.partition(':')[0]} (`{method.name}`)", "", method.summary, ""]
-    if is_drawn(method):
-        lines += [f"![{alternative(method)}](../images/methods/{file_of(method)})", ""]
-        lines += ["A cat above a cup of coffee, explained by EfficientNet-Lite0 for *tabby* and for *espresso*.", ""]
-    else:
-        lines += [
-            f"There is no picture, because the network of the [gallery](../which-method.md#gallery) has no "
-            f"{_lacking(method)}.",
-            "",
-        ]
+    lines += [f"![{alternative(method)}](../images/methods/{file_of(method)})", "", _caption(method), ""]
     lines += [*advice(method, "{}.md"), *_facts(method), "", *_calls(method)]
     lines += ["## Equation", "", *equations(method), *papers(method)]
     lines += ["## Options", "", *options(method, method.options), ""]
@@ -136,8 +129,15 @@ def _calls(method: Method) -> list[str]:
     ]
 
 
-def _lacking(method: Method) -> str:
-    return {"attention": "attention", "boxes": "boxes", "region": "regions"}[method.needs[-1]]
+def _caption(method: Method) -> str:
+    if is_photographed(method):
+        return "A cat above a cup of coffee, explained by EfficientNet-Lite0 for *tabby* and for *espresso*."
+    model, _ = subject(method)
+    return (
+        "A disc, a triangle and a cross on a textured ground, explained by a small "
+        f"{'vision ' if model == 'transformer' else ''}{model} that was trained on "
+        "[such drawings](../which-method.md#drawing)."
+    )
 
 
 def write(folder: Path) -> None:
