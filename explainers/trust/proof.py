@@ -27,6 +27,7 @@ WarningCode = Literal[
     "improbable-target",
     "blank-map",
     "crop-hides",
+    "fill-hides-little",
 ]
 
 SUPPORTED, PARTLY = 0.95, 0.8
@@ -43,6 +44,9 @@ AT_BORDER = 0.4
 
 HIDDEN = 0.25
 """Maximum share of the picture that may be cropped away without a warning."""
+
+UNMOVED = 0.9
+"""Share of the probability that each part alone must leave for the warning that the fill hides little."""
 
 _GRID = 224
 """Side of the grid for measuring the mass at the border."""
@@ -180,7 +184,8 @@ def proof_of(
         calibration = count = None
     comparison = None if calibration is None or is_blank else calibration.compared(_comparable_score(measurement))
     shape = shape_of(values, geometry)
-    warnings = _warnings(shape, sanity, discriminates, is_blank, codes)
+    hides_little = not is_blank and _hides_little(measurement)
+    warnings = _warnings(shape, sanity, discriminates, is_blank, hides_little, codes)
     grade = "blank" if is_blank else grade_of(measurement, comparison, warnings)
     is_improbable = _is_improbable(measurement, warnings)
     copies = None if is_blank else _copies(faithfulness)
@@ -234,6 +239,13 @@ def _is_improbable(measurement: Measurement, warnings: Collection[WarningCode]) 
     """Whether the target is so improbable that there is hardly anything to explain, and shares of it mean nothing."""
     probability = measurement.probability
     return "improbable-target" in warnings and probability is not None and probability < LIKELY
+
+
+def _hides_little(measurement: Measurement) -> bool:
+    """Whether the probability hardly changes, whichever part is hidden: the fill may leave what the model sees."""
+    whole = measurement.probability
+    least = min(measurement.kept, measurement.dropped)
+    return whole is not None and whole >= LIKELY and least >= UNMOVED * whole
 
 
 def measurement_of(faithfulness: Faithfulness, subject: Subject) -> Measurement:
@@ -290,7 +302,12 @@ def _copies(faithfulness: Faithfulness) -> Copies | None:
 
 
 def _warnings(
-    shape: Shape, sanity: Sanity | None, discriminates: bool, is_blank: bool, codes: Collection[str]
+    shape: Shape,
+    sanity: Sanity | None,
+    discriminates: bool,
+    is_blank: bool,
+    hides_little: bool,
+    codes: Collection[str],
 ) -> tuple[WarningCode, ...]:
     is_warned: dict[WarningCode, bool] = {
         "evidence-at-border": (shape.border_mass or 0) > AT_BORDER,
@@ -299,5 +316,6 @@ def _warnings(
         "improbable-target": "improbable-target" in codes,
         "blank-map": is_blank,
         "crop-hides": shape.unseen > HIDDEN,
+        "fill-hides-little": hides_little,
     }
     return tuple(code for code, holds in is_warned.items() if holds)

@@ -72,6 +72,30 @@ def test_who_leaves_waits_for_nothing_and_what_is_cancelled_can_be_run_again(com
     expect(page.get_by_role("button", name="Open rise")).to_be_focused()
 
 
+def test_a_fill_that_hides_little_leads_to_the_other_one(tab, url):
+    def warned(route):
+        answer = route.fetch(headers={**route.request.headers, "accept": "application/json"})
+        document = answer.json()
+        proof = document["explanations"][0]["proof"]
+        if proof["faithfulness"]["fill"] == "blur":
+            proof.update(grade="not supported", warnings=["fill-hides-little"])
+        route.fulfill(json=document)
+
+    tab.route("**/explain", warned)
+    tab.goto(f"{url}/?example=coffee")
+    answered(tab)
+    expect(tab.locator("#diagnostics")).to_contain_text("The answer hardly changes")
+    expect(tab.get_by_role("button", name="Compare other methods")).to_be_hidden()
+    tab.get_by_role("button", name="Hide with the mean colour").click()
+    expect(tab.locator("#proof")).to_contain_text("painted over, 'espresso' falls")
+    expect(tab.locator("#proof")).to_be_focused()
+    expect(tab.locator("#diagnostics")).not_to_contain_text("hardly changes")
+    assert "proof_fill=mean" in tab.url
+    tab.get_by_role("button", name="Hide by blurring").click()
+    expect(tab.locator("#proof")).to_contain_text("blurred away, 'espresso' falls")
+    assert "proof_fill" not in tab.url
+
+
 def test_a_map_that_is_not_borne_out_leads_to_a_comparison_of_methods(tab, url):
     tab.goto(f"{url}/?example=coffee")
     answered(tab)

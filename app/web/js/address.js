@@ -7,7 +7,7 @@ import { DEFAULTS, asTarget, change, onChange, state } from "./state.js";
 import { VIEWS } from "./tabs.js";
 import { nearMatches } from "./words.js";
 
-const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside", "reference", "mark", "look"];
+const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "proof_fill", "inside", "reference", "mark", "look"];
 const LISTS = ["layer", "compare", "models", "classes"];
 const CLASSES = ["target", "against"];
 const OURS = ["image", "format", "view", "values", "top"]; // HTTP options that the page sets itself

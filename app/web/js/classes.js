@@ -68,11 +68,17 @@ function show() {
   byId("choosing").hidden = predictions.length + added.length === 1 && !kind();
   showPart(explanation());
   showBoxes(answer.explanations);
-  showProof(byId("proof"), proof, answer.explanations.some(({ regions }) => regions.length) ? null : outline, compareOthers);
+  showProof(byId("proof"), proof, answer.explanations.some(({ regions }) => regions.length) ? null : outline, { compare: compareOthers, refill });
   const notes = [...diagnostics.map(({ message }) => plain(message)), ...warningsOf(proof)];
   byId("diagnostics").replaceChildren(...notes.map((textContent) => make("li", { textContent })));
   if (!added.length) byId("target").value = "";
   offerLabels(answer.model.name);
+}
+
+/** Hides parts of the picture in another way, for this proof and later ones. */
+function refill(fill) {
+  change({ proof_fill: fill === "blur" ? null : fill });
+  byId("proof").focus(); // the button is gone
 }
 
 /** Compares the method with some that suit the model and differ: the recommended one, and others that are fast. */

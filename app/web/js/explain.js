@@ -13,7 +13,7 @@ import { change, explanation, isLayerless, learnLayerless, methodName, onChange,
 import { restore, showPreview } from "./stage.js";
 import { count, progress } from "./words.js";
 
-const ASKS = ["picture", "model", "method", "options", "target", "against", "layer", "colormap", "scale"];
+const ASKS = ["picture", "model", "method", "options", "target", "against", "layer", "colormap", "scale", "proof_fill"];
 
 export const PATIENCE = 300; // milliseconds before progress is shown; most answers take less
 

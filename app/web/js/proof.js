@@ -11,6 +11,7 @@ const WARNINGS = {
   "evidence-at-border": "Much of the map lies at the border of what the model sees.",
   "same-for-every-class": "This method draws nearly the same map for every class.",
   "ignores-the-model": "This method draws nearly the same map for a model that has learnt nothing.",
+  "fill-hides-little": "The answer hardly changes, whether the marked part or the rest is hidden, so hiding in this way may leave what the model sees.",
 };
 
 /** The grade, for people; a proof without one has too few scores to compare the map with. */
@@ -43,16 +44,21 @@ export const sentenceOf = (proof) => plain(proof.sentence);
 
 /**
  * Shows a proof in a paragraph, or hides it where there is none; `outline(share)` outlines the marked part on the map, null
- * none. `compare()` compares other methods, which is offered where one may do better.
+ * none. `next` has what is offered where it may do better: `compare()` other methods, or `refill(fill)`, another way of hiding.
  */
-export function showProof(paragraph, proof, outline = null, compare = null) {
+export function showProof(paragraph, proof, outline = null, next = null) {
   paragraph.hidden = !proof;
   if (!proof) return paragraph.replaceChildren();
   const guide = make("a", { href: "/guide#proof", target: "_blank", textContent: "About proofs" });
   const words = sentenceOf(proof).split(/(marked (?:half|third|quarter|fifth|tenth|\d+%))/);
   const said = words.map((text, place) => (place % 2 && outline ? pointer(text, proof.faithfulness.area, outline) : text));
-  const next = () => make("button", { class: "link", textContent: "Compare other methods", on: { click: compare } });
-  const more = compare && isWorthAnother(proof) ? [next(), " · "] : [];
+  const step = (textContent, click) => [make("button", { class: "link", textContent, on: { click } }), " · "];
+  const fill = proof.faithfulness?.fill === "blur" ? "mean" : "blur";
+  const hidesLittle = proof.warnings.includes("fill-hides-little");
+  const more = [
+    ...(next && (hidesLittle || fill === "blur") ? step(fill === "blur" ? "Hide by blurring" : "Hide with the mean colour", () => next.refill(fill)) : []),
+    ...(next && isWorthAnother(proof) && !hidesLittle ? step("Compare other methods", next.compare) : []),
+  ];
   paragraph.replaceChildren(make("a", { href: "/guide#heatmap", target: "_blank" }, badge(proof)), " ", ...said, " ", ...more, guide);
 }
 

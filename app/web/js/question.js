@@ -46,6 +46,7 @@ export function question(changed = {}) {
   if (asked.colormap) fields.push(["colormap", asked.colormap]);
   const scale = asked.scale ?? usualScale(asked.method);
   if (scale !== "image") fields.push(["scale", scale]);
+  if (asked.proof_fill) fields.push(["proof_fill", asked.proof_fill]);
   return fields;
 }
 

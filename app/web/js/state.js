@@ -12,6 +12,7 @@ export const DEFAULTS = Object.freeze({
   layer: [],
   colormap: null, // by default the one that fits the map
   scale: null, // by default the one that fits the method
+  proof_fill: null, // by default a blur
   alpha: 0.5,
   look: "clear", // how the map is drawn, see looks.js
   strongest: 25, // percent of the map that a contour or a mask shows

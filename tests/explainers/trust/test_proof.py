@@ -501,6 +501,39 @@ def test_a_method_that_is_the_same_for_every_class_is_never_fully_supported(monk
     assert other.sanity is None  # it was measured with the default options
 
 
+@pytest.mark.parametrize(
+    ("whole", "kept", "dropped", "warns"),
+    [
+        (0.9, 0.82, 0.82, True),
+        (0.9, 0.8, 0.9, False),
+        (0.9, 0.9, 0.8, False),
+        (0.29, 0.29, 0.29, False),  # too little for shares of it to mean much
+    ],
+)
+def test_a_fill_that_hides_neither_part_is_told(whole, kept, dropped, warns):
+    parts = [torch.tensor([value]) for value in (whole, kept, dropped)]
+    of_parts = (0.25, "blur", *parts, None, None, None, None)
+    light = subject_of(ClassPrediction(0, "light", whole, 1.5))
+    for is_blank in (False, True):
+        measured = Faithfulness(*of_parts, torch.tensor([True]), torch.tensor([is_blank]), 2)
+        proof = proof_of(measured, np.eye(4, dtype=np.float32), Geometry(8, 8, (0.0, 0.0, 8.0, 8.0)), light)
+        assert ("fill-hides-little" in proof.warnings) is (warns and not is_blank)
+    contrast = Faithfulness(*of_parts, torch.tensor([False]), torch.tensor([False]), 2)
+    proof = proof_of(contrast, np.eye(4, dtype=np.float32), Geometry(8, 8, (0.0, 0.0, 8.0, 8.0)), light)
+    assert "fill-hides-little" not in proof.warnings
+
+
+def test_large_areas_of_one_colour_survive_a_blur():
+    """A network that sees the colour of a disc: no map can be tested by a blur, but one by the mean colour can."""
+    net = nets.Weighted((20.0, -20.0, 0.0), (-20.0, 20.0, 0.0))
+    model = wrap_model(net, ["red", "green"], input_size=32)
+    picture = Image.new("RGB", (32, 32), (90, 90, 90))
+    picture.paste((200, 60, 60), (8, 8, 24, 24))
+    warned = {fill: explain(model, picture, proof=True, proof_fill=fill).proof.warnings for fill in ("blur", "mean")}
+    assert "fill-hides-little" in warned["blur"]
+    assert "fill-hides-little" not in warned["mean"]
+
+
 def test_what_warns():
     assert Sanity(0.81, 0.0, 0.81, 8).is_same_for_every_class
     assert not Sanity(1.0, 0.0, 0.8, 8).is_same_for_every_class
