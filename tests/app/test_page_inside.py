@@ -87,7 +87,7 @@ def test_the_tree_leads_to_feature_maps_and_to_the_part_of_the_trace(inside, url
 
 def test_lines_lead_from_each_module_to_those_that_read_it(inside):
     """The blocks of a network are a chain; in an open block, its input goes past the modules to its output."""
-    drawn = inside.locator("#network-tree .graph path")
+    drawn = inside.locator("#network-tree .graph path:not(.tip)")
     names = inside.locator("#network-tree [data-path]").evaluate_all("all => all.map((row) => row.dataset.path)")
     assert names[0] == ""
     assert {"blocks.4", "blocks.4.1", "blocks.4.1.", "blocks.4.1.conv_pw"} <= {*names}
@@ -99,6 +99,7 @@ def test_lines_lead_from_each_module_to_those_that_read_it(inside):
         inside.locator(f"#network-tree summary[aria-label='Modules of {path}']").click()
     turned = inside.locator("#network-tree .graph path[d*=Q]")
     expect(turned).to_have_count(1)
+    expect(inside.locator("#network-tree .graph .tip")).to_have_count(1)
     row = inside.locator(f"#network-tree [data-path='{LAYER}.1.']")
     row.hover()
     expect(inside.locator("#network-tree .graph path.on")).to_have_count(3)  # from the last module, past them, onwards
@@ -111,6 +112,21 @@ def test_lines_lead_from_each_module_to_those_that_read_it(inside):
     for path in (f"{LAYER}.1", LAYER):
         inside.locator(f"#network-tree summary[aria-label='Modules of {path}']").click()
     expect(drawn).to_have_count(chain)
+
+
+def test_places_that_share_the_highest_value_are_counted(inside, url):
+    """The activation behind `bn2` ends at 6, which many places of some channels reach."""
+    with np.load(io.BytesIO(ask(url, "/hooks/capture", layer="bn2", format="npz").content)) as arrays:
+        maps = arrays["bn2/output/0"][0]
+    ties = (maps == 6).sum(axis=(1, 2))
+    tree(inside, "bn2").click()
+    expect(inside.locator("#maps-count")).to_contain_text("of 1,280")
+    shown = inside.locator(".tile input").evaluate_all("all => all.map((one) => Number(one.value))")
+    channel = max(shown, key=lambda number: ties[number])
+    assert ties[channel] > 3
+    inside.get_by_role("button", name=f"Enlarge channel {channel}", exact=True).click()
+    dialog = inside.get_by_role("dialog")
+    expect(dialog).to_contain_text(f"{ties[channel]} of 49 places reach 6; 3 of them are outlined.")
 
 
 def test_the_layers_before_and_behind_are_named_and_lead_on(inside):
@@ -337,7 +353,7 @@ def test_on_a_narrow_screen_a_dialog_is_the_tree(tab, url):
 def test_the_explained_class_is_named_and_listed_even_if_it_is_improbable(tab, url):
     tab.goto(f"{url}/?example=cat&show=inside&inside={LAYER}&target=moped")
     settled(tab)
-    about = tab.locator("#panel-inside .maps > .help")
+    about = tab.locator("#panel-inside .maps > .help").first
     expect(about).to_contain_text("an estimate of its contribution to moped.")
     expect(tab.locator("#effect-list .label")).to_contain_text(["tiger cat", "moped"])
     tab.locator(".tile input").first.uncheck()

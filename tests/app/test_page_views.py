@@ -12,6 +12,7 @@ from PIL import Image, ImageOps
 from playwright.sync_api import expect
 
 from docs.screens import IMAGES, VIEWS, take
+from tests import nets
 from tests.app.browsing import accessible, answered, ask, explained_anew, levels, upload
 from tests.app.conftest import EXAMPLES, opened
 from tests.app.shapes import HEIGHT, WIDTH, served
@@ -464,6 +465,45 @@ def test_a_network_without_layers_for_maps_is_explained_by_another_method(browse
         expect(tab.locator("#maps .fault-box")).to_contain_text("so there are no feature maps")
         expect(tab.locator("#network-tree .name")).to_contain_text(["layers"])
         expect(tab.locator("#trace .plot").first).to_be_visible()
+
+
+class Tokens(nets.Transformer):
+    """Looks at patches of four pixels."""
+
+    def __init__(self):
+        super().__init__(3)
+        torch.manual_seed(0)
+        for parameter in self.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+
+
+@pytest.mark.slow
+def test_the_channels_of_tokens_are_maps_over_the_picture(browser, tmp_path):
+    with served(tmp_path, Tokens(), ["a", "b", "c"], "softmax") as url, opened(browser, url) as tab:
+        tab.set_viewport_size(NARROW)
+        tab.goto(f"{url}/?example=cat&show=inside")
+        expect(tab.locator(".tile")).to_have_count(12)
+        layer = tab.locator("#inside-layer-name").inner_text()
+        answer = ask(url, "/hooks/capture", layer=layer, format="npz")
+        with np.load(io.BytesIO(answer.content)) as arrays:
+            tokens = arrays[f"{layer}/output/0"][0]
+        rows, columns = HEIGHT // 4, WIDTH // 4
+        assert len(tokens) == 1 + rows * columns
+        tile = tab.locator(".tile button").first
+        channel = int(re.search(r"\d+", tile.get_attribute("aria-label"))[0])
+        tile.click()
+        place = np.abs(tokens[1:, channel]).argmax()
+        first = tab.get_by_role("list", name="Strongest places").locator("li").first
+        value, x, y = re.fullmatch(r"(\S+) at x (\d+), y (\d+)", first.inner_text()).groups()
+        assert float(value.replace("−", "-")) == pytest.approx(tokens[1 + place, channel], rel=5e-3)
+        left, top, right, bottom = ask(url, format="json").json()["explanations"][0]["heatmap"]["box"]
+        assert int(x) == pytest.approx(left + (place % columns + 0.5) * (right - left) / columns, abs=2)
+        assert int(y) == pytest.approx(top + (place // columns + 0.5) * (bottom - top) / rows, abs=2)
+        tab.get_by_role("button", name="Switch off", exact=True).click()
+        tab.keyboard.press("Escape")
+        expect(tab.locator("#effect-title")).to_have_text(f"Without channel {channel} of {layer}")
+        expect(tab.locator("#effect-summary")).to_contain_text("Without channel")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
 
 
 @pytest.mark.slow

@@ -41,31 +41,30 @@ export function activationsOf(layer) {
 export async function channelsOf(file, layer, signal) {
   const fields = [["model", modelName()], ["layer", layer], ["kind", "output"], ["format", "safetensors"]];
   const answer = await post("/hooks/capture", file, fields, { signal });
-  const { channels, size } = unranked(readTensors(await answer.arrayBuffer())[`${layer}/output/0`]);
+  const { channels, size } = unranked(readTensors(await answer.arrayBuffer())[`${layer}/output/0`], null, await tokensOf(layer));
   return { maps: channels.map(({ map }) => map), size };
 }
 
 async function capture(key, layer, fields, signal) {
   const answer = await post("/hooks/capture", state.picture.file, fields, { signal });
   const tensors = readTensors(await answer.arrayBuffer());
-  return { key, layer, ...ranked(tensors[`${layer}/output/0`], tensors[`${layer}/grad_output/0`]) };
+  return { key, layer, ...ranked(tensors[`${layer}/output/0`], tensors[`${layer}/grad_output/0`], await tokensOf(layer)) };
 }
 
+/** The grid of the tokens of a transformer's layer; null for other layers. */
+const tokensOf = async (path) => (await layersOf(modelName())).find((layer) => layer.path === path)?.tokens ?? null;
+
 /** Channels of a tensor by their effect on the class, the largest first. */
-function ranked(output, gradient) {
-  const { channels, size } = unranked(output, gradient);
+function ranked(output, gradient, tokens) {
+  const { channels, size } = unranked(output, gradient, tokens);
   channels.sort((left, right) => Math.abs(right.effect) - Math.abs(left.effect));
   return { channels, size };
 }
 
 /** Channels of a tensor with their effect on the class: the sum of output times gradient. */
-function unranked(output, gradient) {
-  const [, first, second, last] = output?.shape ?? [];
-  if (output?.shape.length !== 4) throw new Error("This layer has no grid of features; choose another one.");
-  const inside = channelsLast(output.shape);
-  const [size, height, width] = inside ? [last, first, second] : [first, second, last];
+function unranked(output, gradient, tokens) {
+  const { size, height, width, at } = layoutOf(output?.shape ?? [], tokens);
   const cells = height * width;
-  const at = (channel, cell) => (inside ? cell * size + channel : channel * cells + cell);
   const channels = Array.from({ length: size }, (_, channel) => {
     const map = Float32Array.from({ length: cells }, (_, cell) => output.values[at(channel, cell)]);
     let effect = 0;
@@ -73,4 +72,13 @@ function unranked(output, gradient) {
     return { channel, effect, map };
   });
   return { channels, size: [height, width] };
+}
+
+/** How many channels a tensor of this shape has, the sides of its maps, and `at(channel, cell)`, where a value of them lies. */
+function layoutOf(shape, tokens) {
+  const [, first, second, last] = shape;
+  if (shape.length === 3 && tokens) return { size: second, height: tokens.rows, width: tokens.columns, at: (channel, cell) => (tokens.before + cell) * second + channel };
+  if (shape.length !== 4) throw new Error("This layer has no grid of features; choose another one.");
+  if (channelsLast(shape)) return { size: last, height: first, width: second, at: (channel, cell) => cell * last + channel };
+  return { size: first, height: second, width: last, at: (channel, cell) => channel * second * last + cell };
 }

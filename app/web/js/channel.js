@@ -8,7 +8,7 @@ import { drawWhole, strongest } from "./featuremap.js";
 import { classesWithout, intervene, sentence } from "./intervention.js";
 import { LatestRequest } from "./latest.js";
 import { change, explanation, state } from "./state.js";
-import { number, signed } from "./words.js";
+import { count, number, signed } from "./words.js";
 
 const SIDE = 720; // pixels of the longer side of the picture
 const STEPS = { ArrowLeft: -1, ArrowRight: 1 };
@@ -71,7 +71,7 @@ class Viewer {
     this.#canvas.setAttribute("aria-label", `Feature map of channel ${channel}; its strongest places are outlined`);
     this.#places.replaceChildren(...places.map(placeItem));
     if (!places.length) this.#places.replaceChildren(make("li", { textContent: "It is zero everywhere in this picture." }));
-    this.#effect.textContent = `Estimated contribution to ${explanation().target.label}: ${signed(effect)}.`;
+    this.#effect.textContent = `${ties(map, places.length)}Estimated contribution to ${explanation().target.label}: ${signed(effect)}.`;
     this.#elsewhere.show(channel);
     this.#showSwitch();
     this.#ask();
@@ -101,6 +101,14 @@ class Viewer {
     this.#switch.textContent = this.#isOff ? "Switched off" : "Switch off";
     this.#switch.setAttribute("aria-pressed", String(this.#isOff));
   }
+}
+
+/** Says that more places than the outlined ones have the largest value, as where an activation is bounded. */
+function ties(map, outlined) {
+  const sizes = Array.from(map, Math.abs);
+  const largest = Math.max(...sizes);
+  const many = sizes.filter((size) => size === largest).length;
+  return largest && many > outlined ? `${count(many)} of ${count(map.length)} places reach ${number(largest)}; ${outlined} of them are outlined. ` : "";
 }
 
 function placeItem({ value, box: [left, top, right, bottom] }) {

@@ -65,12 +65,13 @@ export function drawGraph(tree, layers) {
         for (const place of pair) lines.set(shown[place][0], [...(lines.get(shown[place][0]) ?? []), drawn]);
         return drawn;
       }),
+      ...pairs.filter(passes).map(([, to]) => makeShape("path", { class: "tip", d: `M${SPINE - 2} ${heights[to]}l-5 -3v6z` })),
       ...heights.map((height) => makeShape("circle", { cx: SPINE, cy: height, r: 2.5 })),
     );
   };
   const highlight = ({ target }) => {
     const own = lines.get(target.closest("[data-path]")?.dataset.path) ?? [];
-    for (const drawn of drawing.querySelectorAll("path")) drawn.classList.toggle("on", own.includes(drawn));
+    for (const drawn of drawing.querySelectorAll("path:not(.tip)")) drawn.classList.toggle("on", own.includes(drawn));
   };
   tree.prepend(drawing);
   list.addEventListener("pointerover", highlight);

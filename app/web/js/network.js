@@ -74,7 +74,7 @@ function line(layer, name, current, most) {
   if (layer.default) about.push(make("small", { class: "tag", textContent: "default" }));
   about.push(make("small", { class: "type", textContent: layer.type }), make("small", { textContent: shape(layer.output_shape) }));
   const kind = `layer${layer.default ? " default" : ""}`;
-  if (!layer.cam) return make("span", { class: kind, title: layer.type }, ...about);
+  if (!layer.cam) return make("span", { class: kind, title: `${layer.type}: ${layer.calls > 1 ? `it runs ${layer.calls} times` : "its output has no grid of features"}` }, ...about);
   const button = make("button", { class: kind, value: layer.path, title: layer.type, "aria-current": layer.path === current && "true" }, ...about);
   button.addEventListener("click", () => visit(layer.path));
   return button;
