@@ -9,7 +9,7 @@ from torch import nn
 
 from seewhy import wrap_model
 from seewhy.explainers.errors import OptionError
-from seewhy.explainers.methods.cam.scorecam import SSCAM
+from seewhy.explainers.methods.cam.scorecam import ISCAM, SSCAM
 from seewhy.explainers.methods.catalogue import METHODS
 from tests.explainers.test_evaluate import LABELS, brightness
 from tools.trust import table
@@ -60,17 +60,17 @@ def test_the_tables_of_the_page_are_of_the_numbers_beside_it():
 def test_fewer_pictures_have_a_table_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "NUMBERS", tmp_path)
     whole = {"gradcam": [0.1, 0.5, 0.5], "votes-detail": [0.3, 0.7, 0.7]}
-    for name, count, values in (("mobilenet_v2", None, whole), ("efficientnet_lite0", 2, {"rise": [0.4, 0.6]})):
-        document = numbers(**values) | {"model": name, "pictures": count or 3}
+    for name, count, values in (("mobilenet_v2", None, whole), ("efficientnet_lite0", 4, {"rise": [0.4, 0.6]})):
+        document = numbers(**values) | {"model": name, "pictures": count or 5}
         table.file_of(name, count).write_text(json.dumps(document))
     heads = [line.split(" | ")[0] for line in table.tables(table.kept()) if "| top |" in line]
-    assert heads == ["| votes-detail minus gradcam", "| mobilenet_v2, 3 pictures", "| efficientnet_lite0, 2 pictures"]
+    assert heads == ["| votes-detail minus gradcam", "| mobilenet_v2, 5 pictures", "| efficientnet_lite0, 4 pictures"]
 
 
 def test_methods_in_no_table_are_named():
-    fit, costly = table.left_out([numbers(**{name: [0.5] for name in METHODS if name not in ("drise", "sscam")})])
+    fit, others = table.left_out([numbers(**{name: [0.5] for name in METHODS if name not in ("drise", "sscam")})])
     assert "no attention, boxes or regions: `drise`." in fit
-    assert "because they need many passes: `sscam`." in costly
+    assert others == "Not measured: `sscam`."
 
 
 @pytest.fixture(scope="module")
@@ -80,16 +80,46 @@ def colours():
     return model, [Image.new("RGB", (16, 16), colour) for colour in ("red", "lime", "blue", "grey")]
 
 
-def test_methods_of_a_network_suit_it_and_are_quick(colours):
-    methods = table.methods_of(colours[0], 60)
-    assert {"gradcam", "edges", "smoothgrad"} <= methods.keys()
-    assert not {"drise", "legrad", "rise"} & methods.keys()
+def test_methods_of_many_passes_are_measured_on_few_pictures_next_to_some_others(colours):
+    methods = table.methods_of(colours[0])
+    shares = table.shares(colours[0], methods)
+    assert {"gradcam", "edges", "smoothgrad"} <= shares[None].keys()
+    assert {"gradcam", "edges", "rise"} <= shares[table.FEW].keys()
+    assert "smoothgrad" not in shares[table.FEW]
+    assert "rise" not in shares[None]
+    assert not {"drise", "legrad", "iscam"} & methods.keys()
+    assert methods["iscam:samples=3"] == ISCAM(samples=3)
+
+
+def test_measuring_all_methods_begins_anew(colours, tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "NUMBERS", tmp_path)
+    monkeypatch.setattr(table, "load_model", lambda name: colours[0])
+    monkeypatch.setattr(table, "methods_of", lambda model: {"gradcam": table.explainer_of("gradcam")})
+    counts = []
+    monkeypatch.setattr(table, "measure", lambda model, pictures, methods, file: counts.append(len(pictures)))
+    for number in range(5):
+        Image.new("RGB", (16, 16), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    file = table.file_of("colours", table.FEW)
+    for options, stays in (["--methods", "edges"], True), ([], False):
+        file.write_text("{}")
+        monkeypatch.setattr("sys.argv", ["table", str(tmp_path), "--networks", "colours", *options])
+        table.main()
+        assert file.exists() == stays
+    assert counts == [5, 4, 5, 4]
+
+
+def test_a_folder_of_few_photographs_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(table, "NUMBERS", tmp_path)
+    monkeypatch.setattr("sys.argv", ["table", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        table.main()
+    assert "has 0 photographs; give a folder of more than 4" in capsys.readouterr().err
 
 
 def test_methods_are_named_with_their_options():
     assert table.explainer_of("sscam:samples=4,std=1") == SSCAM(samples=4, std=1)
-    *_, costly = table.left_out([numbers(**{"sscam:samples=4": [0.5]})])
-    assert "sscam" not in costly
+    *_, others = table.left_out([numbers(**{"sscam:samples=4": [0.5]})])
+    assert "sscam" not in others
     with pytest.raises(OptionError, match="samples"):
         table.explainer_of("sscam:samples")
 

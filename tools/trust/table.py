@@ -1,8 +1,8 @@
 """Compare methods on networks with real weights: ``python -m tools.trust.table FOLDER --write``, `make trust`.
 
-The folder contains photographs, which are not part of the repository. The tables of docs/trust.md are made from the
-numbers in docs/trust/, one file for each network and number of pictures. Networks can therefore be measured one by one,
-and methods with many passes on fewer pictures, next to other methods on the same pictures.
+The folder contains photographs, which are not part of the repository. Methods with many passes are measured on fewer
+pictures, next to some others on the same pictures. The tables of docs/trust.md are made from the numbers in
+docs/trust/, one file for each network and number of pictures, so networks and methods can be measured one by one.
 """
 
 import argparse
@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +38,17 @@ NETWORKS = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2", "m
 SURE = 0.5
 """Minimum probability of a picture's class in a mosaic; few photographs reach more."""
 
-MOST_PASSES = 64
-"""Maximum number of passes of a method per picture; slower methods are measured only if named."""
+MOST_PASSES = 100
+"""Maximum number of passes per picture of a method that is measured on all pictures."""
+
+FEW = 4
+"""Number of pictures on which methods with more passes are measured: the most confident of each network."""
+
+BESIDE = ("votes", "votes-detail", "gradcam", "recipro-cam", *CONTROLS)
+"""Methods that are measured on the few pictures too, for comparison."""
+
+CHEAPER = {"iscam": "iscam:samples=3", "sscam": "sscam:samples=2"}
+"""Methods that would take more than 10,000 passes per picture, and the options that they are measured with."""
 
 SANE_SHARE = 0.5
 """Share of the pictures on which sanity is measured."""
@@ -67,21 +75,29 @@ PAIR = ("votes-detail", "gradcam")
 """The methods that are compared picture by picture."""
 
 
-def methods_of(model: LoadedModel, most: float = inf) -> dict[str, Explainer]:
-    """Return the methods that suit a classifier, with at most this number of passes."""
-    suiting = {}
-    for name, method in METHODS.items():
-        explainer = method.build({})
-        passes = passes_of(explainer, model, model.spec.image_shape)
-        if not UNFIT & {*method.needs} and passes is not None and passes.total <= most:
-            suiting[name] = explainer
-    return suiting
+def methods_of(model: LoadedModel) -> dict[str, Explainer]:
+    """Return the methods that suit a classifier, in the options that they are measured with."""
+    suiting = [name for name, method in METHODS.items() if not UNFIT & {*method.needs}]
+    return {text: explainer_of(text) for text in (CHEAPER.get(name, name) for name in suiting)}
 
 
 def explainer_of(text: str) -> Explainer:
     """Return a method with options, written as in ``sscam:samples=4``."""
     name, _, options = text.partition(":")
     return get_method(name).build(dict(option.partition("=")[::2] for option in options.split(",") if option))
+
+
+def is_quick(model: LoadedModel, explainer: Explainer) -> bool:
+    """Return whether a method is measured on all pictures."""
+    passes = passes_of(explainer, model, model.spec.image_shape)
+    return passes is not None and passes.total <= MOST_PASSES
+
+
+def shares(model: LoadedModel, methods: Mapping[str, Explainer]) -> dict[int | None, dict[str, Explainer]]:
+    """Return the methods to measure on all pictures (None), and those to measure on the few, by number of pictures."""
+    quick = {text: explainer for text, explainer in methods.items() if is_quick(model, explainer)}
+    few = {text: explainer for text, explainer in methods.items() if text not in quick or text in BESIDE}
+    return {None: quick, FEW: few}
 
 
 def surest(model: LoadedModel, pictures: Sequence[Image.Image], count: int | None) -> list[Image.Image]:
@@ -170,10 +186,9 @@ def _cell(mean: float, low: float, high: float) -> str:
 
 
 def kept() -> list[dict[str, Any]]:
-    """Return the numbers of all networks, those with the most pictures first."""
-    files = [file for name in NETWORKS for file in (file_of(name, None), *sorted(NUMBERS.glob(f"{name}-*.json")))]
-    numbers = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
-    return sorted(numbers, key=lambda each: -each["pictures"])
+    """Return the numbers of all networks, those with all pictures first."""
+    files = [file_of(name, count) for count in (None, FEW) for name in NETWORKS]
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
 
 
 def tables(numbers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -186,14 +201,14 @@ def tables(numbers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def left_out(numbers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the methods that are in no table, with the reason."""
+    """Yield the methods that are in no table, with the reason where it is known."""
     rows = {method.partition(":")[0] for network in numbers for method in network["methods"]}
     missing = [method for method in sorted(METHODS) if method not in rows]
     unfit = [method for method in missing if UNFIT & {*METHODS[method].needs}]
     if unfit:
         yield f"Not applicable to these networks, which have no attention, boxes or regions: {_listed(unfit)}."
-    if costly := [method for method in missing if method not in unfit]:
-        yield f"Not measured, because they need many passes: {_listed(costly)}."
+    if others := [method for method in missing if method not in unfit]:
+        yield f"Not measured: {_listed(others)}."
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -206,23 +221,25 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", help="Photographs; without a folder, nothing is measured.")
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
     parser.add_argument(
-        "--methods", nargs="+", metavar="METHOD", help="Also with options: sscam:samples=4. By default all."
-    )
-    parser.add_argument(
-        "--passes", type=int, default=MOST_PASSES, help="Maximum per picture, unless --methods is given."
-    )
-    parser.add_argument(
-        "--pictures", type=int, help="Number of pictures, the most confident of each network; by default all."
+        "--methods",
+        nargs="+",
+        metavar="METHOD",
+        help="Measure these, and add them to the numbers. Options may follow, as in sscam:samples=4.",
     )
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if options.folder is not None:
         pictures = photographs(options.folder)
+        if len(pictures) <= FEW:
+            parser.error(f"{options.folder} has {len(pictures)} photographs; give a folder of more than {FEW}")
         NUMBERS.mkdir(exist_ok=True)
         for model in map(load_model, options.networks):
-            methods = {text: explainer_of(text) for text in options.methods or ()} or methods_of(model, options.passes)
-            some = surest(model, pictures, options.pictures)
-            measure(model, some, methods, file_of(model.name, options.pictures))
+            named = {text: explainer_of(text) for text in options.methods or ()}
+            for count, methods in shares(model, named or methods_of(model)).items():
+                file = file_of(model.name, count)
+                if not named:  # numbers of other methods may be of other photographs
+                    file.unlink(missing_ok=True)
+                measure(model, surest(model, pictures, count), methods, file)
     if options.write:
         write_tables("tables", ["", *tables(kept()), ""], PAGE)
 
