@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from struct import unpack
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageCms, ImageOps, UnidentifiedImageError
+from PIL.GifImagePlugin import GifImageFile
 
 from seewhy.explainers.errors import PictureError, PictureTooLargeError, UnreadablePictureError
 from seewhy.explainers.imaging.avif import is_avif
@@ -55,8 +57,11 @@ _LYING = (5, 6, 7, 8)
 """Orientations that exchange width and height."""
 
 
-_GIF_FRAME = re.compile(rb"\x21\xf9\x04.{4}\x00[\x21\x2c]", re.DOTALL)
-"""The block that begins a frame of an animated GIF. To walk over all blocks would take seconds in a hostile file."""
+_GIF_FRAME = re.compile(rb"\x00\x2c(.{10})", re.DOTALL)
+"""The end of a block of a GIF and what may be the head of a frame: `_is_head` looks at it."""
+
+_MOST_HEADS = 10_000
+"""Most places of a GIF that may be heads of frames and are looked at; walking over all blocks could take seconds."""
 
 
 class Probe:
@@ -249,11 +254,19 @@ def _faults(max_pixels: int, content: bytes = b"") -> Iterator[None]:
 
 def _has_more(image: Image.Image, upload: bytes) -> bool:
     """Whether a file has several frames or pages; the further pictures in a camera's JPEG are neither."""
-    if image.format == "GIF":
-        return len(list(islice(_GIF_FRAME.finditer(upload), 2))) == 2
+    if isinstance(image, GifImageFile):
+        heads = islice(_GIF_FRAME.finditer(upload, image.tile[0].offset), _MOST_HEADS)
+        return any(_is_head(head[1], image.size) for head in heads)
     if image.format == "AVIF":  # the image is its still picture alone
         return upload[8:12] == b"avis"
     return image.format != "MPO" and bool(getattr(image, "is_animated", False))
+
+
+def _is_head(content: bytes, size: Size) -> bool:
+    """Whether ten bytes of a GIF begin a frame in a picture of this size, and no compressed data."""
+    left, top, width, height, flags, code_size = unpack("<4H2B", content)
+    is_within = width > 0 and height > 0 and left + width <= size[0] and top + height <= size[1]
+    return is_within and not flags & 0x18 and (bool(flags & 0x80) or 2 <= code_size <= 8)
 
 
 def _size(part: Box) -> Size:

@@ -174,8 +174,17 @@ def test_a_file_of_several_frames_is_known(corners, kind):
     is_animated = kind in ("GIF", "WEBP", "TIFF", "PNG", "AVIF")
     second = Image.new("RGB", corners.size, GREEN)
     more = {} if kind in ("JPEG", "BMP") else {"save_all": True, "append_images": [second, corners]}
-    assert Probe(encoded(corners, kind, **more, **({"duration": 100} if kind == "GIF" else {}))).has_more is is_animated
+    assert Probe(encoded(corners, kind, **more)).has_more is is_animated
     assert not Probe(encoded(corners, kind)).has_more
+
+
+@pytest.mark.parametrize("options", [{"duration": 100}, {"optimize": True}, {"comment": b"two"}, {"transparency": 0}])
+def test_frames_of_a_gif_are_known_however_it_was_saved(corners, options):
+    second = Image.new("RGB", corners.size, GREEN)
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (900, 900, 3), dtype=np.uint8))
+    assert Probe(encoded(corners, "GIF", save_all=True, append_images=[second], **options)).has_more
+    assert Probe(encoded(noise, "GIF", save_all=True, append_images=[noise.rotate(90)], **options)).has_more
+    assert not Probe(encoded(noise, "GIF", **options)).has_more
 
 
 def test_who_explains_the_first_of_several_frames_is_told(corners):
