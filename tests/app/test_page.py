@@ -425,6 +425,18 @@ def test_the_value_under_the_pointer_is_that_of_the_arrays(cat_page, url):
     expect(reader).to_have_attribute("aria-valuetext", f"x 226, y 150: {heatmap[150, 226]:.3g}")
 
 
+def test_what_a_tap_reads_stays(browser, url):
+    with browser.browser.new_context(has_touch=True, viewport={"width": 390, "height": 844}) as context:
+        phone = context.new_page()
+        phone.goto(f"{url}/?example=cat")
+        answered(phone)
+        expect(phone.locator("#reading")).to_have_text("Touch the picture to read a value.")
+        phone.locator("#stage").tap()
+        expect(phone.locator("#reading")).to_contain_text("x ")
+        phone.wait_for_timeout(100)  # the finger has left
+        expect(phone.locator("#reading")).to_contain_text("x ")
+
+
 @pytest.mark.slow
 def test_the_page_lays_maps_back_as_the_service_does(cat_page):
     generator = np.random.default_rng(0)

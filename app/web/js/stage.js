@@ -20,7 +20,8 @@ let scale = null; // of the colour bar
 export function prepareStage() {
   overlay.element.addEventListener("pointermove", readPointer);
   overlay.element.addEventListener("pointerdown", readPointer);
-  overlay.element.addEventListener("pointerleave", () => overlay.isReadable && read(point));
+  // A finger leaves with every tap: what it read stays.
+  overlay.element.addEventListener("pointerleave", ({ pointerType }) => pointerType !== "touch" && overlay.isReadable && read(point));
   byId("reader").addEventListener("keydown", readKeys);
   byId("reader").addEventListener("focus", () => overlay.isReadable && read((point ??= middle()), true));
   byId("reader").addEventListener("blur", () => read((point = null)));
