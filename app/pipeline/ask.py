@@ -44,6 +44,7 @@ from seewhy.explainers.segment import segmentation_of, segments_of
 from seewhy.explainers.tasks.choices import CLASS_METHOD, DEFAULT_METHOD
 from seewhy.explainers.tasks.classification import Classification
 from seewhy.explainers.tasks.detected import located
+from seewhy.explainers.tasks.detection import Detection
 from seewhy.explainers.tasks.regions import Mask
 from seewhy.explainers.trust.calibration import is_comparable
 from seewhy.explainers.view import View
@@ -195,7 +196,8 @@ class Service:
     ) -> Plan:
         """Check the options of a request, independently of its pictures, and get the model; errors as in `explain`."""
         deadline = self.deadline()
-        check_counts(options, self.settings)
+        spec = self.models.registry.spec(options.model or self.settings.default_model)
+        check_counts(options, self.settings, None if isinstance(spec.task, Detection) else len(spec.labels))
         names = options.method or [self.default_method(options.model)]
         methods = build_explainers(names, options, self.settings)
         style = options.style(self.settings.max_side)

@@ -94,12 +94,13 @@ def check_methods(
     return {**values, "layers": tuple(options.layer)} if options.layer else values
 
 
-def check_counts(options: ExplainOptions, settings: Settings) -> None:
-    """Check the numbers of classes and maps of a request."""
-    classes = max(options.top or 1, len(options.target))
+def check_counts(options: ExplainOptions, settings: Settings, most: int | None = None) -> None:
+    """Check the numbers of classes and maps of a request; `most` is the number of the model's classes, if known."""
+    top = options.top or 1
+    classes = max(top if most is None else min(top, most), len(options.target))
     if classes > settings.max_targets:
         raise FieldError(
-            f"At most {settings.max_targets} classes can be explained in one request.",
+            f"At most {settings.max_targets} classes can be explained at once (SEEWHY_MAX_TARGETS); ask for fewer.",
             field="top" if options.top else "target",
         )
     if options.top is not None and options.target:

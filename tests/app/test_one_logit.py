@@ -115,3 +115,12 @@ def test_the_command_line_says_so(file, expected):
     (line,) = ran.stdout.splitlines()[1:]
     assert line.split()[1:] == ["0", "cat", "(sigmoid", "of", "one", "logit)"]
     assert float(line.split()[0].rstrip("%")) == pytest.approx(100 * expected, abs=1)
+
+
+def test_the_classes_of_a_model_count_before_the_limit(client, file, cat, tmp_path):
+    explained = client.post("/explain?format=json&top=99", data=cat, content_type="image/png").json
+    assert [part["target"]["label"] for part in explained["explanations"]] == ["cat"]
+    environment = {"SEEWHY_MODELS": str(file), "SEEWHY_DEFAULT_MODEL": "mine"}
+    words = ["explain", str(CAT), "--top", "99", "--output", str(tmp_path / "map.png")]
+    ran = CliRunner().invoke(main, words, env=environment)
+    assert ran.exit_code == 0, ran.output
