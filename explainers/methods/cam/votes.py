@@ -36,20 +36,20 @@ _UNAVAILABLE = Diagnostic(
 
 @method("votes", family="cam", backwards="0")
 class Votes(LayerExplainer):
-    r"""Votes: class maps by the head's weights, with positions weighted by their votes among all classes.
+    r"""Votes: class maps by the head's weights, with positions weighted by their votes for the class.
 
     .. math:: V(i) = \max(z_c(i), 0)\, p(i), \qquad
-              p(i) = \frac{e^{z_c(i) + b_c}}{\sum_k w_k\, e^{z_k(i) + b_k}}, \qquad
-              w_k = \min(1, 1 - \rho_k)^2, \quad w_c = 1
+              p(i) = \frac{e^{z_c(i) + b_c}}{e^{z_c(i) + b_c} + \sum_{\mathrm{rivals}\, k} w_k\, e^{z_k(i) + b_k}},
+              \qquad w_k = \min(1, 1 - \rho_k)^2
 
-    where :math:`z_k(i)` is the evidence for class k at position i, as in CAM: :math:`W_k \cdot A(i)` for a linear head
-    after global pooling, with the features A and the bias b. :math:`\rho_k` is Pearson's correlation of :math:`z_k` and
-    :math:`z_c` over the positions: a class competes to the extent that its evidence lies elsewhere in the picture;
-    otherwise near-synonyms would take each other's votes. If a map varies by less than 2^-6 of its logits, rounding
-    would decide the correlation, which therefore decreases to 0 with the variation. W and b are centred over the
-    competing classes, because a softmax ignores what is added to all of them: heads with equal predictions give equal
-    maps. With a contrast, only that class competes. A label of a multi-label model competes with its absence, whose
-    logit is 0.
+    where the rivals are all other classes, or only the one of a contrast; the only rival of a label of a multi-label
+    model is its absence, whose logit is 0. :math:`z_k(i)` is the evidence for class k at position i, as in CAM:
+    :math:`W_k \cdot A(i)` for a linear head after global pooling, with the features A and the bias b.
+    :math:`\rho_k` is Pearson's correlation of :math:`z_k` and :math:`z_c` over the positions: a rival competes to the
+    extent that its evidence lies elsewhere in the picture; otherwise near-synonyms would take each other's votes. If a
+    map varies by less than 2^-6 of its logits, rounding would decide the correlation, which therefore decreases to 0
+    with the variation. W and b are centred over the class and its rivals, because a softmax ignores what is added to
+    all of them: heads with equal predictions give equal maps.
 
     For any other head h after pooling, :math:`z_k(i) = h_k(A(i)) - h_k(0)` and :math:`b_k = h_k(0)`. For a head that
     reads the list of all positions, like VGG's, :math:`z_k(i)` is the number of positions times
@@ -92,7 +92,7 @@ class Votes(LayerExplainer):
 
 @method("votes-detail", family="cam")
 class VotesDetail(Votes):
-    r"""Votes × detail: evidence for the class in finer layers if there are any, kept where the class beats all others.
+    r"""Votes × detail: evidence for the class in finer layers if there are any, kept where it wins the vote.
 
     .. math:: M = \Big(\frac{V}{\max V} \cdot \frac{E_{16}}{\max E_{16}} \cdot \frac{E_8}{\max E_8}\Big)^{1/3},
               \qquad E_s(i) = \sum_k \max\Big(F_s^k(i) \sum_{j:\, z_c(j) > 0} p(j)
