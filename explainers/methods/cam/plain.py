@@ -87,8 +87,8 @@ def _no_layer(features: int, outputs: int) -> str:
 def _unsuitable(why: str) -> UnsuitableModelError:
     return UnsuitableModelError(
         "CAM needs a model whose logits are a linear layer of the averages (global average pooling) of the layer's "
-        f"feature maps, but {why}. Choose the layer before the pooling, or use gradcam, which is the same there and "
-        "works elsewhere too."
+        f"feature maps, but {why}. If the model has such a head, choose the layer before its pooling; otherwise use "
+        "gradcam."
     )
 
 

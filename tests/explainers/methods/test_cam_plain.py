@@ -4,7 +4,7 @@ import torchvision
 from torch import Tensor, nn
 
 from seewhy.explainers import GradCAM, get_method
-from seewhy.explainers.errors import LayerError
+from seewhy.explainers.errors import LayerError, UnsuitableModelError
 from tests import nets
 from tests.explainers.methods.autograd import caught
 
@@ -58,6 +58,16 @@ def test_cam_of_another_head_is_refused_with_the_reason(name, layers, message, i
     model = untouched(nets.seeded(*(small if name == "densenet" else (torchvision.models.get_model, name))))
     with pytest.raises(LayerError, match=message):
         built("cam", layers=layers).explain(model, images[:1], TARGETS[:1])
+
+
+def test_cam_of_a_head_that_reads_more_than_averages_advises_gradcam():
+    def run(net: nn.Module, images: Tensor) -> Tensor:
+        features = net.layer(images)
+        return net.head(torch.cat([features.mean(dim=(2, 3)), features.amax(dim=(2, 3))], dim=1))
+
+    net = nets.seeded(lambda: nets.Wired(run, layer=nn.Conv2d(3, 4, 3, padding=1), head=nn.Linear(8, 3)))
+    with pytest.raises(UnsuitableModelError, match=r"4 features and gives 3 logits\. If the .* otherwise use grad"):
+        built("cam", layers=["layer"]).explain(net, torch.randn(1, 3, 6, 8))
 
 
 def test_fem_computed_by_hand(untouched):
