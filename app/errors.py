@@ -166,7 +166,9 @@ KINDS: dict[type[Exception], Kind] = {
     explainer_errors.CaptureTooLargeError: Kind(413, "capture-too-large", "The capture would be too large", "layer"),
     explainer_errors.EditError: Kind(422, "bad-edit", "An edit cannot be applied", "edits"),
     explainer_errors.OptionError: Kind(422, "bad-option", "An option is invalid"),
-    explainer_errors.UnsuitableModelError: Kind(422, "bad-layer", "The method does not suit the model", "method"),
+    explainer_errors.UnsuitableModelError: Kind(
+        422, "unsuitable-model", "The model lacks what the request needs", "method"
+    ),
     explainer_errors.LayerError: Kind(422, "bad-layer", "The layer cannot be used", "layer"),
     explainer_errors.UnsupportedOperationError: Kind(
         422, "unsupported-operation", "The method has no rule for an operation of the model", "method"

@@ -42,7 +42,13 @@ from seewhy.app.errors import (
 )
 from seewhy.app.http.keys import new_key
 from seewhy.app.pipeline.jobs import Deadline
-from seewhy.explainers.errors import LayerError, OptionError, TargetError, UnreadablePictureError
+from seewhy.explainers.errors import (
+    LayerError,
+    OptionError,
+    TargetError,
+    UnreadablePictureError,
+    UnsuitableModelError,
+)
 from seewhy.explainers.tasks.detected import BoxPrediction
 from seewhy.explainers.tasks.segmentation import RegionPrediction
 from seewhy.explainers.tasks.values import ValuePrediction
@@ -253,6 +259,7 @@ MISTAKES = [
     ({"target": "tabbi"}, TargetError),
     ({"target": 1000}, TargetError),
     ({"layer": "blocks.66"}, LayerError),
+    ({"method": "legrad"}, UnsuitableModelError),
     ({"target": "pixel:3,4"}, TargetError),
     ({"picture": b"no picture"}, UnreadablePictureError),
     ({"picture": "https://example.org/cat.png"}, UnreadablePictureError),
@@ -268,8 +275,8 @@ def test_errors_are_those_of_the_library(client, model, arguments, kind):
         explain(model, **arguments)
     with pytest.raises(kind) as there:
         client.explain(**arguments)
-    assert str(there.value) == str(here.value)
-    fields = {OptionError: here.value.field, TargetError: "target", LayerError: "layer"}
+    assert (type(there.value), str(there.value)) == (kind, str(here.value))
+    fields = {OptionError: here.value.field, TargetError: "target", LayerError: "layer", UnsuitableModelError: "method"}
     assert there.value.field in (fields.get(kind, "image"), None if kind is UnreadablePictureError else ...)
 
 

@@ -99,7 +99,7 @@ def test_a_method_that_reads_attention_says_what_other_models_can_be_asked(clien
     fields = {"image": (io.BytesIO(cat), "cat.png"), "method": "legrad"}
     answer = client.post("/explain", data=fields, content_type="multipart/form-data")
     document = answer.get_json()
-    assert (answer.status_code, document["type"]) == (422, "urn:seewhy:problem:bad-layer")
+    assert (answer.status_code, document["type"]) == (422, "urn:seewhy:problem:unsuitable-model")
     assert [error["field"] for error in document["errors"]] == ["method"]
     assert "needs a transformer" in document["detail"]
     needs = {method["name"]: method["needs"] for method in client.get("/methods").get_json()["methods"]}

@@ -393,7 +393,7 @@ def test_the_context_of_a_region_is_asked_of_segmenters_alone(ask):
     assert answer.json["method"]["options"]["cells"] == 8
     assert answer.headers["X-SeeWhy-Cost"] == "1"  # seven passes of a small input
     response = ask(model="classifier", **fields)
-    assert refused(response) == (422, "bad-layer", ["method"])
+    assert refused(response) == (422, "unsuitable-model", ["method"])
     assert "needs a segmenter" in response.json["detail"]
 
 
