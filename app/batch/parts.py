@@ -13,6 +13,7 @@ import torch
 
 from seewhy.app.batch.sources import DataSource, Source
 from seewhy.app.batch.work import Outcome, Work
+from seewhy.app.system.warnings import ignore_large_pictures
 
 _SHARES = 8
 """Parts of the listing for each worker, at least, so that all end at about the same time."""
@@ -102,7 +103,11 @@ def portable(work: Work) -> Work:
 
 
 def explain_part(work: Work, sources: Iterable[Source], folder: Path) -> tuple[str, Outcome]:
-    """Write the shard of some pictures, and return the name by which `publish` knows it and what became of them."""
+    """Write the shard of some pictures, in a process of its own.
+
+    Return the name by which `publish` knows it, and what became of them.
+    """
+    ignore_large_pictures()
     shard, outcome = work.shard(folder), Outcome(0)
     for row, overlay in work.rows(iter(sources)):
         shard.add(row, overlay)

@@ -20,6 +20,7 @@ from seewhy.app.cli.pictures import calibrate, detect, evaluate, explain, predic
 from seewhy.app.errors import BAD_INPUT, EXPECTED, exit_status, with_notes
 from seewhy.app.http.keys import new_key
 from seewhy.app.system.processors import share_processors
+from seewhy.app.system.warnings import ignore_large_pictures
 
 
 class _Group(click.Group):
@@ -56,6 +57,7 @@ def main(ctx: click.Context) -> None:
     """SeeWhy: explain the predictions of vision models."""
     if os.environ.get("NO_COLOR"):
         ctx.color = False
+    ignore_large_pictures()
     if ctx.invoked_subcommand != "serve":  # which divides them among processes
         share_processors(1)
 

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import termios
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -188,6 +189,14 @@ def test_a_contact_sheet_is_no_picture_of_the_next_run(run, photos, again, monke
     assert "sheet" not in result.output
     assert files("out") == before
     assert "photos/sheet.png: " in run("explain", "photos/sheet.png", "-o", "out").stdout  # named, it is one
+
+
+def test_a_large_picture_gets_our_error_without_pillows_warning(run, tmp_path):
+    Image.new("1", (10_000, 9_000)).save(tmp_path / "large.png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = run("explain", tmp_path / "large.png")
+    assert "The picture is 10000×9000 = 90,000,000 pixels, more than the 64,000,000 that are allowed" in result.stderr
 
 
 @pytest.mark.slow
