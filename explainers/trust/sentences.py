@@ -113,7 +113,7 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
     if bool(faithfulness.are_probabilities):
         verb = "falls" if float(faithfulness.dropped) <= float(faithfulness.whole) else "rises"
     change = f"{subject} stays at {whole}" if whole == dropped else f"{subject} {verb} from {whole} to {dropped}"
-    gives = "gives" if lost_alone > 1 / 2 else "even gives" if lost_alone < 0 and kept != whole else "still gives"
+    gives = "gives" if lost_alone > 1 / 2 else "even gives" if lost_alone <= -0.1 and kept != whole else "still gives"
     if grade == "supported" and lost_without >= _DECISIVE and lost_alone <= 1 - _DECISIVE:
         return f"The marked {part} decides: {first}, {change}; alone, it {gives} {kept}."
     if grade == "supported" and lost_alone < _DECISIVE:

@@ -294,6 +294,15 @@ def test_a_part_decides_only_if_much_is_lost_without_it(kept, dropped, text):
     )
 
 
+@pytest.mark.parametrize(("kept", "gives"), [(0.85, "still gives 85.0%"), (0.9, "even gives 90.0%")])
+def test_a_part_even_gives_only_what_exceeds_the_whole_by_a_tenth(kept, gives):
+    whole, kept, dropped = torch.tensor([[0.8], [kept], [0.1]])
+    is_yes, is_no = torch.tensor([[True], [False]])
+    measured = Faithfulness(0.25, "blur", whole, kept, dropped, None, None, None, None, is_yes, is_no, 2)
+    told = sentence_of("supported", measured, subject_of(ClassPrediction(0, "light", 0.8, 1.5)))
+    assert told.endswith(f"; alone, it {gives}.")
+
+
 @pytest.mark.parametrize(
     ("whole", "kept", "dropped", "text"),
     [
