@@ -7,7 +7,7 @@ from seewhy.app.pipeline.options import ExplainOptions
 from seewhy.app.pipeline.results import ExplainResult
 from seewhy.app.settings import Settings
 from seewhy.explainers.results.origin import file_identity
-from seewhy.explainers.results.report import record_of, repeating_command, report_page
+from seewhy.explainers.results.report import SCORES, record_of, repeating_command, report_page
 
 CONTENT_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'none'"
 """A report loads nothing and runs nothing."""
@@ -23,8 +23,14 @@ def report_body(
     mask: bytes | None,
     settings: Settings,
     name: str,
+    has_scores: bool = False,
 ) -> bytes:
-    """Return the report of explanations as UTF-8; `name` is that of the picture's file, empty if unknown."""
+    """Return the report of explanations as UTF-8.
+
+    Args:
+        name: that of the picture's file, empty if unknown.
+        has_scores: whether proofs are compared with the scores of a file of the request.
+    """
     (document,) = json_documents([result], values=False, max_values=settings.max_json_values)
     geometry, model = result.explanations[0].geometry, result.model
     files: dict[str, Any] = {
@@ -36,14 +42,16 @@ def report_body(
         **({} if mask is None else {"mask": file_identity(mask).document()}),
     }
     precision = model.precision if settings.precision == "bfloat16" else settings.precision
-    repeating = command(result, options, mask is not None, settings)
+    repeating = command(result, options, mask is not None, settings, has_scores)
     record = record_of(document, files, (str(model.device), precision, model.accelerator), repeating)
     methods = [method for method, _ in result.methods]
     return report_page(record, document, result.explanations, methods, result.style.max_side)
 
 
-def command(result: ExplainResult, options: ExplainOptions, has_mask: bool, settings: Settings) -> str:
-    """Return the command that repeats explanations, for a shell; `PICTURE`, `MASK` and `MODELS` stand for the files.
+def command(
+    result: ExplainResult, options: ExplainOptions, has_mask: bool, settings: Settings, has_scores: bool = False
+) -> str:
+    """Return the command that repeats explanations; `PICTURE`, `MASK`, `SCORES` and `MODELS` stand for the files.
 
     What the request left to defaults that may change, the model, the methods and the targets, is spelled out.
     """
@@ -55,5 +63,7 @@ def command(result: ExplainResult, options: ExplainOptions, has_mask: bool, sett
         for name, value in options.model_dump(mode="json", exclude_unset=True).items()
         if name not in _UNREPEATED and name not in options.method_options and value not in (None, [])
     }
+    if has_scores:
+        fields["proof_calibration"] = SCORES
     device, is_declared = result.model.device.type, result.model.is_declared
     return repeating_command(fields, options.method_options, device, settings.precision, has_mask, is_declared)

@@ -20,6 +20,9 @@ PICTURE = "PICTURE"
 MASK = "MASK"
 """Likewise for that of the mask."""
 
+SCORES = "SCORES"
+"""Likewise for the calibration of proofs."""
+
 MODELS = "MODELS"
 """Stands for the models file there."""
 

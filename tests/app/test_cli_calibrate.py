@@ -54,6 +54,10 @@ def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores,
     assert "collects such scores" not in result.output
     proof = json.loads((tmp_path / "why.json").read_text())["explanations"][0]["proof"]
     assert proof["cost"]["forwards"] == 2  # nothing is collected
+    run("explain", *question[:-1], tmp_path / "why.html", "--proof-calibration", scores, env=environment)
+    report = (tmp_path / "why.html").read_text()
+    assert "--proof-calibration=SCORES" in report
+    assert "<code>SCORES</code> for the file of scores" in report
 
     for name, value in environment.items():
         monkeypatch.setenv(name, value)

@@ -184,6 +184,7 @@ def test_a_command_names_the_mask_the_device_the_precision_and_the_models_file()
     words = command(result, ExplainOptions(), True, Settings(precision="bfloat16")).split()
     assert words[:4] == ["SEEWHY_PRECISION=bfloat16", "SEEWHY_MODELS=MODELS", "seewhy", "explain"]
     assert words[-4:] == ["--mask", "MASK", "--device=cuda", "--output=maps.npz"]
+    assert "--proof-calibration=SCORES" in command(result, ExplainOptions(), True, Settings(), has_scores=True)
 
 
 def test_labels_are_text_in_a_report(app_of, tmp_path):
