@@ -78,11 +78,12 @@ Text = Annotated[str, Field(min_length=1)]
 File = Annotated[Path, BeforeValidator(TypeAdapter(Text).validate_python), _ruled("It must be the path of a file.")]
 SIZE_ADVICE = "A value is required; give the side or [height, width] of the pictures in training, in pixels."
 
-Side = Annotated[int, Field(ge=8, le=4096)]
+Side = Annotated[int, Field(strict=True, ge=8, le=4096)]
 Sides = Annotated[
     Side | tuple[Side, Side], _ruled("It must be a side in pixels, from 8 to 4096, or [height, width] of such sides.")
 ]
-Spread = Annotated[FiniteFloat, Field(gt=0)]
+Mean = Annotated[FiniteFloat, Field(strict=True)]
+Spread = Annotated[Mean, Field(gt=0)]
 
 
 class ModelDeclaration(BaseModel):
@@ -103,7 +104,7 @@ class ModelDeclaration(BaseModel):
     resize: Side | None = None
     interpolation: Interpolation | None = None
     mean: Annotated[
-        tuple[FiniteFloat, FiniteFloat, FiniteFloat] | tuple[FiniteFloat] | None,
+        tuple[Mean, Mean, Mean] | tuple[Mean] | None,
         _ruled("It must be a list of three numbers, or of one for grayscale networks."),
     ] = None
     std: Annotated[
@@ -142,7 +143,7 @@ def _tables(file: Path) -> dict[str, Any]:
 
 def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
     if not isinstance(table, dict):
-        raise ModelsFileError(f"{file.name}, [models.{name}]: It must be a table.")
+        raise ModelsFileError(f"[models.{name}]: It must be a table.")
     try:
         declaration = ModelDeclaration.model_validate(table)
     except ValidationError as error:
@@ -152,7 +153,7 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
         is_unknown = first["type"] == "extra_forbidden"
         problem = "There is no such key." if is_unknown else plain_fault(first)
         hint = near_matches(field, ModelDeclaration.model_fields) if is_unknown else ""
-        raise ModelsFileError(f"{file.name}, [models.{name}], {field}: {problem} {hint}".rstrip()) from error
+        raise ModelsFileError(f"[models.{name}], {field}: {problem} {hint}".rstrip()) from error
     labels = (
         declaration.labels
         if isinstance(declaration.labels, tuple)
@@ -160,13 +161,13 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
     )
     is_sized = declaration.input_size is not None or ":" not in declaration.architecture
     if not is_sized and declaration.head != "detection":
-        raise ModelsFileError(f"{file.name}, [models.{name}], input_size: {SIZE_ADVICE}")
+        raise ModelsFileError(f"[models.{name}], input_size: {SIZE_ADVICE}")
     preprocess = _preprocess(declaration)
     if fault := normalisation_fault(preprocess.mean, preprocess.std):
-        raise ModelsFileError(f"{file.name}, [models.{name}]: {fault}")
+        raise ModelsFileError(f"[models.{name}]: {fault}")
     if fault := head_fault(declaration.head, len(labels), declaration.units):
         key = "units" if declaration.units else "head"
-        raise ModelsFileError(f"{file.name}, [models.{name}], {key}: {fault}")
+        raise ModelsFileError(f"[models.{name}], {key}: {fault}")
     weights = file.parent / declaration.weights
     return ModelSpec(
         name=name,

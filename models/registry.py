@@ -55,7 +55,8 @@ class Registry:
         self._download = download
         self._declared = own_specs(models_file) if models_file is not None else {}
         if clashes := set(self._declared) & set(zoo_names()):
-            raise ModelsFileError(f"{min(clashes)!r} is the name of a ready-made model; choose another name.")
+            name = min(clashes)
+            raise ModelsFileError(f"[models.{name}]: {name!r} is the name of a ready-made model; choose another name.")
 
     def names(self) -> list[str]:
         """Return all names, the user's models first."""

@@ -271,7 +271,7 @@ def test_a_models_file_is_checked_before_anything_is_served(run, monkeypatch, tm
     monkeypatch.setattr(start, "_share_memory", lambda: sys.exit("The service would start now."))
     file.write_text(table)
     result = run("serve", "--port", 0, env={"SEEWHY_MODELS": str(file)})
-    assert result.output == "Error: models.toml, [models.mine], weights: A value is required.\n"
+    assert result.output == "Error: [models.mine], weights: A value is required.\n"
     assert result.exit_code == 2
     file.write_text(f'{table}weights = "w.pth"\n')
     result = run("serve", "--port", 0, env={"SEEWHY_MODELS": str(file)})
@@ -330,7 +330,7 @@ def test_broken_models_file_is_one_line(run, tmp_path):
     file.write_text("[models.mine]\narchitecture = 'resnet18'\n")
     result = run("models", env={"SEEWHY_MODELS": str(file)})
     assert result.exit_code == 2
-    assert result.output == "Error: models.toml, [models.mine], weights: A value is required.\n"
+    assert result.output == "Error: [models.mine], weights: A value is required.\n"
 
 
 def test_trace(run, tmp_path):

@@ -92,6 +92,10 @@ def test_ready_made_architectures_get_as_many_classes_as_labels(architecture, de
         ({"input_size": 1000000}, "input_size: It must be a side"),
         ({"input_size": 4}, r"\], input_size: It must be a side in pixels, from 8 to 4096, or \[height, width\]"),
         ({"input_size": [224]}, "input_size: It must be a side"),
+        ({"input_size": "96"}, "input_size: It must be a side"),
+        ({"input_size": [96, "96"]}, "input_size: It must be a side"),
+        ({"resize": "96"}, "resize: It must be an integer"),
+        ({"mean": ["0.5", "0.5", "0.5"]}, "mean: It must be a list of three numbers"),
         ({"resize": 2}, "resize: It must be greater than or equal to 8"),
         ({"mean": [0.5]}, "mean has 1 number and std 3"),
         ({"mean": [0.5, 0.5]}, "mean: It must be a list of three numbers"),
@@ -119,6 +123,7 @@ def test_a_table_that_makes_no_sense_is_refused_with_the_reason(members, message
     (tmp_path / "blank.txt").write_text("\n \n")
     with pytest.raises(ModelsFileError, match=message) as caught:
         own_specs(declared(**members))
+    assert str(caught.value).startswith("[models.")
     assert str(tmp_path) not in str(caught.value)
 
 
@@ -143,7 +148,7 @@ def test_a_file_that_cannot_be_read_is_refused_with_the_reason(content, message,
 
 
 def test_the_name_of_a_ready_made_model_is_taken(declared):
-    with pytest.raises(ModelsFileError, match="'resnet18' is the name of a ready-made model"):
+    with pytest.raises(ModelsFileError, match=r"^\[models.resnet18\]: 'resnet18' is the name of a ready-made model"):
         Registry(models_file=declared(name="resnet18"))
 
 
