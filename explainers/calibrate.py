@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import ceil
 from typing import Any
 
 import torch
@@ -74,9 +75,12 @@ def calibrate(
         left_out = len(rows) - len(groups)
         unlikely = f" {left_out} gave none: their explained class has less than {LIKELY:.0%}." if left_out else ""
         which = "more pictures" if target is None else "more pictures that show the target"
+        total = ceil(ENOUGH * len(rows) / count) if count else ceil(ENOUGH / 3)
         raise OptionError(
             f"{counted(len(rows), 'picture')} gave {counted(count, 'score')} to compare with, but {ENOUGH} are needed."
-            f"{unlikely} Pass {which}; each gives three scores at most, and a blank map gives none.",
+            f"{unlikely} Pass {which}, {'about' if count else 'at least'} {total} in all; each gives three scores at "
+            "most, and a blank map gives none. Without scores, proof=full says whether a map does better than its own "
+            "rotated and mirrored copies, but gives no grade.",
             "pictures",
         )
     result = calibration_of(model, trial, groups, bool(rows[0].target.are_probabilities))

@@ -202,11 +202,14 @@ def test_another_file_is_no_calibration(tmp_path, content):
 def test_what_cannot_be_calibrated_is_a_usage_error(run, tmp_path):
     for arguments, message in (
         (["-o", "scores.json"], "1 picture gave 2 scores to compare with, but 100 are needed. Pass more pictures"),
+        (["-o", "scores.json"], "about 50 in all; each gives three scores at most"),
+        (["-o", "scores.json"], "Without scores, proof=full says whether a map does better than its own rotated"),
         (["-o", "scores.txt"], "'.txt' is not a format; use .json"),
         (
             ["-o", "scores.json", "--target", "tabby"],
             "but 100 are needed. 1 gave none: their explained class",
         ),
+        (["-o", "scores.json", "--target", "tabby"], "more pictures that show the target, at least 34 in all"),
         (["-o", "scores.json", "--target", "dragon"], "has no class 'dragon'"),
         (["-o", "scores.json", "--option", "against=1"], "calibrate takes no 'against'."),
     ):
