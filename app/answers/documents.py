@@ -240,7 +240,7 @@ def take_values(sizes: Sequence[int], limit: int, remedy: str) -> None:
     if sum(sizes) > limit:
         raise AnswerTooLargeError(
             f"The heatmaps have {sum(sizes):,} values, more than the {limit:,} allowed in one response; {remedy}, or "
-            "send a smaller picture."
+            "use a smaller picture."
         )
     account().take(4 * (sum(sizes) + _COPIES * max(sizes, default=0)), ANSWER)
 

@@ -42,10 +42,10 @@ class Purpose:
 
 
 BODY = Purpose("The body", BodyTooLargeError, "send a smaller one")
-PIXELS = Purpose("The picture", PictureTooLargeError, "send a smaller one")
+PIXELS = Purpose("The picture", PictureTooLargeError, "use a smaller one")
 CAPTURE = Purpose("The capture", CaptureTooLargeError, "name fewer layers or kinds")
 OUTPUTS = Purpose("What the model returns", AnswerTooLargeError, "use fewer classes or pictures")
-ANSWER = Purpose("The answer", AnswerTooLargeError, "use fewer classes or values, or send a smaller picture")
+ANSWER = Purpose("The answer", AnswerTooLargeError, "use fewer classes or values, or a smaller picture")
 
 
 class MemoryBudget:

@@ -77,7 +77,7 @@ def read_still(content: bytes) -> tuple[bytes, Coded]:
         areas, bounds, frames = zip(*_streams(still, spans), strict=True)
     except (IndexError, KeyError, ValueError, struct.error) as error:
         raise UnreadablePictureError(
-            "The AVIF is damaged or truncated and cannot be decoded; check the file and send it completely."
+            "The AVIF is damaged or truncated and cannot be decoded; use the complete file."
         ) from error
     return still, Coded(max(areas), max(*bounds, sum(bounds) // 2), max(frames))
 

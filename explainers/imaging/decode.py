@@ -82,7 +82,7 @@ class Probe:
 
     def __init__(self, content: bytes, max_pixels: int = MAX_PIXELS) -> None:
         if not content:
-            raise UnreadablePictureError("The picture is empty (0 bytes); send the bytes of an image file.")
+            raise UnreadablePictureError("The picture is empty (0 bytes); use another one.")
         self._max_pixels = max_pixels
         self._part: Box | None = None
         with _faults(max_pixels, content):
@@ -151,7 +151,7 @@ class Probe:
         del self._image
         if image.format in ("JPEG", "MPO"):
             raise UnreadablePictureError(
-                "A JPEG blurs the edges of a mask, so zeros do not stay zero; send the mask as a PNG."
+                "A JPEG blurs the edges of a mask, so zeros do not stay zero; save the mask as a PNG."
             )
         with _faults(self._max_pixels):
             image = _loaded(image)
@@ -239,7 +239,7 @@ def _faults(max_pixels: int, content: bytes = b"") -> Iterator[None]:
         yield
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise PictureTooLargeError(
-            f"The picture has more than the {max_pixels:,} pixels that are allowed; send a smaller one."
+            f"The picture has more than the {max_pixels:,} pixels that are allowed; use a smaller one."
         ) from error
     except UnidentifiedImageError as error:
         raise UnreadablePictureError(unreadable(content)) from error
@@ -248,7 +248,7 @@ def _faults(max_pixels: int, content: bytes = b"") -> Iterator[None]:
     except Exception as error:
         # Pillow's decoders may raise anything on damaged data.
         raise UnreadablePictureError(
-            "The picture is damaged or truncated and cannot be decoded; check the file and send it completely."
+            "The picture is damaged or truncated and cannot be decoded; use the complete file."
         ) from error
 
 

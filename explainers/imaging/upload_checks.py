@@ -55,8 +55,8 @@ def unreadable(content: bytes) -> str:
     head = content[:1024].lstrip()
     is_heic = content[4:8] == b"ftyp" and content[8:12] in _HEIC and b"avif" not in content[:64]
     kinds = {"HEIC": is_heic, "PDF": head.startswith(b"%PDF"), "SVG": head.startswith(b"<") and b"<svg" in head}
-    advice = "".join(f" They are {kind}: convert them to JPEG or PNG first." for kind, is_it in kinds.items() if is_it)
-    return f"The bytes are not a readable picture; send a JPEG, PNG, WebP, AVIF, GIF, BMP or TIFF file.{advice}"
+    advice = "".join(f" It is {kind}: convert it to JPEG or PNG first." for kind, is_it in kinds.items() if is_it)
+    return f"This is not a readable picture; use a JPEG, PNG, WebP, AVIF, GIF, BMP or TIFF file.{advice}"
 
 
 def check_size(image: Image.Image, max_pixels: int) -> int:
@@ -73,10 +73,10 @@ def check_size(image: Image.Image, max_pixels: int) -> int:
     if width * height > max_pixels:
         raise PictureTooLargeError(
             f"The picture is {width}×{height} = {width * height:,} pixels, more than the {max_pixels:,} "
-            "that are allowed; send a smaller one."
+            "that are allowed; use a smaller one."
         )
     if min(image.size) < 1:
-        raise UnreadablePictureError("The picture has no pixels; send another one.")
+        raise UnreadablePictureError("The picture has no pixels; use another one.")
     return width * height
 
 
@@ -91,7 +91,7 @@ def check_coded(content: bytes, max_pixels: int) -> tuple[bytes, int]:
     if coded.largest > max_pixels or coded.pixels * coded.frames > MAX_FRAMES * max_pixels:
         raise PictureTooLargeError(
             f"The AVIF can decode to {coded.frames:,} × {coded.pixels:,} pixels, more than the {max_pixels:,} that "
-            "are allowed; save it again as a still picture, or send a smaller one."
+            "are allowed; save it again as a still picture, or use a smaller one."
         )
     # Samples of 10 or 12 bits take two bytes in the decoder, and another copy where the picture is scaled. It also
     # keeps up to eight frames that later ones refer to.
@@ -114,7 +114,7 @@ def check_directory(content: bytes) -> None:
     (place,) = struct.unpack_from(order + ("Q" if is_big else "I"), content, 8 if is_big else 4)
     (tags,) = count.unpack_from(content, place)
     if tags > 0xFFFF:
-        raise UnreadablePictureError(f"The TIFF file claims {tags:,} tags and must be damaged; send the complete file.")
+        raise UnreadablePictureError(f"The TIFF file claims {tags:,} tags and must be damaged; use the complete file.")
     first = place + count.size
     entries = content[first : first + tags * entry.size]
     whole = entries[: len(entries) // entry.size * entry.size]
@@ -136,7 +136,7 @@ def check_whole(image: Image.Image, content: bytes) -> None:
     if image.format == "PNG":
         Image.open(io.BytesIO(content), formats=("PNG",)).verify()
     elif image.format in ("JPEG", "MPO") and content.find(_END, _scan_start(image)) < 0:
-        raise UnreadablePictureError("The JPEG has no end: it is truncated or damaged; send the complete file.")
+        raise UnreadablePictureError("The JPEG has no end: it is truncated or damaged; use the complete file.")
 
 
 def check_compression(image: Image.Image) -> None:
@@ -144,7 +144,7 @@ def check_compression(image: Image.Image) -> None:
     if image.format == "TIFF" and image.info.get("compression") == "tiff_jpeg":
         raise UnreadablePictureError(
             "The TIFF file contains old-style JPEG (compression 6), which no decoder can check for completeness; "
-            "send the picture as a JPEG or PNG, or save the TIFF again with another compression."
+            "save the picture as a JPEG or PNG, or save the TIFF again with another compression."
         )
 
 

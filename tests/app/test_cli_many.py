@@ -73,7 +73,7 @@ def test_pipes_are_skipped_and_foreign_formats_fail(run, photos, source):
     Path("photos/phone.HEIC").write_bytes(b"heic")
     result = run("explain", source, "-o", "out")
     assert "photos/kept.png" in lines(result)
-    assert "Error: photos/phone.HEIC: The bytes are not a readable picture; send a JPEG" in result.stderr
+    assert "Error: photos/phone.HEIC: This is not a readable picture; use a JPEG" in result.stderr
     assert "pipe" not in result.output
 
 

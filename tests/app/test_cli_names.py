@@ -83,7 +83,7 @@ def test_help_has_examples_that_are_valid(name, tmp_path, monkeypatch):
 
 REFUSED = {
     "explain nowhere.png": "nowhere.png: No such file or directory",
-    f"explain {__file__}": "test_cli_names.py: The bytes are not a readable picture",
+    f"explain {__file__}": "test_cli_names.py: This is not a readable picture",
     "explain cat.png --method gradcma": "There is no method 'gradcma'. Near matches: gradcam",
     "explain cat.png --alpha 7": "alpha: It must be less than or equal to 1.",
     "explain cat.png --top 0": "top: It must be greater than or equal to 1.",

@@ -59,9 +59,7 @@ def test_a_picture_that_says_what_it_is_needs_no_content_type(client, cat, form)
         for kind in ("application/x-www-form-urlencoded", None):
             assert hint in problem(client.post("/predict", data=body, content_type=kind), 415)["detail"]
     body = problem(client.post("/predict", data=picture[4:]), 415)
-    assert (
-        body["detail"] == "The bytes are not a readable picture; send a JPEG, PNG, WebP, AVIF, GIF, BMP or TIFF file."
-    )
+    assert body["detail"] == "This is not a readable picture; use a JPEG, PNG, WebP, AVIF, GIF, BMP or TIFF file."
     assert "second picture" in problem(client.post("/similar", data=picture), 400)["detail"]
 
 
@@ -77,7 +75,7 @@ def test_a_picture_that_says_what_it_is_needs_no_content_type(client, cat, form)
 def test_files_of_other_formats_are_to_be_converted(client, kind, body):
     for declared in (None, "image/png"):
         detail = problem(client.post("/predict", data=body, content_type=declared), 415)["detail"]
-        assert detail.endswith(f"BMP or TIFF file. They are {kind}: convert them to JPEG or PNG first.")
+        assert detail.endswith(f"BMP or TIFF file. It is {kind}: convert it to JPEG or PNG first.")
 
 
 def test_a_damaged_avif_is_no_heic(client):

@@ -610,7 +610,7 @@ def test_a_file_that_is_no_picture_is_told_beside_the_drop_zone(page, tmp_path):
     bad.write_text("no picture")
     page.set_input_files("#image", bad)
     fault = page.locator("#image-fault")
-    expect(fault).to_contain_text("cat.jpg: This is not a picture that can be read; choose a JPEG, PNG")
+    expect(fault).to_contain_text("cat.jpg: This is not a readable picture; use a JPEG, PNG")
     expect(page.locator("#image")).to_have_attribute("aria-invalid", "true")
     accessible(page)
     upload(page)

@@ -242,7 +242,7 @@ def test_one_that_cannot_be_read_says_so_and_stops_no_other(page, folder):
     expect(page.locator("#strip-again")).to_be_hidden()  # it never can be
     page.evaluate("setInterval(() => [...held].forEach((request) => request.go()), 100)")
     first, second, *_ = labels(page)
-    refusal = "a.heic: This is not a picture that can be read; choose a JPEG"
+    refusal = "a.heic: This is not a readable picture; use a JPEG"
     assert first.startswith(f"a.heic, {refusal}")
     assert refusal in options(page).nth(0).get_attribute("title")
     assert second.startswith("cat.png, tiger cat ")
@@ -288,7 +288,7 @@ def test_damaged_first_pictures_give_way_to_the_next(page, folder):
     answered(page)
     _, first, _, third, *_ = labels(page)
     assert third.startswith("cat.png, tiger cat ")
-    assert first == "a.png, a.png: The picture is damaged or truncated and cannot be decoded; choose a complete file."
+    assert first == "a.png, a.png: The picture is damaged or truncated and cannot be decoded; use the complete file."
     expect(page.locator("#problem")).to_be_hidden()
     expect(page.locator("#image-fault")).to_be_hidden()
     expect(page.locator("#strip-failed")).to_have_text("2 cannot be read")

@@ -171,9 +171,9 @@ def test_masks_of_all_kinds_are_read_sample_by_sample(name):
         (png(np.zeros_like(MASK)), (422, "bad-target", ["mask"]), "is empty"),
         (png(LEFT), (422, "bad-target", ["mask"]), "sees nothing of the mask"),
         (png(MASK[:100]), (422, "bad-target", ["mask"]), "451x100 pixels, but the upright picture has 451x300"),
-        (b"no picture", (415, "unreadable-picture", ["mask"]), "send a JPEG, PNG"),
+        (b"no picture", (415, "unreadable-picture", ["mask"]), "use a JPEG, PNG"),
         (b"", (415, "unreadable-picture", ["mask"]), "is empty"),
-        (png(MASK)[:-40], (415, "unreadable-picture", ["mask"]), "completely"),
+        (png(MASK)[:-40], (415, "unreadable-picture", ["mask"]), "use the complete file"),
         (encoded(Image.fromarray(255 * MASK.astype(np.uint8)), "JPEG"), (415, "unreadable-picture", ["mask"]), "a PNG"),
         (encoded(Image.new("1", (9000, 9000))), (413, "picture-too-large", ["mask"]), "81,000,000"),
     ],
@@ -311,7 +311,7 @@ def test_the_command_names_a_bad_mask_and_goes_on(command, tmp_path):
     (tmp_path / "mask.png").write_bytes(b"nothing")
     result = command("explain", CAT, "--mask", "mask.png")
     assert result.exit_code == 1
-    assert "cat.png: The mask: The bytes are not a readable picture" in result.output
+    assert "cat.png: The mask: This is not a readable picture" in result.output
 
 
 def test_segments_are_those_of_python(ask, model):

@@ -264,7 +264,7 @@ def test_one_of_the_two_may_be_the_standard_input(run):
         ([CAT, COFFEE, "--model", "efficientnet_lite9"], 2, "efficientnet_lite0"),
         ([CAT, COFFEE, "--model", "resnet50"], 1, "SEEWHY_WEIGHTS_DIR"),
         ([CAT, COFFEE, "--colormap", "viridjs"], 2, "viridis"),
-        ([CAT, EXAMPLES / "notebook.ipynb"], 1, "notebook.ipynb: The bytes are not a readable picture"),
+        ([CAT, EXAMPLES / "notebook.ipynb"], 1, "notebook.ipynb: This is not a readable picture"),
     ],
 )
 def test_mistakes_are_one_line_not_a_traceback(run, tmp_path, arguments, status, message):

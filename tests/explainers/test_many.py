@@ -86,7 +86,7 @@ def test_bad_pictures_can_be_yielded_in_their_place(lite0, tmp_path):
     (tmp_path / "text.png").write_bytes(b"text")
     pictures = [tmp_path / "text.png", SMALL[0], tmp_path / "nowhere.png", SMALL[1]]
     results = list(explain_many(lite0, pictures, on_error="yield"))
-    assert str(results[0]).startswith(f"{pictures[0]}: The bytes are not a readable picture")
+    assert str(results[0]).startswith(f"{pictures[0]}: This is not a readable picture")
     kinds = [UnreadablePictureError, Explanation, FileNotFoundError, Explanation]
     assert [type(result) for result in results] == kinds
 

@@ -65,8 +65,6 @@ export function nearMatches(name, names) {
 }
 
 const API_WORDS = [
-  [/The bytes are not a readable picture; send/, "This is not a picture that can be read; choose"],
-  [/check the file and send it completely/, "choose a complete file"],
   [/ \(SEEWHY_\w+\)/g, ""],
   [/ \(`seewhy layers NAME`; in Python, `survey\(\.\.\.\)\.layers`\)/g, ""],
   [/; in Python, `[^`]+` has them/g, ""],

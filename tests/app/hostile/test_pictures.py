@@ -48,7 +48,7 @@ def test_errors_are_problems_that_say_what_to_do(answered):
     for case in answered:
         assert case.kind == ("application/json" if case.status == 200 else "application/problem+json"), case
         if case.status != 200:
-            assert any(word in case.detail for word in ("send", "check", "save")) or case.status == 400, case
+            assert any(word in case.detail for word in ("send", "; use ", "save")) or case.status == 400, case
             assert not any(word in case.detail for word in ("Traceback", "site-packages", "0x7", "/home", "/tmp")), case
 
 
