@@ -49,7 +49,7 @@ def test_an_upload_is_answered_in_place(page, url):
     bar = ask(url, method=START, format="json").json()["explanations"][0]["drawn"]
     assert float(page.inner_text("#bar-high")) == pytest.approx(bar["high"], rel=5e-3)
     expect(page.locator("#bar-range")).to_contain_text("map 0 to")
-    expect(page.locator("#meaning")).to_have_text("Bright: evidence for “tiger cat”.")
+    expect(page.locator("#meaning")).to_have_text("Bright: evidence for 'tiger cat'.")
 
 
 def test_the_proof_stands_directly_under_the_picture(page, url):
@@ -590,7 +590,7 @@ def test_a_service_without_streams_will_do(page):
 def test_a_signed_contrast_says_which_class_each_side_is_for(tab, url):
     tab.goto(f"{url}/?example=cat&method=lrp&against=tabby")
     answered(tab)
-    expect(tab.locator("#meaning")).to_have_text("Left: evidence for “tabby”; right: evidence for “tiger cat”.")
+    expect(tab.locator("#meaning")).to_have_text("Left: evidence for 'tabby'; right: evidence for 'tiger cat'.")
 
 
 def test_an_error_within_a_stream_is_told(page):

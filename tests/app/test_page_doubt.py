@@ -78,5 +78,5 @@ def test_a_blank_heatmap_is_called_blank(tab, url):
     expect(tab.locator("#status")).to_contain_text(blank)
     accessible(tab)
     explained_anew(tab, lambda: tab.click("#predictions .class:has-text('tiger cat')"))
-    expect(tab.locator("#meaning")).to_have_text("Bright: evidence for “tiger cat”.")
+    expect(tab.locator("#meaning")).to_have_text("Bright: evidence for 'tiger cat'.")
     expect(tab.locator("#doubt")).not_to_have_text(blank)

@@ -52,10 +52,10 @@ def values(browser, tints, picture):
 def test_a_control_asks_what_lowers_a_value(values, tints, picture):
     control = values.get_by_label("Explain what")
     expect(control).to_have_value("")
-    expect(values.locator("#meaning")).to_have_text("Bright: raises “red”.")
+    expect(values.locator("#meaning")).to_have_text("Bright: raises 'red'.")
     fields = explained_anew(values, lambda: control.select_option("lowers it"))
     assert ("target", "output:0:down") in fields
-    expect(values.locator("#meaning")).to_have_text("Bright: lowers “red”.")
+    expect(values.locator("#meaning")).to_have_text("Bright: lowers 'red'.")
     expect(values.locator("#stage .below")).to_have_attribute("alt", re.compile("for what lowers red, −"))
     first, second = ask(tints, picture=picture, format="json").json()["predictions"][:2]
     for place, row in enumerate((first, second)):
@@ -66,7 +66,7 @@ def test_a_control_asks_what_lowers_a_value(values, tints, picture):
     fields = explained_anew(values, values.get_by_role("button", name="Contrast with red").click)
     assert {("target", "output:1:down"), ("against", "output:0")} <= set(fields)
     expect(values.locator("#contrast-text")).to_have_text("What lowers the lead of green over red.")
-    expect(values.locator("#meaning")).to_have_text("Bright: lowers the lead of “green” over “red”.")
+    expect(values.locator("#meaning")).to_have_text("Bright: lowers the lead of 'green' over 'red'.")
     accessible(values)
     explained_anew(values, values.get_by_role("button", name="Explain without contrast").click)
 

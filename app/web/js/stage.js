@@ -111,11 +111,11 @@ function meaning({ name, options }, current) {
   const { family, discriminates = true, options: schemas } = methodNamed(name) ?? {};
   if (family === "control") return "A control: its colours say nothing about the model.";
   const { label, direction } = target;
-  const lead = `the lead of “${label}” over “${against?.label}”`;
-  const what = against && direction ? lead : `“${label}”${against ? ` rather than “${against.label}”` : ""}`;
+  const lead = `the lead of '${label}' over '${against?.label}'`;
+  const what = against && direction ? lead : `'${label}'${against ? ` rather than '${against.label}'` : ""}`;
   if (!discriminates) return `Bright: what the model reacts to, whether it is ${what} or not.`;
   const [speaks, opposes] = { up: ["raises", "lowers"], down: ["lowers", "raises"] }[direction] ?? ["evidence for", "evidence against"];
-  if (heatmap.signed && against && !direction) return `Left: evidence for “${against.label}”; right: evidence for “${label}”.`;
+  if (heatmap.signed && against && !direction) return `Left: evidence for '${against.label}'; right: evidence for '${label}'.`;
   if (heatmap.signed) return `Left: ${opposes} ${what}; right: ${speaks} it.`;
   const isSize = (options.sign ?? schemas?.sign?.default) === "absolute";
   return isSize ? `Bright: matters for ${what}, for or against it.` : `Bright: ${speaks} ${what}.`;
