@@ -624,7 +624,6 @@ def test_a_file_that_is_no_picture_is_told_beside_the_drop_zone(page, tmp_path):
 
 
 FAULTS = {
-    "method=smoothgrad&samples=0": ("[name=samples]", re.compile("^It must be .* 1[.]$")),
     "method=gradcm": ("#method", "'gradcm'. Near matches: gradcam, xgradcam, gradcam++. The default one is used."),
     "layer=blocks.66": ("#layer", "blocks.6"),
     "target=tabbby": ("#target", "tabby"),
@@ -649,6 +648,25 @@ def test_an_error_stands_beside_its_control(tab, url, query):
     assert edge == colour
     assert fault.get_attribute("id") in tab.locator(control).get_attribute("aria-describedby").split()
     expect(tab.locator("#problem")).to_be_hidden()
+
+
+REFUSED = {
+    "method=smoothgrad&samples=0&target=tabbby": ["samples=0: It must be ", "This option is left out."],
+    "method=gradcam&smooth=nope&look=nope": ["There is no view 'nope'. ", "smooth=nope: It must be "],
+}
+
+
+@pytest.mark.parametrize("query", REFUSED)
+def test_a_link_is_followed_without_the_options_that_are_refused(tab, url, query):
+    tab.goto(f"{url}?example=cat&{query}")
+    for part in REFUSED[query]:
+        expect(tab.locator("#problem-text")).to_contain_text(part)
+    if "target" in query:
+        expect(tab.locator(".faulty .fault")).to_contain_text("no class 'tabbby'")
+    else:
+        answered(tab)
+    expect(tab.locator("#options-count")).to_have_text("all at their defaults")
+    assert tab.evaluate("scrollY") == 0
 
 
 @pytest.mark.slow

@@ -51,6 +51,17 @@ def state(page):
     return page.url, page.locator("#method").input_value(), page.inner_text("#model-name"), *shown
 
 
+@pytest.mark.parametrize("samples", ["-3", "0", "2.5", ""])
+def test_passes_of_a_number_that_is_refused_are_not_told(slow, samples):
+    choose(slow, "rise")
+    expect(slow.locator("#method-cost")).to_have_text("1,001 passes, about 10 s")
+    change = "async (samples) => (await import('/static/js/state.js')).change({ options: { samples } })"
+    slow.evaluate(change, samples)
+    expect(slow.locator("#method-cost")).to_have_text(
+        re.compile("^[^-\\d]*1 [+] samples forward passes$|^samples [+] 1")
+    )
+
+
 def test_a_method_says_what_it_costs_before_it_runs(slow):
     for method, words in (
         ("gradcam", "2 passes, less than a second"),

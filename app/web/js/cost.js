@@ -30,6 +30,9 @@ export function costOf({ cost, options: schemas, quantities, seconds_per_pass: p
   const usual = Object.fromEntries(Object.entries(schemas).map(([name, schema]) => [name, schema.default]));
   const text = `${cost.forwards} + ${cost.backwards}`;
   const isCounted = (name) => new RegExp(`\\b${name}\\b`).test(text);
+  // Of a number that is refused, the passes are unknown.
+  const isPossible = ([name, value]) => !isCounted(name) || (/^\d+$/.test(value) && !(Number(value) < schemas[name]?.minimum));
+  if (!Object.entries(options).every(isPossible)) return { passes: NaN, partial, seconds: null, isRefused: false };
   // Quantities are those of the usual layers and options.
   const isUsual = !layer.length && Object.keys(options).every((name) => isCounted(name) || name === "sign");
   const passes = options.smooth === "tta" ? NaN : evaluate(text, { ...(isUsual && quantities), ...usual, ...options });

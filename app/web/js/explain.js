@@ -22,8 +22,12 @@ let waiting = null;
 let shown = null; // the question whose answer is shown, or was before another picture was chosen
 let shownAnswer = null; // that answer, and what belongs to it
 let isReturning = false;
+let linked = []; // what a link names that does not exist, as errors
+const leftOut = []; // options of a link that the service refuses, as errors
 
-export function prepareExplain() {
+/** Explains from now on; `errors` are those of the link. */
+export function prepareExplain(errors) {
+  linked = errors;
   onChange((patch) => {
     if (state.picture && !isReturning && ASKS.some((name) => name in patch)) run();
   });
@@ -83,6 +87,7 @@ async function run() {
     shown = wanted;
     shownAnswer = { answer, asked, example: state.example };
     change({ answer, asked, map: 0 });
+    if (leftOut.length) showProblem(new Problem({ detail: "", errors: [...linked, ...leftOut.splice(0)] }));
     const { target, proof } = explanation();
     announce(`${subjectOf(target)}, ${readingOf(target)}, explained by ${drawnBy(answer.method, explanation())}. ${doubts()} ${proof ? `${gradeOf(proof)}: ${sentenceOf(proof)}` : ""}`);
   } catch (error) {
@@ -92,6 +97,8 @@ async function run() {
     if (isAbout("layer") && !state.method && !state.layer.length && !isLayerless()) {
       learnLayerless(state.model);
       amend({ method: null }); // the network has no layer for the recommended one
+    } else if (!shown && !error.isTooMuch && Object.keys(state.options).some(isAbout)) {
+      leaveOut(error);
     } else {
       change({ failure: error });
       refuse(error, wanted);
@@ -102,6 +109,14 @@ async function run() {
       busy(false);
     }
   }
+}
+
+/** Asks again without the options of a link that are refused: what else is wrong with it is told, too. */
+function leaveOut({ errors }) {
+  const refused = errors.filter(({ field }) => field in state.options);
+  leftOut.push(...refused.map(({ field, message }) => ({ field: "", message: `${field}=${state.options[field]}: ${message} This option is left out.` })));
+  const names = refused.map(({ field }) => field);
+  amend({ options: Object.fromEntries(Object.entries(state.options).filter(([name]) => !names.includes(name))) });
 }
 
 /**
@@ -119,6 +134,7 @@ function refuse(error, wanted) {
   if (!isTheirs && (state.answer || (error.isOfPicture && shown))) goBack();
   else if (error.isOfPicture) amend({ picture: null, example: null }); // to the start
   typed.forEach((control, place) => (control.value = texts[place]));
+  if (leftOut.length && fields.length && !error.isTooMuch) error.errors = [...linked, ...leftOut.splice(0), ...error.errors];
   if (error.isTooMuch) offerLess(error, fields[0], method, wanted);
   else showProblem(error, () => askAgain(wanted));
 }

@@ -67,7 +67,7 @@ async function start() {
   keepAddress();
   prepareGallery();
   prepareStrip();
-  prepareExplain();
+  prepareExplain(errors);
   // After all listeners are registered: an earlier picture would be shown but not explained.
   if (!prepareIntake()) await (state.example ? openExample(state.example) : tellPending());
   if (errors.length) showProblem(new Problem({ detail: "", errors }));
