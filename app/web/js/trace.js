@@ -69,11 +69,14 @@ async function markLayer() {
   }
 }
 
+/** The name of a module, with how many of its feature maps are zero. */
+const nameOf = (entry) => (entry.channels ? `${entry.path} (${count(entry.channels.length)} of ${count(entry.total)})` : (entry.path ?? entry));
+
 function sentences(summary) {
   return Object.entries(SAID)
     .filter(([name]) => summary[name].length)
     .map(([name, [single, plural, what]]) => {
-      const paths = summary[name].map((entry) => entry.path ?? entry);
+      const paths = summary[name].map(nameOf);
       const names = paths.slice(0, 3).join(", ") + (paths.length > 3 ? " …" : "");
       return [`${count(paths.length)} ${paths.length === 1 ? single : plural} ${what}: `, make("code", { textContent: names })];
     });
