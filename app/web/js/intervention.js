@@ -30,9 +30,9 @@ export const intervene = async (fields, signal) => (await post("/hooks/intervene
 export const named = (layer, channels) => `${channels.length === 1 ? `channel ${channels[0]}` : `${count(channels.length)} channels`} of ${layer}`;
 
 /** What happens to the class and to its logit or value, in sentences. */
-export function sentence(layer, channels, { target, before, after, difference }) {
+export function sentence(layer, channels, { model, target, before, after, difference }) {
   const [first, next] = [before, after].map(({ predictions }) => predictions[0]);
-  const isOther = first && next && first.index !== next.index;
+  const isOther = first && next && first.index !== next.index && model.head !== "sigmoid"; // several hold at once
   const isLogit = target.logit !== undefined && (target.attribute ?? "score") === "score";
   const by = Math.abs(difference.score).toFixed(2);
   const moved = Number(by) ? `${difference.score < 0 ? "falls" : "rises"} by ${by}` : "hardly changes";

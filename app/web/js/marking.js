@@ -330,7 +330,7 @@ function sentence() {
   // Of more classes than the service lists, the last one is the most that the others can be.
   const now = after.get(target.index) ?? [...after.values()].at(-1);
   const [best, first] = [before, after].map((predictions) => [...predictions.values()][0]);
-  const isOther = best.index !== first.index && first.probability !== undefined;
+  const isOther = best.index !== first.index && first.probability !== undefined && state.answer.model.head !== "sigmoid"; // several hold at once
   const most = isOther ? ` The best class is now ${first.label}, ${reading(first)}.` : "";
   return `${PARTS[current.how]}, ${target.label} ${moves(target, now)}.${most}${isUnseen(current) ? " The model does not see this part." : ""}`;
 }
