@@ -64,6 +64,19 @@ UNGRADED = """() => {
 """Takes the grade from the first answer about a picture, as if the service had known too few scores."""
 
 
+UNSUPPORTED = """() => {
+    const { fetch } = window;
+    window.fetch = async (path, given) => {
+        const response = await fetch(path, given);
+        if (path !== "/explain" || !response.headers.get("Content-Type").includes("json")) return response;
+        const answer = await response.json();
+        answer.explanations[0].proof.grade = "not supported";
+        return new Response(JSON.stringify(answer), response);
+    };
+}"""
+"""Gives the heatmaps of all pictures but the one that is shown a bad grade."""
+
+
 REFUSED = """([status, field]) => {
     const { fetch } = window;
     let isFirst = true;
@@ -125,7 +138,7 @@ def test_a_folder_becomes_a_strip_with_class_trust_and_truth(strip, url):
     ]
     expect(options(strip).nth(0)).to_have_attribute("aria-selected", "true")  # the first one is shown
     expect(strip.locator("#answer-label")).to_have_text("tiger cat")
-    expect(strip.locator("#thumbnails .truth")).to_have_text(["✓ espresso", "is: space shuttle"])
+    expect(strip.locator("#thumbnails .truth")).to_have_text(["right", "is: space shuttle"])
     expect(strip.locator("#thumbnails img")).to_have_count(3)
     accessible(strip)
 
@@ -153,13 +166,16 @@ def test_a_single_class_is_judged_by_its_own_probability(browser, tmp_path):
     with served(tmp_path, Bright(), ["bright"], "sigmoid") as url, opened(browser, url) as tab:
         tab.goto(url)
         tab.wait_for_selector("body[data-ready]")
+        tab.evaluate(UNSUPPORTED)
         tab.set_input_files("#folder", tmp_path / "all")
         expect(options(tab)).to_have_count(3)
         answered(tab)
         labels(tab)
-        expect(tab.locator("#thumbnails .truth")).to_have_text(["✓ bright", "is: bright"])
+        expect(tab.locator("#thumbnails .truth")).to_have_text(["right", "is: bright"])
         expect(tab.locator("#count-wrong")).to_have_text("1")
-        expect(tab.locator("#count-unsure")).to_have_text("0")
+        expect(tab.locator("#count-unsure")).to_have_text("2")  # for their heatmaps
+        expect(tab.locator("#strip-legend")).to_have_text("Heatmaps: ? not graded✗ not supported")
+        expect(tab.locator("#thumbnails .grade").last).to_have_attribute("title", "Heatmap: not supported")
         options(tab).nth(1).click()
         expect(tab.locator("#answer-probability")).to_have_text(re.compile(r"^0\.\d%$"))
         expect(tab.locator("#doubt")).to_contain_text("The model does not find bright: it gives it only 0.")

@@ -261,7 +261,7 @@ async function finish(picture, answer, about) {
       proof,
       truth: isWrong === null ? null : truth,
       isWrong,
-      isUnsure: !isRejected && (isUnsure(probability) || isUnsupported(proof)),
+      isUnsure: (!isRejected && isUnsure(probability)) || isUnsupported(proof),
     },
   });
   tell(picture);

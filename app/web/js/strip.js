@@ -110,7 +110,7 @@ function describe(picture) {
   const name = path.split("/").at(-1);
   const isShown = picture === current();
   item.hidden = !isListed(picture);
-  item.title = [path, result?.isWrong ? `Its folder or name says ${result.truth}.` : "", result ? "" : failure?.message].filter(Boolean).join("\n");
+  item.title = [path, result?.truth ? `Its folder or name says ${result.truth}.` : "", result ? "" : failure?.message].filter(Boolean).join("\n");
   item.setAttribute("aria-selected", String(isShown));
   item.setAttribute("aria-label", [name, ...facts(picture)].join(", "));
   item.classList.toggle("wrong", Boolean(result?.isWrong));
@@ -119,10 +119,30 @@ function describe(picture) {
   const label = make("span", { class: "label", textContent: result?.label ?? (failure ? "" : "…") });
   const line = result ? [label, make("span", { class: "share", textContent: result.reading })] : [label];
   item.replaceChildren(
-    make("span", { class: "view" }, view, result?.proof ? signBadge(result.proof) : null),
+    make("span", { class: "view" }, view, result?.proof ? gradeSign(result.proof) : null),
     failure && !result ? make("span", { class: "fault", textContent: failure.message }) : make("span", { class: "line" }, ...line),
   );
-  if (result?.truth) item.append(make("span", { class: "truth", textContent: `${result.isWrong ? "is:" : "✓"} ${result.truth}` }));
+  if (result?.truth) item.append(make("span", { class: "truth", textContent: judged(result) }));
+}
+
+/** Whether the answer is right, in words: signs grade the heatmap. */
+function judged({ label, truth, isWrong }) {
+  if (isWrong) return `is: ${truth}`;
+  return truth === label ? "right" : `right: ${truth}`; // several classes may hold at once
+}
+
+/** The sign of a heatmap's grade, which does not judge the class. */
+function gradeSign(proof) {
+  const sign = signBadge(proof);
+  sign.title = `Heatmap: ${gradeOf(proof)}`;
+  return sign;
+}
+
+/** What the signs mean that the pictures show. */
+function showLegend(pictures) {
+  const proofs = new Map(pictures.filter(({ result }) => result?.proof).map(({ result: { proof } }) => [gradeOf(proof), proof]));
+  byId("strip-legend").hidden = !proofs.size;
+  byId("strip-legend").replaceChildren("Heatmaps: ", ...[...proofs].map(([grade, proof]) => make("span", {}, signBadge(proof), ` ${grade}`)));
 }
 
 /** What is known about a picture, for screen readers. */
@@ -155,6 +175,7 @@ function count(pictures) {
   const note = [bound(), listed().length ? "" : "No picture matches this filter."].filter(Boolean).join(" ");
   byId("strip-note").textContent = note;
   byId("strip-note").hidden = !note;
+  showLegend(pictures);
   showEnds();
   const reachable = items.get(listed().includes(current()) ? current() : listed()[0]);
   for (const item of items.values()) item.tabIndex = item === reachable ? 0 : -1;
