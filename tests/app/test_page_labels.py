@@ -52,3 +52,10 @@ def test_labels_that_hold_at_once_have_no_best_one(hues):
     summary = page.locator("#effect-summary")
     expect(summary).to_have_text(re.compile(r"^Without channel 0 of features, red falls from "))
     assert ("The best class is now green" in summary.inner_text()) == is_exclusive
+
+
+def test_controls_without_a_use_say_nothing(hues):
+    page, _ = hues
+    expect(page.locator(".rather:disabled")).to_have_attribute("title", "")
+    expect(page.locator(".rather:enabled").first).to_have_attribute("title", re.compile("Why red rather than "))
+    expect(page.locator("#boxes option")).to_have_count(0)

@@ -120,7 +120,7 @@ function showPart(current) {
 /** Lists the boxes that are explained together, those of a class; the map of one is shown. */
 function showBoxes(explanations) {
   byId("boxes-field").hidden = explanations.length < 2;
-  const options = explanations.map(({ target: { number, probability } }, map) => new Option(`box ${number}, ${percent(probability)}`, map));
+  const options = explanations.length < 2 ? [] : explanations.map(({ target: { number, probability } }, map) => new Option(`box ${number}, ${percent(probability)}`, map));
   byId("boxes").replaceChildren(...options);
   byId("boxes").value = state.map;
 }
@@ -148,7 +148,7 @@ function row(prediction, target, against) {
   const rather = make("button", {
     class: "rather",
     textContent: "vs",
-    title: isValue(target) ? `Explain the lead of ${target.label} over ${prediction.label}` : `Why ${target.label} rather than ${prediction.label}?`,
+    title: same ? "" : isValue(target) ? `Explain the lead of ${target.label} over ${prediction.label}` : `Why ${target.label} rather than ${prediction.label}?`,
     "aria-label": `Contrast with ${prediction.label}`,
     "aria-pressed": String(Boolean(isContrast)),
     disabled: same,
