@@ -205,7 +205,9 @@ class Service:
         region = None if mask is None else self.mask(mask, deadline, "mask")
         most = most or self.settings.max_targets // len(methods)
         plan = explain_plan(options, methods, style, model, deadline, most, region, self.null)
-        self.spend(plan.model, plan.computation, pictures * plan.count, deadline, [method for method, _ in methods])
+        less = "fewer classes" if plan.count > 1 else None
+        chosen = [method for method, _ in methods]
+        self.spend(plan.model, plan.computation, pictures * plan.count, deadline, chosen, less)
         return plan
 
     def spend(
@@ -215,7 +217,7 @@ class Service:
         times: int,
         deadline: Deadline,
         methods: Sequence[Method] = (),
-        less: str = "fewer classes",
+        less: str | None = None,
     ) -> Passes | None:
         """Add the cost of a computation to its request's, and refuse work that cannot finish in time.
 
@@ -224,7 +226,7 @@ class Service:
         Args:
             times: number of pictures times classes.
             methods: methods of the computation, for the message of a refusal.
-            less: what else to ask for less of, for the same message.
+            less: what else to ask for less of, for the same message; None if there is nothing else.
 
         Returns:
             The total number of passes; None if unknown.

@@ -65,7 +65,7 @@ def require_time(
     deadline: Deadline,
     model: str,
     methods: Sequence[Method],
-    less: str = "fewer classes",
+    less: str | None = None,
     is_proved: bool = False,
 ) -> None:
     """Refuse work that takes longer than the request has, even on an idle server."""
@@ -75,10 +75,11 @@ def require_time(
     names = ", ".join(method.name for method in methods)
     if is_proved:
         names += " with its proof" if len(methods) == 1 else " with their proofs"
-    fewer = f"fewer {' or '.join(options)}, " if options else ""
+    fewer = [f"fewer {' or '.join(options)}"] if options else []
+    smaller = ", ".join([*fewer, *([less] if less else [])])
+    remedy = f"{smaller} or a cheaper method" if smaller else "a cheaper method"
     raise TooMuchWorkError(
         f"This takes {passes.total:,} passes through {model} ({names}), at least {ceil(least)} s here, but a request "
-        f"has {deadline.remaining:.0f} s (SEEWHY_DEADLINE). Use {fewer}{less} or a cheaper method: GET /methods lists "
-        "their costs.",
+        f"has {deadline.remaining:.0f} s (SEEWHY_DEADLINE). Use {remedy}: GET /methods lists their costs.",
         options[0] if options else "method",
     )

@@ -112,6 +112,19 @@ def test_an_intervention_counts_the_passes_of_both_heatmaps(client, cat, slow):
     assert "102 passes" in problem(answer, 422)["detail"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "advice"),
+    [
+        ({"method": "rise", "samples": "300"}, "Use fewer samples or a cheaper method"),
+        ({"method": "rise", "samples": "300", "top": "2"}, "Use fewer samples, fewer classes or a cheaper method"),
+        ({"method": "scorecam"}, "Use a cheaper method"),
+        ({"method": "scorecam", "top": "2"}, "Use fewer classes or a cheaper method"),
+    ],
+)
+def test_a_refusal_advises_fewer_classes_only_where_there_are_several(client, cat, slow, fields, advice):
+    assert advice in problem(ask(client, cat, **fields), 422)["detail"]
+
+
 def test_a_refusal_says_that_proofs_count(client, cat, slow):
     answer = ask(client, cat, method="rise", samples="100", proof="true")
     assert "104 passes through efficientnet_lite0 (rise with its proof)" in problem(answer, 422)["detail"]
