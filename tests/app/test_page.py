@@ -158,7 +158,7 @@ def test_any_class_can_be_typed(page):
     assert ("target", "espresso") in fields
     expect(page.locator("#answer-label")).to_have_text("espresso")
     expect(page.locator("#predictions .class")).to_have_count(6)
-    expect(page.locator("#diagnostics")).to_contain_text("less than chance")
+    expect(page.locator("#diagnostics")).to_contain_text("below chance")
 
 
 def test_controls_are_made_from_the_methods(page, url):
@@ -244,13 +244,18 @@ def test_the_page_writes_shares_as_the_service_does(cat_page):
     assert cat_page.evaluate(small) == ["less than 0.1%", "only 12.0%"]
 
 
+def test_a_number_that_rounds_to_zero_has_no_sign(cat_page):
+    script = "async (all) => (({ signed }) => all.map((one) => signed(one)))(await import('/static/js/words.js'))"
+    assert cat_page.evaluate(script, [0.004, -0.004, 0.006, -0.006]) == ["0.00", "0.00", "+0.01", "−0.01"]
+
+
 def test_each_family_of_methods_has_a_title(cat_page, url):
     methods = requests.get(f"{url}/methods", timeout=GUARD).json()["methods"]
     families = {method["family"] for method in methods if not method["unsuitable"]}
     *titles, last = [group.get_attribute("label") for group in cat_page.locator("#method optgroup").all()]
     assert len(titles) == len(families)
     assert not families & set(titles)
-    assert (titles[-1], last) == ("Controls, to compare with", "Not for this model")
+    assert (titles[-1], last) == ("Controls for comparison", "Not for this model")
 
 
 def test_methods_that_cannot_explain_the_model_cannot_be_chosen(cat_page):
@@ -701,7 +706,7 @@ UNKNOWN = {
     "model=nope": "There is no model 'nope'. The default one is used.",
     "method=nope": "There is no method 'nope'. The default one is used.",
     "example=cat&show=compare&method=nope": "There is no method 'nope'. The default one is used.",
-    "example=cat&show=nope": "There is no view 'nope'. The default one is used.",
+    "example=cat&show=nope": "There is no tab 'nope'. The default one is used.",
     "example=cat&look=nope": "There is no view 'nope'. The default one is used.",
     "example=cat&mark=hide:1,2": "The part that this link marks is incomplete or outside the picture; mark another.",
 }

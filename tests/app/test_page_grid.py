@@ -139,6 +139,15 @@ def test_a_cell_that_is_clicked_is_the_question_of_the_page(tab, url):
     expect(tab.get_by_role("button", name="Open fem, efficientnet_lite0")).to_be_visible()
 
 
+def test_controls_are_named_as_controls_and_unseen_places_have_no_value(tab, url):
+    tab.goto(f"{url}/?example=cat&show=compare&compare=fem&compare=random")
+    complete(tab, 2)
+    expect(tab.locator(".card h3")).to_have_text(["fem", "random (control)"])
+    expect(tab.locator("#chips-compare label", has=tab.locator(":checked"))).to_have_text(["fem", "random (control)"])
+    tab.locator(".card .overlay").first.hover(position={"x": 5, "y": 5})
+    expect(tab.locator(".card .value")).to_have_text(["not seen", "not seen"])
+
+
 @pytest.mark.slow
 def test_the_embedded_models_are_checked_at_first(tab, url):
     models = requests.get(f"{url}/models", timeout=GUARD).json()["models"]

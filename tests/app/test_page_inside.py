@@ -197,6 +197,17 @@ def test_a_feature_map_opens_large_with_its_strongest_places(inside, activations
     accessible(inside)
 
 
+def test_the_chosen_module_is_seen_where_the_system_chooses_the_colours(inside):
+    inside.emulate_media(forced_colors="active")
+    style = "(one, name) => getComputedStyle(one)[name]"
+    chosen = inside.locator("#network [aria-current]")
+    assert chosen.evaluate(style, "outlineStyle") == "solid"
+    sketch = chosen.locator(".sketch span")
+    assert sketch.evaluate(style, "backgroundColor") == chosen.evaluate(style, "color")
+    assert inside.locator(".trace .band").evaluate(style, "borderLeftStyle") == "solid"
+    inside.emulate_media(forced_colors="none")
+
+
 @pytest.mark.slow
 def test_a_channel_is_switched_off_and_a_sentence_says_what_that_does(inside, url):
     inside.locator(".tile button").first.click()

@@ -66,8 +66,8 @@ export async function readAddress() {
     refuse("method", `There is no method '${state.method}'.${near}`, "method", { options: {} });
   }
   const looks = [...byId("look").options].map(({ value }) => value);
-  for (const [name, known] of [["show", VIEWS], ["look", looks]]) {
-    if (!known.includes(state[name])) refuse("", `There is no view '${state[name]}'.`, name);
+  for (const [name, known, noun] of [["show", VIEWS, "tab"], ["look", looks, "view"]]) {
+    if (!known.includes(state[name])) refuse("", `There is no ${noun} '${state[name]}'.`, name);
   }
   return errors;
 }

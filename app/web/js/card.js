@@ -3,7 +3,7 @@
 import { explain } from "./api.js";
 import { make } from "./dom.js";
 import { drawnBy } from "./doubt.js";
-import { valueAt } from "./maps.js";
+import { isSeen, valueAt } from "./maps.js";
 import { Overlay } from "./overlay.js";
 import { problemBox } from "./problems.js";
 import { badge } from "./proof.js";
@@ -104,7 +104,8 @@ export class Card {
       this.#mark.style.left = `${((pixel[0] + 0.5) / width) * 100}%`;
       this.#mark.style.top = `${((pixel[1] + 0.5) / height) * 100}%`;
     }
-    this.#value.textContent = pixel && this.heatmap ? ofMaximum(valueAt(this.heatmap, ...pixel)) : "";
+    const value = () => (isSeen(this.heatmap, ...pixel) ? ofMaximum(valueAt(this.heatmap, ...pixel)) : "not seen");
+    this.#value.textContent = pixel && this.heatmap ? value() : "";
     return this.#value.textContent;
   }
 

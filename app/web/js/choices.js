@@ -6,7 +6,7 @@ import { byId, make } from "./dom.js";
 import { chooseLayers } from "./layers.js";
 import { chooseModel } from "./models.js";
 import { showProblem } from "./problems.js";
-import { modelName } from "./question.js";
+import { methodNamed, modelName } from "./question.js";
 import { asks, kind, split, subjectOf } from "./scene.js";
 import { methodGroups } from "./settings.js";
 import { askedTarget, change, explained, state } from "./state.js";
@@ -32,6 +32,9 @@ export function choicesOf() {
     classes: state.classes.length ? state.classes : [null],
   };
 }
+
+/** A method or layer that is compared, for people: a control says that it is one. */
+export const labelled = (name) => (state.by === "method" && methodNamed(name)?.family === "control" ? `${name} (control)` : name);
 
 /** The number of columns, so that what is compared stands close together: models above each other if they fit. */
 export function columnsOf({ models, compare, classes }) {
@@ -93,7 +96,7 @@ export function showChoices(choices, usual, note) {
   byId("compare-layers").hidden = !isByLayer;
   learn();
   offer("models", "", [...choices.models, ...near].map((name) => [name, name]));
-  offer("compare", isByLayer ? modelName() : "", [...choices.compare, ...(isByLayer ? [] : usual)].map((name) => [name, name]));
+  offer("compare", isByLayer ? modelName() : "", [...choices.compare, ...(isByLayer ? [] : usual)].map((name) => [name, labelled(name)]));
   byId("classes-title").textContent = asks()?.listed ?? "Classes";
   const entries = predicted();
   const isOffered = ([name], place) => place < SUREST || state.classes.includes(name);

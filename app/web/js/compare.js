@@ -3,7 +3,7 @@
 import { showAgreement } from "./agreement.js";
 import { AT_ONCE } from "./api.js";
 import { Card } from "./card.js";
-import { choicesOf, columnsOf, MOST, namesOf, prepareChoices, showChoices, usualModels } from "./choices.js";
+import { choicesOf, columnsOf, labelled, MOST, namesOf, prepareChoices, showChoices, usualModels } from "./choices.js";
 import { announce, byId, pointAt } from "./dom.js";
 import { PATIENCE } from "./explain.js";
 import { layersOf } from "./layers.js";
@@ -123,7 +123,7 @@ function show() {
 
 /** What tells a cell from the others: its method or layer, and its class and its model if there are several. */
 function nameOf({ model, target, name }, { models, classes }) {
-  return [name, ...(classes.length > 1 ? [target] : []), ...(models.length > 1 ? [model] : [])].join(", ");
+  return [labelled(name), ...(classes.length > 1 ? [target] : []), ...(models.length > 1 ? [model] : [])].join(", ");
 }
 
 function arrange(elements, columns) {

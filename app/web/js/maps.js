@@ -35,11 +35,18 @@ function weights(place, [first, last], [start, stop], cells) {
   return weighted.map(([cell, weight]) => [cell, weight / sum]);
 }
 
-/** The heatmap's value at a pixel of the upload, divided by the largest magnitude, as in an npz answer. */
-export function valueAt(heatmap, x, y) {
+/** Whether the model saw a pixel of the upload; elsewhere, a map says nothing. */
+export function isSeen(heatmap, x, y) {
   const [height, width] = heatmap.shape;
   const [left, top, right, bottom] = seen(heatmap, width, height);
-  if (x < left || x >= right || y < top || y >= bottom) return 0;
+  return x >= left && x < right && y >= top && y < bottom;
+}
+
+/** The heatmap's value at a pixel of the upload, divided by the largest magnitude, as in an npz answer. */
+export function valueAt(heatmap, x, y) {
+  if (!isSeen(heatmap, x, y)) return 0;
+  const [height, width] = heatmap.shape;
+  const [left, top, right, bottom] = seen(heatmap, width, height);
   const columns = weights(x, [left, right], [heatmap.box[0], heatmap.box[2]], heatmap.map[0].length);
   const rows = weights(y, [top, bottom], [heatmap.box[1], heatmap.box[3]], heatmap.map.length);
   let value = 0;

@@ -68,7 +68,7 @@ export function prepareMarking() {
   byId("painting-on").addEventListener("click", () => turn(isPainting() ? null : "painting-on"));
   byId("marking-undo").addEventListener("click", undo);
   for (const control of document.querySelectorAll("[name=how]")) {
-    control.addEventListener("change", () => state.mark && mark(parsed(state.mark)));
+    control.addEventListener("change", () => (state.mark ? mark(parsed(state.mark)) : say()));
   }
   marker.addEventListener("keydown", steer);
   document.addEventListener("keydown", (event) => {
@@ -322,7 +322,7 @@ function sentence() {
   const current = state.answer && fitting();
   const how = isTouched() ? "with a finger" : "on the picture";
   if (!current && isPainting()) return `Paint ${how}; each stroke adds to the part. With the keyboard, mark a box instead.`;
-  if (!current) return isOn() ? `Draw a box ${how}.` : `Mark a part to see the prediction without it.${kind() ? "" : ` ${isTouched() ? "Touch" : "Click"} anywhere to see which channels respond there.`}`;
+  if (!current) return isOn() ? `Draw a box ${how}.` : `Mark a part to see the prediction ${{ hide: "without it", blur: "with it blurred", keep: "with nothing else" }[chosen()]}.${kind() ? "" : ` ${isTouched() ? "Touch" : "Click"} anywhere to see which channels respond there.`}`;
   if (!state.altered) return "Asking the model…";
   const target = explained();
   const { before, after, scene } = state.altered;

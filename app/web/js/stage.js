@@ -3,7 +3,7 @@
 import { coloursOf, gradient } from "./colours.js";
 import { byId, pointAt } from "./dom.js";
 import { drawnBy, isBlank } from "./doubt.js";
-import { seen, valueAt } from "./maps.js";
+import { isSeen, seen, valueAt } from "./maps.js";
 import { Overlay, pixelBeside } from "./overlay.js";
 import { turnUpright } from "./picture.js";
 import { methodNamed } from "./question.js";
@@ -182,9 +182,9 @@ function read(pixel, aloud = false) {
   }
   const { heatmap } = explanation();
   const share = valueAt(heatmap, ...pixel);
-  const value = share * Math.max(heatmap.max, -heatmap.min); // in the unit of the bar
+  const value = isSeen(heatmap, ...pixel) ? share * Math.max(heatmap.max, -heatmap.min) : null; // in the unit of the bar
   const place = state.scene?.at(pixel);
-  const said = `x ${pixel[0]}, y ${pixel[1]}: ${number(value)}${place ? ` · ${place.label}` : ""}`;
+  const said = `x ${pixel[0]}, y ${pixel[1]}: ${value === null ? "the model does not see this place" : number(value)}${place ? ` · ${place.label}` : ""}`;
   byId("reading").textContent = said;
   markValue(value);
   if (aloud) {

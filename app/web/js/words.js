@@ -30,7 +30,8 @@ export function number(value) {
 export const count = (things) => things.toLocaleString("en");
 
 export function signed(value, digits = 2) {
-  return `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`;
+  const size = Math.abs(value).toFixed(digits);
+  return `${Number(size) ? (value < 0 ? "−" : "+") : ""}${size}`;
 }
 
 /** The progress in an event that has a total, as text. */
