@@ -54,14 +54,14 @@ class Settings(BaseSettings):
     max_in_flight: Count = Field(
         32,
         description="Maximum number of concurrent requests per process, not counting probes, metrics and web pages; "
-        "more are refused with 503. Keep it below SEEWHY_THREADS, so that a thread is free for probes.",
+        "requests beyond it are refused with 503. Keep it below SEEWHY_THREADS, so that a thread is free for probes.",
     )
     memory_bytes: int | None = Field(
         None,
         ge=2**20,
         description="Memory limit for all requests of a process together, in bytes: bodies, pixels, tensors and "
-        "responses; more are refused with 503. The default is the container's limit minus the memory of the process "
-        "and its models; a value that you set does not include models.",
+        "responses; requests beyond it are refused with 503. The default is the container's limit minus the memory of "
+        "the process and its models; a value that you set does not include models.",
     )
     download_seconds: Seconds = Field(
         60.0,
@@ -124,7 +124,7 @@ class Settings(BaseSettings):
         "never waits.",
     )
     queue_size: Count = Field(
-        64, description="Maximum number of pictures that may wait for a model; more are refused with 503."
+        64, description="Maximum number of pictures that may wait for a model; pictures beyond it are refused with 503."
     )
     sanity: bool = Field(
         True,

@@ -70,12 +70,12 @@ class LayerAnswer(BaseModel):
         description="Grid of the tokens, if the output (1, T, C) is tokens of the picture."
     )
     inputs: list[str] = Field(
-        description="Paths of the modules whose outputs it reads, with nothing but functions in between; the empty "
-        "path stands for the picture."
+        description="Paths of the modules whose outputs it reads, directly or through functions only; the empty path "
+        "stands for the picture."
     )
     parts: list[str] = Field(
-        description="Likewise of the modules of whose outputs it makes its own, such as the summands of a residual "
-        "block; empty if no module runs in it, or if it returns what a single one of them made."
+        description="Paths of the modules inside it whose outputs it combines into its own, such as the summands of a "
+        "residual block; empty if it contains no modules, or returns the output of a single one."
     )
 
 

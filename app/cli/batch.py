@@ -57,7 +57,7 @@ if TYPE_CHECKING:  # it imports PyTorch
 @click.option("--batch-size", type=click.IntRange(1), help="Pictures in a pass; by default 8, or 32 on a GPU.")
 @click.option("--map-type", type=click.Choice(MAP_TYPES), default="float16", show_default=True, help="Dtype of maps.")
 @click.option("--pictures", is_flag=True, help="Also write overlays, as WebDataset shards.")
-@click.option("--logits", is_flag=True, help="Also write all outputs of a model that gives no boxes or regions.")
+@click.option("--logits", is_flag=True, help="Also write all logits or values, except for detectors and segmenters.")
 @click.option("--max-errors", type=click.IntRange(0), help="Stop after more than N failures; by default, never.")
 @click.option("--dry-run", is_flag=True, help="Only say what the run would cost, after explaining a few pictures.")
 def batch(

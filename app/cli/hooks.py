@@ -68,7 +68,7 @@ def trace(
 ) -> None:
     """Write the timeline of hook calls for each PICTURE.
 
-    Prints its summary.
+    Also prints a summary of it.
     """
     answer_form, items = plan(pictures, output, form, TRACE_FORMATS)
 

@@ -136,7 +136,8 @@ class Metrics(Observer):
             "seewhy_memory_used_bytes", "Memory used by requests: bodies, pixels, tensors and responses."
         )
         self._memory_limit = gauge(
-            "seewhy_memory_limit_bytes", "Memory limit for all requests together; more are refused with 503."
+            "seewhy_memory_limit_bytes",
+            "Memory limit for all requests together; requests beyond it are refused with 503.",
         )
         self._loads = histogram(
             "seewhy_model_load_duration_seconds",

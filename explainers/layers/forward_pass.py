@@ -34,9 +34,9 @@ class LayerCall:
         provenance: provenance of the output.
         grid: where the output lies in the picture; None if it is not a grid.
         tokens: the output as tokens (1, T, C); None if it is none.
-        inputs: the calls whose outputs it read, with nothing but functions in between; None stands for the picture.
-        parts: likewise the calls of whose outputs it made its own, such as the summands of a residual block; empty if
-            no call ran inside it, or if it returns what a single one made.
+        inputs: the calls whose outputs it read, directly or through functions only; None stands for the picture.
+        parts: the calls inside it whose outputs it combined into its own, such as the summands of a residual block;
+            empty if it contains no calls, or returned the output of a single one.
     """
 
     path: str

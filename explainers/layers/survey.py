@@ -40,10 +40,10 @@ class Layer:
         default: whether CAMs use it by default.
         grid: where its output lies in the picture; None if it is not a grid.
         tokens: its output (N, T, C) as tokens of the picture; None if it is none.
-        inputs: paths of the layers whose outputs it reads, with nothing but functions in between; the empty path stands
+        inputs: paths of the modules whose outputs it reads, directly or through functions only; the empty path stands
             for the picture.
-        parts: likewise of the layers of whose outputs it makes its own, such as the summands of a residual block; empty
-            if no layer runs in it, or if it returns what a single one of them made.
+        parts: paths of the modules inside it whose outputs it combines into its own, such as the summands of a residual
+            block; empty if it contains no modules, or returns the output of a single one.
     """
 
     path: str

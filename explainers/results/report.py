@@ -44,12 +44,14 @@ def report_page(
         max_side: longest side of the picture in the report, in pixels; None for its own.
     """
     picture = fit(explanations[0].picture, max_side)
+    created = datetime.fromisoformat(record["created"])
     rows = [
         {"name": method.name, "summary": method.summary, "papers": method.papers, "equation": mathml(method.equation)}
         for method in methods
     ]
     page = template("seewhy.explainers.results", "report.html").render(
         record=record,
+        created=f"{created.day} {created:%B %Y, %H:%M} UTC",
         linked=_linked(record) | {"hasPart": [linked(explanation) for explanation in explanations]},
         picture=data_url(encode_png(picture)),
         parts=list(zip(explanations, document["explanations"], strict=True)),
@@ -229,8 +231,8 @@ def _measurements(measurement: Measurement) -> Iterator[tuple[str, float | None,
     what, form = ("Probability", "%") if measurement.probability is not None else ("Value", ".4g")
     whole = measurement.probability if measurement.value is None else measurement.value
     yield "Share of the picture that is marked", measurement.area, ".0%"
-    yield f"{what} of the whole picture", whole, form
-    yield f"{what} of the marked part alone", measurement.kept, form
+    yield f"{what} with the whole picture", whole, form
+    yield f"{what} with only the marked part", measurement.kept, form
     yield f"{what} without the marked part", measurement.dropped, form
     yield f"{what} without the same shape, rotated by 180°", measurement.turned_dropped, form
     yield f"{what} with everything hidden", measurement.hidden, form

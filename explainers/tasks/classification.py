@@ -142,8 +142,8 @@ class Classification:
             remarks.append(
                 Diagnostic(
                     "improbable-target",
-                    f"The model gives {likely.label!r} {likely.text}, less than {bound}: the map "
-                    "shows what little evidence there is, not that the class is present.",
+                    f"The model gives {likely.label!r} {likely.text.replace('<', 'less than ')}, below {bound}: the "
+                    "map shows what little evidence there is, not that the class is present.",
                 )
             )
         return tuple(remarks)
@@ -310,7 +310,7 @@ def _unreached(probability: float, count: int, head: ClassHead) -> str | None:
         return bound if probability < 0.5 else None
     if probability < 1 / count:
         return "chance"
-    # Rounded as it is read: no message says "1.0%, less than 1%".
+    # Rounded as it is read: no message says "1.0%, below 1%".
     return f"{IMPROBABLE:.0%}" if round(probability, 3) < IMPROBABLE else None
 
 

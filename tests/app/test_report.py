@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shlex
+from datetime import datetime
 from html import unescape
 from types import SimpleNamespace
 from typing import get_args
@@ -55,6 +56,8 @@ def test_a_report_states_what_was_explained_by_what_and_loads_and_runs_nothing(c
     assert record["methods"][0]["name"] == "gradcam"
     assert {"seewhy", "torch"} <= record["versions"].keys()
     assert not {"overlay", "timings_ms"} & {*record, *record["explanations"][0]}
+    created = datetime.fromisoformat(record["created"])
+    assert f"Created on {created.day} {created:%B %Y, %H:%M} UTC, by SeeWhy" in response.text
     assert "<math" in response.text
     assert "Selvaraju" in response.text
     assert response.text.count('<img src="data:image/png;base64,') == 3
@@ -88,8 +91,8 @@ def test_a_report_has_tables_of_figures_and_warnings_and_its_json_ld_too(client)
     rows = rows_of(page, "Proof and warnings: giant panda")
     measured = {row["name"]: row["value"] for row in part["variableMeasured"]}
     expected = {
-        "Probability of the whole picture": (proof["faithfulness"]["probability"], "%"),
-        "Probability of the marked part alone": (proof["faithfulness"]["kept"], "%"),
+        "Probability with the whole picture": (proof["faithfulness"]["probability"], "%"),
+        "Probability with only the marked part": (proof["faithfulness"]["kept"], "%"),
         "Probability without the marked part": (proof["faithfulness"]["dropped"], "%"),
         "Probability without the same shape, rotated by 180°": (proof["faithfulness"]["turned_dropped"], "%"),
         "Score": (proof["faithfulness"]["score"], ".2f"),
@@ -113,7 +116,7 @@ def test_a_report_has_tables_of_figures_and_warnings_and_its_json_ld_too(client)
 
 def test_a_report_without_a_proof_has_its_warnings_alone(client):
     page = ask(client, "report", target="giant panda", method="gradcam").text
-    assert "less than chance" in rows_of(page, "Warnings: giant panda")["Warning"]
+    assert "below chance" in rows_of(page, "Warnings: giant panda")["Warning"]
     assert "variableMeasured" not in record_of(page)["hasPart"][0]
     assert "<h2>Warnings" not in ask(client, "report", method="gradcam").text
 
@@ -124,8 +127,8 @@ def test_figures_of_a_value_are_in_its_units():
     proof = Proof(None, "", measured, None, None, sanity, Shape(None, 0.5, None), None, (), Passes(2))
     assert [(name, text) for name, _, text in figures(proof)] == [
         ("Share of the picture that is marked", "25%"),
-        ("Value of the whole picture", "31.25"),
-        ("Value of the marked part alone", "30"),
+        ("Value with the whole picture", "31.25"),
+        ("Value with only the marked part", "30"),
         ("Value without the marked part", "12.5"),
         ("Value with everything hidden", "10"),
         ("Score", "0.00"),

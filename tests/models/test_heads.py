@@ -69,7 +69,7 @@ def test_one_class_of_many_is_improbable_below_one_percent(probability, bound):
     logits = torch.cat([torch.tensor([probability]), others]).log()
     remarks = Classification(head="softmax").remarks(logits, 0)
     assert [remark.message.partition(":")[0] for remark in remarks] == (
-        [f"The model gives 'class 0' {percent(probability)}, less than {bound}"] if bound else []
+        [f"The model gives 'class 0' {percent(probability).replace('<', 'less than ')}, below {bound}"] if bound else []
     )
 
 

@@ -42,7 +42,7 @@ export function prepareChannels() {
 }
 
 async function choose() {
-  const chosen = await chooseLayers({ model: modelName(), title: "Feature maps of", chosen: state.inside ? [state.inside] : [], most: 1 });
+  const chosen = await chooseLayers({ model: modelName(), title: "Choose a layer", chosen: state.inside ? [state.inside] : [], most: 1 });
   if (chosen?.length && chosen[0] !== captured?.layer) change({ inside: chosen[0], off: [] });
 }
 

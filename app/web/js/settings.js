@@ -18,7 +18,7 @@ const FAMILIES = {
   transformer: "Transformers",
   perturbation: "Perturbations",
   concept: "Concepts",
-  control: "Controls, to compare with",
+  control: "Controls for comparison",
 };
 // Designed for colour-blind readers; all others are also safe for them.
 const FIRST = ["cividis", "batlow", "viridis", "vik", "berlin"];

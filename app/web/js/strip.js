@@ -171,7 +171,7 @@ function count(pictures) {
   byId("strip-failed").textContent = [failed && `${failed} failed`, unreadable && `${unreadable} cannot be read`].filter(Boolean).join(", ");
   byId("strip-again").hidden = !old.length;
   byId("strip-again").textContent = `Explain ${old.length} again`;
-  byId("strip-again").title = "Their explanations failed, are by another model or method, or can be graded now.";
+  byId("strip-again").title = "Their explanations failed, come from another model or method, or can be graded now.";
   const note = [bound(), listed().length ? "" : "No picture matches this filter."].filter(Boolean).join(" ");
   byId("strip-note").textContent = note;
   byId("strip-note").hidden = !note;

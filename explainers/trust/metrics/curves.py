@@ -30,7 +30,7 @@ class Curve(Metric):
     relative: Annotated[
         bool,
         Field(
-            description="Divide by the probability of the whole picture, so that all pictures have the same weight; "
+            description="Divide by the probability with the whole picture, so that all pictures have the same weight; "
             "means then leave out targets below 30 %."
         ),
     ] = True
