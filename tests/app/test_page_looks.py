@@ -66,7 +66,7 @@ def test_a_contour_goes_round_that_part(cat_page):
 
 
 def test_the_words_for_the_marked_part_outline_it(cat_page):
-    words = cat_page.locator("#proof button")
+    words = cat_page.locator("#proof button[title]")
     expect(words).to_have_text("marked quarter")
     drawing = "document.querySelector('#stage .map').toDataURL()"
     plain, saved = cat_page.evaluate(drawing), page_pixels(cat_page)

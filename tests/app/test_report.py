@@ -144,7 +144,7 @@ def test_each_warning_of_proofs_is_a_sentence_the_same_on_the_page():
     assert WARNINGS.keys() == {*get_args(WarningCode)}
     script = (EXAMPLES.parent / "app" / "web" / "js" / "proof.js").read_text()
     texts = dict(re.findall(r'^  "([a-z-]+)": "(.*)",$', script, re.MULTILINE))
-    assert len(texts) == 3
+    assert len(texts) == 4
     assert texts.items() <= WARNINGS.items()
 
 
