@@ -74,7 +74,7 @@ class LayerAnswer(BaseModel):
         "stands for the picture."
     )
     parts: list[str] = Field(
-        description="Paths of the modules inside it whose outputs it combines into its own, such as the summands of a "
+        description="Paths of the modules whose outputs it combines into its own, such as the summands of a "
         "residual block; empty if it contains no modules, or returns the output of a single one."
     )
 

@@ -35,7 +35,7 @@ class LayerCall:
         grid: where the output lies in the picture; None if it is not a grid.
         tokens: the output as tokens (1, T, C); None if it is none.
         inputs: the calls whose outputs it read, directly or through functions only; None stands for the picture.
-        parts: the calls inside it whose outputs it combined into its own, such as the summands of a residual block;
+        parts: the calls whose outputs it combined into its own, such as the summands of a residual block;
             empty if it contains no calls, or returned the output of a single one.
     """
 

@@ -42,7 +42,7 @@ class Layer:
         tokens: its output (N, T, C) as tokens of the picture; None if it is none.
         inputs: paths of the modules whose outputs it reads, directly or through functions only; the empty path stands
             for the picture.
-        parts: paths of the modules inside it whose outputs it combines into its own, such as the summands of a residual
+        parts: paths of the modules whose outputs it combines into its own, such as the summands of a residual
             block; empty if it contains no modules, or returns the output of a single one.
     """
 

@@ -25,26 +25,30 @@ function evaluate(text, values) {
   return sum();
 }
 
-/** Passes and seconds of a method with these options, and whether the service refuses so many; passes are NaN if unknown, seconds null. */
-export function costOf({ cost, options: schemas, quantities, seconds_per_pass: pace, most_passes: most, partial }, options = {}, layer = []) {
+/**
+ * Passes and seconds of a method with these options, whether these seconds are only a bound, and whether the service refuses so
+ * many passes; passes are NaN if unknown, seconds null.
+ */
+export function costOf({ cost, options: schemas, quantities, seconds_per_pass: pace, most_per_pass: bound, most_passes: most, partial }, options = {}, layer = []) {
   const usual = Object.fromEntries(Object.entries(schemas).map(([name, schema]) => [name, schema.default]));
   const text = `${cost.forwards} + ${cost.backwards}`;
   const isCounted = (name) => new RegExp(`\\b${name}\\b`).test(text);
   // Of a number that is refused, the passes are unknown.
   const isPossible = ([name, value]) => !isCounted(name) || (/^\d+$/.test(value) && !(Number(value) < schemas[name]?.minimum));
-  if (!Object.entries(options).every(isPossible)) return { passes: NaN, partial, seconds: null, isRefused: false };
+  if (!Object.entries(options).every(isPossible)) return { passes: NaN, partial, seconds: null, isBound: false, isRefused: false };
   // Quantities are those of the usual layers and options.
   const isUsual = !layer.length && Object.keys(options).every((name) => isCounted(name) || name === "sign");
   const passes = options.smooth === "tta" ? NaN : evaluate(text, { ...(isUsual && quantities), ...usual, ...options });
-  return { passes, partial, seconds: pace && passes ? passes * pace : null, isRefused: most !== null && passes > most };
+  const seconds = (pace ?? bound) && passes ? passes * (pace ?? bound) : null;
+  return { passes, partial, seconds, isBound: !pace, isRefused: most !== null && passes > most };
 }
 
 /** A cost in words, such as “1,001 passes, about 9 s”; short ones run only a part of the model. Empty if it is unknown. */
-export function costInWords({ passes, partial, seconds }) {
+export function costInWords({ passes, partial, seconds, isBound }) {
   if (!passes) return "";
   const said = `${count(passes)} ${partial ? "short " : ""}${passes === 1 ? "pass" : "passes"}`;
   if (seconds === null) return said;
-  return `${said}, ${seconds < 1 ? "less than a second" : `about ${roughly(seconds)}`}`;
+  return `${said}, ${seconds < 1 ? "less than a second" : `${isBound ? "at most" : "about"} ${roughly(seconds)}`}`;
 }
 
 function roughly(seconds) {

@@ -10,7 +10,9 @@ let standard = null; // the service's default model
 /** Stores the methods of the catalogue with their costs for a model, and the one that the page starts with for it. */
 export async function learn(model, { anew = false } = {}) {
   const answer = await catalogue(model ? `/methods?model=${encodeURIComponent(model)}` : "/methods", { anew });
-  for (const method of answer.methods) methods.set(method.name, method);
+  // A pass of a part takes no longer than one of the whole model, whatever has been measured of it.
+  const whole = answer.methods.find(({ partial, cost, seconds_per_pass: pace }) => !partial && cost.backwards === "0" && pace)?.seconds_per_pass ?? null;
+  for (const method of answer.methods) methods.set(method.name, { ...method, most_per_pass: method.cost.backwards === "0" ? whole : null });
   deadline = answer.deadline;
   if (!model) standard = answer.model;
   learnMethod(model, answer.recommended);
