@@ -257,5 +257,5 @@ def test_results_are_saved_as_numbers(model, tmp_path):
         assert arrays["targets"].tolist() == [2]
     with pytest.raises(OptionError, match="is not drawn by options; leave 'view' out"):
         result.save(tmp_path / "out.npz", view="heatmap")
-    with pytest.raises(OptionError, match=r"\.json, \.npz, \.html, \.png"):
+    with pytest.raises(OptionError, match=r"\.png, \.jpg, \.jpeg, \.webp, \.json, \.npz, \.html"):
         result.save(tmp_path / "out.numbers")
