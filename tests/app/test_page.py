@@ -231,10 +231,10 @@ def test_a_changed_option_is_sent_and_kept_in_the_address(page, url):
 def test_a_missing_grade_is_told_in_words_for_people(cat_page, url):
     sentence = "Alone, it gives 1.5. That is not graded: fewer than 100 comparable scores of other maps are known{}."
     script = "async (all) => (({ plain }) => all.map(plain))(await import('/static/js/words.js'))"
-    for text in cat_page.evaluate(script, [sentence.format(count) for count in ("", " (7 so far)")]):
-        assert text == (
-            "Alone, it gives 1.5. It has no grade yet: the service must first try about 100 pictures this way."
-        )
+    counts = ["", " (7 so far)"]
+    texts = cat_page.evaluate(script, [sentence.format(count) for count in counts])
+    told = "Alone, it gives 1.5. This heatmap has no grade yet: the service must first try about 100 pictures with this model"
+    assert texts == [f"{told}{count}." for count in counts]
 
 
 def test_the_page_writes_shares_as_the_service_does(cat_page):

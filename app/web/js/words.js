@@ -78,7 +78,7 @@ const API_WORDS = [
   [/\bsign=(\w+)/g, "the option sign: $1"],
   [
     /That is not graded: fewer than (\d+) comparable scores of other maps are known( \(\d+ so far\))?/,
-    "It has no grade yet: the service must first try about $1 pictures this way",
+    "This heatmap has no grade yet: the service must first try about $1 pictures with this model$2",
   ],
   [/\.\s*\.$/, "."],
 ];

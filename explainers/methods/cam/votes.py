@@ -92,7 +92,7 @@ class Votes(LayerExplainer):
 
 @method("votes-detail", family="cam")
 class VotesDetail(Votes):
-    r"""Votes × detail: evidence for the class in finer layers if there are any, kept where it wins the vote.
+    r"""Votes × detail: evidence from finer layers, kept where it speaks for the class rather than another answer.
 
     .. math:: M = \Big(\frac{V}{\max V} \cdot \frac{E_{16}}{\max E_{16}} \cdot \frac{E_8}{\max E_8}\Big)^{1/3},
               \qquad E_s(i) = \sum_k \max\Big(F_s^k(i) \sum_{j:\, z_c(j) > 0} p(j)
