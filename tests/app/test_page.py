@@ -233,8 +233,8 @@ def test_a_missing_grade_is_told_in_words_for_people(cat_page, url):
     script = "async (all) => (({ plain }) => all.map(plain))(await import('/static/js/words.js'))"
     counts = ["", " (7 so far)"]
     texts = cat_page.evaluate(script, [sentence.format(count) for count in counts])
-    told = "Alone, it gives 1.5. This heatmap has no grade yet: the service must first try about 100 pictures with this model"
-    assert texts == [f"{told}{count}." for count in counts]
+    told = "Alone, it gives 1.5. This heatmap has no grade yet: the service must first try about 100 pictures with "
+    assert texts == [f"{told}this model{count}." for count in counts]
 
 
 def test_the_page_writes_shares_as_the_service_does(cat_page):
