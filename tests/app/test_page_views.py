@@ -231,7 +231,7 @@ STATES = {
         page.click("#model"),
         page.locator("dialog .absent").first.wait_for(),
     ),
-    "fault": lambda page, url: (example(page, url, "&method=smoothgrad&samples=0"), page.locator(".faulty").wait_for()),
+    "fault": lambda page, url: (example(page, url, "&target=tabbby"), page.locator(".faulty").wait_for()),
 }
 
 
