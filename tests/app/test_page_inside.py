@@ -114,6 +114,18 @@ def test_lines_lead_from_each_module_to_those_that_read_it(inside):
     expect(drawn).to_have_count(chain)
 
 
+def test_a_map_that_is_switched_off_stays_where_it_is(inside):
+    control = inside.locator(".tile input").nth(9)
+    control.scroll_into_view_if_needed()
+    inside.evaluate("window.scrollTo(0, 0)")
+    control.focus()
+    place = control.bounding_box()["y"]
+    inside.keyboard.press("Space")
+    expect(inside.locator("#effect-panel")).to_be_visible()
+    inside.wait_for_function("() => document.querySelector('#effect-image').complete")
+    assert control.bounding_box()["y"] == pytest.approx(place, abs=2)
+
+
 def test_places_that_share_the_highest_value_are_counted(inside, url):
     """The activation behind `bn2` ends at 6, which many places of some channels reach."""
     with np.load(io.BytesIO(ask(url, "/hooks/capture", layer="bn2", format="npz").content)) as arrays:

@@ -36,9 +36,18 @@ export function prepareChannels() {
     listed += STEP;
     fill();
   });
+  new ResizeObserver(([entry]) => keepMaps(entry.borderBoxSize[0].blockSize)).observe(byId("effect"));
   byId("copy-intervene").addEventListener("click", (event) =>
     copy(curl("/hooks/intervene", [...without(captured.layer, state.off), ["format", "png"]], "panel.png"), event.currentTarget),
   );
+}
+
+let above = null; // height of the effect, which stands above the maps
+
+/** Keeps the map that was just switched off where it is, while the effect above it grows or shrinks. */
+function keepMaps(height) {
+  if (above !== null && byId("maps").contains(document.activeElement)) window.scrollBy({ top: height - above, behavior: "instant" });
+  above = height;
 }
 
 async function choose() {
@@ -136,8 +145,7 @@ function effect() {
   const { layer } = captured;
   const { off } = state;
   byId("effect-title").textContent = off.length ? `Without ${named(layer, off)}` : "With all channels";
-  byId("effect-hint").hidden = off.length > 0;
-  byId("copy-intervene").hidden = !off.length;
+  byId("effect-hint").textContent = off.length ? "Asking the model…" : "Nothing is switched off.";
   const key = JSON.stringify([state.picture.url, off.length ? without(layer, off) : state.answer && [explanation().target, state.answer.predictions]]);
   if (key === answered) return;
   answered = key;
@@ -174,6 +182,8 @@ function listedWith(target, { predictions }) {
 
 function showEffect(summary, before, after = before) {
   byId("effect-summary").textContent = summary;
+  byId("effect-hint").hidden = state.off.length > 0;
+  byId("copy-intervene").hidden = !state.off.length;
   const byClass = (predictions) => {
     const isFirst = ({ index }, place) => predictions.findIndex((other) => other.index === index) === place; // the surest box of a class
     return new Map(predictions.filter(isFirst).map((prediction) => [prediction.index, prediction]));
