@@ -58,6 +58,7 @@ function show() {
   const part = place();
   byId("fires").hidden = !part;
   byId("fires-close").hidden = !spot;
+  byId("marking")[spot ? "before" : "after"](byId("fires")); // next to the value there, or to what the mark changes
   ring();
   if (part) request.run((signal) => find(part, signal), tell);
   else request.stop();
