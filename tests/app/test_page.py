@@ -434,6 +434,7 @@ def test_the_value_under_the_pointer_is_that_of_the_arrays(cat_page, url):
     expect(reader).to_have_attribute("aria-valuetext", f"x 226, y 150: {heatmap[150, 226]:.3g}")
 
 
+@pytest.mark.slow
 def test_what_a_tap_reads_stays(browser, url):
     with browser.browser.new_context(has_touch=True, viewport={"width": 390, "height": 844}) as context:
         phone = context.new_page()

@@ -72,6 +72,7 @@ def test_who_leaves_waits_for_nothing_and_what_is_cancelled_can_be_run_again(com
     expect(page.get_by_role("button", name="Open rise")).to_be_focused()
 
 
+@pytest.mark.slow
 def test_a_fill_that_hides_little_leads_to_the_other_one(tab, url):
     def warned(route):
         answer = route.fetch(headers={**route.request.headers, "accept": "application/json"})
@@ -96,6 +97,7 @@ def test_a_fill_that_hides_little_leads_to_the_other_one(tab, url):
     assert "proof_fill" not in tab.url
 
 
+@pytest.mark.slow
 def test_a_map_that_is_not_borne_out_leads_to_a_comparison_of_methods(tab, url):
     tab.goto(f"{url}/?example=coffee")
     answered(tab)

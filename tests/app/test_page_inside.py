@@ -114,6 +114,7 @@ def test_lines_lead_from_each_module_to_those_that_read_it(inside):
     expect(drawn).to_have_count(chain)
 
 
+@pytest.mark.slow
 def test_a_map_that_is_switched_off_stays_where_it_is(inside):
     control = inside.locator(".tile input").nth(9)
     control.scroll_into_view_if_needed()
@@ -126,6 +127,7 @@ def test_a_map_that_is_switched_off_stays_where_it_is(inside):
     assert control.bounding_box()["y"] == pytest.approx(place, abs=2)
 
 
+@pytest.mark.slow
 def test_places_that_share_the_highest_value_are_counted(inside, url):
     """The activation behind `bn2` ends at 6, which many places of some channels reach."""
     with np.load(io.BytesIO(ask(url, "/hooks/capture", layer="bn2", format="npz").content)) as arrays:
@@ -379,6 +381,7 @@ def test_on_a_narrow_screen_a_dialog_is_the_tree(tab, url):
     expect(tab.locator("#inside-layer-name")).to_have_text("blocks.6")
 
 
+@pytest.mark.slow
 def test_the_explained_class_is_named_and_listed_even_if_it_is_improbable(tab, url):
     tab.goto(f"{url}/?example=cat&show=inside&inside={LAYER}&target=moped")
     settled(tab)
