@@ -95,6 +95,14 @@ def test_a_fill_that_hides_little_leads_to_the_other_one(tab, url):
     tab.get_by_role("button", name="Hide by blurring").click()
     expect(tab.locator("#proof")).to_contain_text("blurred away, 'espresso' falls")
     assert "proof_fill" not in tab.url
+    blank = """async () => {
+        const { showProof } = await import('/static/js/proof.js');
+        const paragraph = document.createElement('p');
+        const proof = { grade: 'blank', sentence: 'It is blank.', faithfulness: null, warnings: ['blank-map'] };
+        showProof(paragraph, proof, null, { compare() {}, refill() {} });
+        return paragraph.querySelectorAll('button').length;
+    }"""
+    assert tab.evaluate(blank) == 0  # nothing was hidden
 
 
 @pytest.mark.slow

@@ -53,12 +53,11 @@ export function showProof(paragraph, proof, outline = null, next = null) {
   const words = sentenceOf(proof).split(/(marked (?:half|third|quarter|fifth|tenth|\d+%))/);
   const said = words.map((text, place) => (place % 2 && outline ? pointer(text, proof.faithfulness.area, outline) : text));
   const step = (textContent, click) => [make("button", { class: "link", textContent, on: { click } }), " · "];
-  const fill = proof.faithfulness?.fill === "blur" ? "mean" : "blur";
   const hidesLittle = proof.warnings.includes("fill-hides-little");
-  const more = [
-    ...(next && (hidesLittle || fill === "blur") ? step(fill === "blur" ? "Hide by blurring" : "Hide with the mean colour", () => next.refill(fill)) : []),
-    ...(next && isWorthAnother(proof) && !hidesLittle ? step("Compare other methods", next.compare) : []),
-  ];
+  const more = [];
+  if (next && proof.faithfulness?.fill === "mean") more.push(...step("Hide by blurring", () => next.refill("blur")));
+  else if (next && hidesLittle) more.push(...step("Hide with the mean colour", () => next.refill("mean")));
+  if (next && isWorthAnother(proof) && !hidesLittle) more.push(...step("Compare other methods", next.compare));
   paragraph.replaceChildren(make("a", { href: "/guide#heatmap", target: "_blank" }, badge(proof)), " ", ...said, " ", ...more, guide);
 }
 
