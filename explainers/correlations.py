@@ -30,6 +30,7 @@ def rank_correlations(first: Tensor, second: Tensor) -> Tensor:
 
 def mean_ranks(values: Tensor) -> Tensor:
     """Return the rank of each value in its row (N, P), float64; equal values share their mean rank."""
+    values = values.contiguous()  # searchsorted warns about others, and copies them each time
     ordered = values.sort(dim=1).values
     below = torch.searchsorted(ordered, values)
     up_to = torch.searchsorted(ordered, values, right=True)

@@ -362,3 +362,11 @@ def test_correlations_and_ranks():
     second = torch.tensor([[2.0, 4.0, 6.0], [1.0, 2.0, 3.0], [1.0, 0.0, 1.0]])
     torch.testing.assert_close(correlations(first, second), torch.tensor([1.0, 0.0, -1.0]))
     assert mean_ranks(torch.tensor([[3.0, 1.0, 3.0, 2.0]])).tolist() == [[3.5, 1.0, 3.5, 2.0]]
+
+
+def test_ranks_of_one_map_for_all_pictures_warn_of_nothing():
+    torch.set_warn_always(True)
+    try:
+        assert mean_ranks(torch.tensor([[3.0, 1.0]]).expand(2, -1)).tolist() == [[2.0, 1.0]] * 2
+    finally:
+        torch.set_warn_always(False)
