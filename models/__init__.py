@@ -1,6 +1,6 @@
 """Pretrained networks by name: weights, preprocessing, labels, layers.
 
-It imports torchvision and timm. What `__init__.pyi` names is imported when it is first used.
+This package imports torchvision and timm. The names in `__init__.pyi` are imported on first use.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""How a detector's results are read, and which of its candidates it shows."""
+"""Reading the results of a detector, and selecting the candidates to show."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ class BoxHead:
         background: the class of the background; None without one.
         moving: whether the order of the candidates depends on the picture, as with proposals. In modified pictures, the
             candidate that overlaps the explained box most then replaces it.
-        preselected: how many candidates of each level or class are considered, if the detector limits them.
+        preselected: number of candidates considered per level or class, if the detector limits it.
         least_side: smallest side of boxes that are shown, as a share of the picture's sides, once what lies beyond it
             is cut off.
         size: height and width of the model's input, in pixels; `wrap_model` knows it.
@@ -71,7 +71,7 @@ class BoxHead:
         return self.shape
 
     def candidates(self, raw: Any) -> Candidates:
-        """Return the candidates in what the module returns, boxes as fractions of the model's input."""
+        """Return the candidates in the module's result, with boxes as fractions of the model's input."""
         candidates = self.decode(raw)
         if not isinstance(candidates, Candidates) or not _fit(candidates):
             shapes = [tuple(part.shape) for part in tree_leaves(candidates) if isinstance(part, Tensor)]

@@ -1,7 +1,7 @@
 """Torchvision's detectors, run by their parts: candidates with raw logits, before any threshold or suppression.
 
-What torchvision's own `forward` returns has lost its logits, and the numbers of its candidates. Here the same public
-parts run in the same order under the same paths, and what is shown follows from the candidates.
+The results of torchvision's own `forward` lack the logits and the indices of the candidates. Here the same public parts
+run in the same order under the same paths, and the boxes to show are selected from the candidates.
 """
 
 from collections import OrderedDict
@@ -23,7 +23,7 @@ from seewhy.models.box_head import BoxHead
 from seewhy.models.preprocess import Preprocess
 
 LEAST_SIDE = 1e-2
-"""In pixels, of the boxes that Faster R-CNN shows."""
+"""Least side of the boxes that Faster R-CNN shows, in pixels."""
 
 Features = dict[str, Tensor]
 
@@ -127,7 +127,7 @@ class TwoStageDetector(DetectorParts):
         )
 
     def candidates(self, batch: ImageList, features: Features) -> Candidates:
-        """Return the candidates of the proposals; those that are missing to the most that there can be are empty."""
+        """Return the candidates of the proposals, padded with empty ones to the maximum number."""
         heads = self.roi_heads
         objectness, proposals = self._proposals(batch, features)
         pooled = heads.box_head(heads.box_roi_pool(features, proposals, batch.image_sizes))
@@ -143,7 +143,7 @@ class TwoStageDetector(DetectorParts):
         return self._with_masks(candidates, batch, features) if self.box_head.layout.masks else candidates
 
     def _proposals(self, batch: ImageList, features: Features) -> tuple[list[Tensor], list[Tensor]]:
-        """Return each picture's raw objectness (P,) and proposals (P, 4), as the network of proposals keeps them."""
+        """Return each picture's raw objectness (P,) and proposals (P, 4), as the region proposal network keeps them."""
         rpn, maps = self.rpn, list(features.values())
         levels, offsets = rpn.head(maps)
         anchors = rpn.anchor_generator(batch, maps)
@@ -196,7 +196,7 @@ class TwoStageDetector(DetectorParts):
 
 
 def detector_parts(module: nn.Module) -> DetectorParts | None:
-    """Return a detector of torchvision as one that returns its candidates; None of any other module."""
+    """Return a detector of torchvision as one that returns its candidates; None for any other module."""
     if isinstance(module, DetectorParts):
         return module
     if isinstance(module, RetinaNet | FCOS | SSD):
@@ -205,7 +205,7 @@ def detector_parts(module: nn.Module) -> DetectorParts | None:
 
 
 def box_head_of(module: nn.Module, size: tuple[int, int]) -> BoxHead | None:
-    """Return how the results of a detector with an attribute `box_head` are read; None of any other module.
+    """Return the head of a detector with an attribute `box_head`; None for any other module.
 
     Args:
         module: not torchvision's; runs once on an empty picture.
@@ -224,10 +224,10 @@ def box_head_of(module: nn.Module, size: tuple[int, int]) -> BoxHead | None:
 
 
 def pyramid(module: DetectorParts, image_shape: tuple[int, int, int]) -> tuple[str, ...]:
-    """Return the paths of the modules that make the feature maps of a detector, from the finest on.
+    """Return the paths of the modules that make the feature maps of a detector, the finest first.
 
-    A map that is computed outside modules stands for the last module whose output has its shape. One of a single cell
-    is left out, and so is one without such a module, such as what torchvision pools for proposals alone.
+    For a map that is computed outside modules, this is the last module whose output has its shape. Maps of a single
+    cell are left out, and so are maps without such a module, such as the one that torchvision pools only for proposals.
     """
     backbone = module.backbone
     paths = {part: f"backbone.{path}".rstrip(".") for path, part in backbone.named_modules()}

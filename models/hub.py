@@ -1,7 +1,7 @@
 """The parts of timm and of the Hugging Face Hub that SeeWhy uses.
 
 Both import tqdm's bar for notebooks, which warns in Jupyter if ipywidgets is missing, though SeeWhy shows no such bar.
-So they are imported here alone, with that warning off.
+So they are imported only here, with that warning off.
 """
 
 import warnings

@@ -59,7 +59,7 @@ from seewhy.models.zoo import LITE, TIMM_PREFIX, build_torchvision, zoo_names, z
 _log = logging.getLogger(__name__)
 
 DEFAULT_PREPROCESS = Preprocess((224, 224), (256, 256))
-"""Where nothing is declared."""
+"""The preprocessing if none is declared."""
 
 
 def _ruled(rule: str) -> WrapValidator:
@@ -122,13 +122,14 @@ def own_specs(file: Path) -> dict[str, ModelSpec]:
     """Read the declarations.
 
     Raises:
-        ModelsFileError: no TOML, an unknown key, an invalid value, or no file of labels.
+        ModelsFileError: the file is not TOML, has an unknown key or an invalid value, or its labels file cannot be
+            read.
     """
     return {name: _own_spec(name, table, file) for name, table in _tables(file).items()}
 
 
 def _tables(file: Path) -> dict[str, Any]:
-    """Return the tables of the file by the names of the models; they are still unchecked."""
+    """Return the tables of the file, still unchecked, by the names of the models."""
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8")).get("models", {})
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -18,7 +18,7 @@ Resize = Literal["shorter", "longer", "exact"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 _MODES = {1: "L", 3: "RGB"}
-"""Pillow's mode of a picture of so many channels."""
+"""Pillow's mode of a picture, by its number of channels."""
 
 # A strip of one pixel by a million would be resized to gigabytes. If the resized picture is this many times the crop,
 # only the crop is computed, which differs by roundings of the box and of samples.
@@ -131,7 +131,7 @@ def _centred(length: int, crop: int) -> int:
 
 
 def channels_hint(module: nn.Module, channels: int) -> str:
-    """Return what to do if a module takes another number of channels than it is given; an empty string otherwise."""
+    """Return advice if a module takes another number of channels than it is given; an empty string otherwise."""
     expected = next((part.in_channels for part in module.modules() if isinstance(part, nn.Conv2d)), channels)
     if expected == channels:
         return ""
@@ -140,13 +140,13 @@ def channels_hint(module: nn.Module, channels: int) -> str:
 
 
 def normalisation_fault(mean: Sequence[float], std: Sequence[float]) -> str | None:
-    """Return what is wrong with the mean and standard deviation of each channel; None if nothing is."""
+    """Return the fault of the mean and standard deviation of each channel; None if there is none."""
     if len(mean) != len(std):
         return f"mean has {counted(len(mean), 'number')} and std {len(std)}; give one of each for every channel."
     if any(number <= 0 for number in std):
         return f"std is {tuple(std)}; each of its numbers must be greater than 0."
     if any(number > 1 for number in (*mean, *std)):
-        return "mean and std must be those of levels from 0 to 1; divide those of levels up to 255 by 255."
+        return "mean and std must be for levels from 0 to 1; divide those for levels up to 255 by 255."
     return None
 
 

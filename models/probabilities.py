@@ -1,4 +1,4 @@
-"""Networks that end in a softmax, whose heatmaps lack what the logits would show."""
+"""Networks that end in a softmax: their heatmaps show less than those of the logits would."""
 
 import torch
 from torch import Tensor, nn
@@ -32,5 +32,6 @@ def returns_probabilities(module: nn.Module, task: Task, head: Head, empty: Tens
 
 
 def _are_shares(task: Task, outputs: Tensor) -> bool:
-    """Whether outputs (N, K) are what a softmax returns; its logarithm, which a head undoes, is negative."""
+    """Whether outputs (N, K) look like those of a softmax. (Those of a log-softmax, which a head undoes, are
+    negative.)"""
     return bool((outputs >= 0).all()) and task.are_probabilities(outputs)

