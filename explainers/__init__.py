@@ -1,6 +1,6 @@
 """Explanations of any `torch.nn.Module`: hooks, methods, and maps laid back onto the picture.
 
-It imports PyTorch, and neither model zoos nor Flask. What `__init__.pyi` names is imported when it is first used.
+This package imports PyTorch, but neither model zoos nor Flask. The names in `__init__.pyi` are imported on first use.
 """
 
 import lazy_loader

@@ -53,12 +53,12 @@ def calibrate(
 
     Args:
         model: a `LoadedModel`.
-        pictures: what `explain` takes.
-        method, layer, options: what the maps are drawn by, as in `explain`, including the errors.
-        target: as in `explain`, the same for all pictures, such as the class of a segmenter's regions; None for what
-            `explain` explains without a target.
+        pictures: pictures as for `explain`.
+        method, layer, options: as in `explain`, including the errors.
+        target: as in `explain`, the same for all pictures, such as the class of a segmenter's regions; None for the
+            default target of `explain`.
         proof_area, proof_fill: as in `explain`; a calibration serves proofs with the same values.
-        batch_size: pictures in a pass.
+        batch_size: pictures per pass.
 
     Raises:
         OptionError: too few pictures.
@@ -73,7 +73,8 @@ def calibrate(
     count = sum(map(len, groups))
     if count < ENOUGH:
         left_out = len(rows) - len(groups)
-        unlikely = f" {left_out} gave none: their explained class has less than {LIKELY:.0%}." if left_out else ""
+        reason = f" {left_out} gave none: their explained class has a probability below {LIKELY:.0%}."
+        unlikely = reason if left_out else ""
         which = "more pictures" if target is None else "more pictures that show the target"
         total = ceil(ENOUGH * len(rows) / count) if count else ceil(ENOUGH / 3)
         raise OptionError(
@@ -145,9 +146,9 @@ def null_rows(
     Args:
         model: a `LoadedModel`.
         explainer: explainer that draws the maps.
-        pictures: what `explain` takes; each is also tried with the map of the one before it; repeated ones are left
+        pictures: pictures as for `explain`; each is also tried with the map of the previous one; repeated ones are left
             out.
-        trial: how they are tried, with copies.
+        trial: the trial of each map, with copies.
         batch_size: pictures in a pass.
         ask: the question about each picture.
 
@@ -203,7 +204,7 @@ def _contrasts(
 
 
 def _distinct(views: Iterable[View]) -> Iterator[View]:
-    """Yield views of pictures, but of each only one."""
+    """Yield the view of each picture, but only once."""
     digests: set[bytes] = set()
     for view in views:
         digest = digest_of(view.image)

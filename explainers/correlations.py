@@ -1,6 +1,6 @@
 """Correlations of rows, of the ranks of their values, and of two maps of one picture.
 
-`scipy.stats` has them too, and takes 60 MB and a second to import.
+`scipy.stats` has them too, but takes 60 MB and a second to import.
 """
 
 import numpy as np

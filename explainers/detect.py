@@ -1,4 +1,4 @@
-"""A picture in, the boxes of a detector out."""
+"""The boxes of a detector in a picture."""
 
 from torch import Tensor
 

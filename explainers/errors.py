@@ -7,9 +7,9 @@
     ├── OptionError                  an unknown method or option, or a value out of bounds
     │   ├── UnknownOptionError       an unknown argument of an explainer; a TypeError too
     │   ├── UnmeasurableError        pictures, or targets, that a metric cannot measure
-    │   ├── InvalidArgumentError     an argument that code gives wrongly; a ValueError too
+    │   ├── InvalidArgumentError     an invalid argument in Python code; a ValueError too
     │   └── EditError                an edit that cannot be applied
-    ├── CaptureTooLargeError         tensors of more memory than allowed
+    ├── CaptureTooLargeError         tensors that take more memory than allowed
     ├── LayerError                   a layer that does not exist, does not run, or has no grid
     │   └── UnsuitableModelError     a model without the structure that the method needs
     ├── TargetError                  a class that the model lacks
@@ -40,7 +40,7 @@ class PictureError(ExplainerError):
     """The picture cannot be used.
 
     Attributes:
-        path: path of its file, with which the message begins; None if it came otherwise.
+        path: path of its file, which begins the message; None if it did not come from a file.
     """
 
     path: str | None = None
@@ -61,7 +61,7 @@ def reason_of(error: Exception) -> str:
 
 @contextmanager
 def at_fault(field: str, kind: type[ExplainerError] = PictureError) -> Iterator[None]:
-    """Name this field in errors of a kind, where another one than usual is at fault."""
+    """Name this field in errors of a kind, in place of the usual one."""
     try:
         yield
     except kind as error:
@@ -100,7 +100,7 @@ class UnmeasurableError(OptionError):
 
 
 class InvalidArgumentError(OptionError, ValueError):
-    """An argument that Python code gives wrongly, such as images of another shape. It is a `ValueError` too."""
+    """An invalid argument in Python code, such as images of the wrong shape. It is a `ValueError` too."""
 
 
 class CaptureTooLargeError(ExplainerError):
@@ -175,7 +175,7 @@ _MUST = "It must be "
 
 
 def plain_fault(fault: Mapping[str, Any]) -> str:
-    """Return a fault that pydantic reports as a sentence for the sender of the value, free of Python's terms.
+    """Return pydantic's report of a fault as a sentence for the sender of the value, free of Python's terms.
 
     Args:
         fault: one of `pydantic.ValidationError.errors()`.
@@ -227,7 +227,7 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def given(count: int, noun: str) -> str:
-    """Return how many are given, such as ``1 label is given``."""
+    """Return a number of given things, such as ``1 label is given``."""
     return f"{counted(count, noun)} {'is' if count == 1 else 'are'} given"
 
 
@@ -243,10 +243,10 @@ def listed(names: Iterable[str]) -> str:
 
 
 LAYER_LIST = "the list of the model's layers (`seewhy layers NAME`; in Python, `survey(...).layers`)"
-"""Where errors send readers to choose a layer."""
+"""The list that errors recommend for choosing a layer."""
 
 LAYERS_LISTED = "`seewhy layers NAME` or GET /models/NAME/layers lists the model's layers."
-"""What errors of requests say where no layer is given."""
+"""The advice of errors of requests if no layer is given."""
 
 
 def never_runs(path: str) -> str:

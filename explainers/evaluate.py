@@ -1,4 +1,4 @@
-"""Methods evaluated: the metrics of several methods over many pictures, beside the controls."""
+"""Evaluation: the metrics of several methods over many pictures, beside the controls."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,8 +57,8 @@ def evaluate(
 
     Args:
         model: a `LoadedModel`, from `load_model` or `wrap_model`; left unchanged.
-        pictures: what `explain` takes, or pairs of that and the picture's own target, as for `explain_many`.
-        methods: names of `list_methods()`, or explainers, or one of them; or a mapping from any names to these. None
+        pictures: pictures as for `explain`, or pairs of a picture and its own target, as for `explain_many`.
+        methods: one or several names from `list_methods()` or explainers; or a mapping from any names to these. None
             for the model's default method.
         metrics: names of `list_metrics()`, or metrics with their parameters, such as ``ROAD(imputation="exact")``.
         target: target for all pictures without one of their own; None for the most probable class.
@@ -72,14 +72,15 @@ def evaluate(
         progress: whether to show a bar with the rate and the remaining time.
         on_error: ``raise`` the exception of a picture that cannot be read, or ``skip`` it, see `Evaluation.failures`.
         seed: seed of the bootstrap.
-        options: options of the methods, each gets its own; and of metrics, such as ``**{"road.imputation": "exact"}``.
+        options: options of the methods (each gets its own) and of metrics, such as ``**{"road.imputation": "exact"}``.
 
     Returns:
         A table of methods and metrics, with the value of each picture. Where a metric cannot measure a method, or these
         pictures, or the method has no rule for an operation of the model, the cell is empty and has the reason.
 
     Raises:
-        OptionError: an unknown method, metric or option, a metric needs what is not given, or no cell has a value.
+        OptionError: an unknown method, metric or option; a metric needs something that is not given; or no cell has a
+            value.
         LayerError, TargetError: a layer or class that the model lacks; or a method does not suit the model.
         PictureError, OSError: a picture cannot be read, with ``on_error="raise"``.
         UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
@@ -152,7 +153,7 @@ def _by_name(methods: str | Explainer | Sequence[str | Explainer]) -> dict[str, 
     """Return methods by their names in the catalogue.
 
     Raises:
-        OptionError: one is given twice.
+        OptionError: a method is given twice.
     """
     result: dict[str, str | Explainer] = {}
     for method in [methods] if isinstance(methods, str | Explainer) else methods:
@@ -172,12 +173,13 @@ def _name_of(explainer: Explainer) -> str:
 
 @dataclass(eq=False)
 class _Series:
-    """An evaluation under way.
+    """A running evaluation.
 
     Attributes:
         model, explainers, metrics: as for `measure`.
         ask: the question about each picture without a target of its own.
-        places: for each picture where its target lies, or a function of its geometry that tells; None for nowhere.
+        places: for each picture, the place of its target, or a function that returns it for a geometry; None if
+            unknown.
         skips: whether pictures that cannot be read are left out.
         names: names of the pictures so far.
         failures: failures of the pictures that were left out.
@@ -203,7 +205,7 @@ class _Series:
     pool: list[tuple[Tensor, Ask]] = field(default_factory=list)
 
     def run(self, sources: Sequence[tuple[Any, Any]], batch_size: int, bar: Callable[[int], Progress]) -> None:
-        """Measure batch by batch, and at last what compares pictures."""
+        """Measure batch by batch, and finally the metrics that compare pictures."""
         alone = {name: metric for name, metric in self.metrics.items() if not metric.over_pictures}
         joint = {name: metric for name, metric in self.metrics.items() if metric.over_pictures}
         numbered = iter(enumerate(sources))
@@ -277,7 +279,7 @@ def columns_of(metrics: Mapping[str, Metric]) -> tuple[Column, ...]:
 
 
 def _box_mask(boxes: Boxes) -> Callable[[Geometry], Mask] | None:
-    """Return a function that marks boxes in a picture of a geometry; None for no box."""
+    """Return a function that marks boxes in a picture, given its geometry; None for no box."""
     if boxes is None:
         return None
     rows: Sequence[Any] = boxes if all(hasattr(row, "__len__") for row in boxes) else [boxes]

@@ -1,4 +1,4 @@
-"""A picture in, explanations out: of one or several targets, by one method or by several."""
+"""Explanations of a picture: of one or several targets, by one or several methods."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ from seewhy.explainers.unknown_names import arguments_of
 from seewhy.explainers.view import View, ViewSource, prepare
 
 Target: TypeAlias = int | str | NDArray[np.bool_] | SpatialTarget | TargetFunction
-"""What is explained, as a user names it: the index or the label of a class, ``output:INDEX`` of a value, a mask (H, W)
+"""A target, as a user names it: the index or the label of a class, ``output:INDEX`` of a value, a mask (H, W)
 of a segmenter's region, a target of the model's task, or a function of the outputs."""
 
 Layers: TypeAlias = str | nn.Module | Sequence[str | nn.Module]
@@ -318,7 +318,7 @@ def layer_paths(module: nn.Module, layer: Layers | None) -> tuple[str, ...] | No
     """Return the layers of `explain` as paths and globs.
 
     Raises:
-        LayerError: a module that is none of the model's, or something else; or none at all.
+        LayerError: a module of another model, or an object that is no layer; or an empty list.
     """
     if layer is None:
         return None
@@ -329,5 +329,5 @@ def layer_paths(module: nn.Module, layer: Layers | None) -> tuple[str, ...] | No
     for part in layers:
         if not isinstance(part, str | nn.Module) or part == "":
             raise LayerError(f"A layer is a dotted path, such as 'layer4', or a module, not {part!r}.")
-    # The first name of a module that has several is the one that hooks know.
+    # Of several names of a module, hooks know the first.
     return tuple(part if isinstance(part, str) else match_modules(modules, [part])[0] for part in layers)

@@ -1,4 +1,4 @@
-"""Many pictures in, their explanations out, several in each pass of the model."""
+"""Explanations of many pictures, several in each pass of the model."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
@@ -28,7 +28,7 @@ from seewhy.explainers.trust.trial import Trial, trial_of
 from seewhy.explainers.view import View, ViewSource, check_series, prepare
 
 Failure: TypeAlias = ExplainerError | OSError
-"""The errors that belong to one picture of many."""
+"""The errors that concern a single one of many pictures."""
 
 Pair: TypeAlias = Sequence[Any]
 """A picture and its target; or a batch of inputs (N, C, H, W) and N targets, as loaders give them."""
@@ -36,7 +36,7 @@ Pair: TypeAlias = Sequence[Any]
 _Answers: TypeAlias = Generator[Explanation | Failure, None, None]
 
 _DECODERS = 4
-"""Threads that decode pictures; a model takes longer than these."""
+"""Number of threads that decode pictures; the model takes longer than they do."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def explain_many(
             of a picture and its target, such as ``zip(paths, labels)``; or a `DataLoader` of batches: tensors
             (N, C, H, W), or pairs of these and N targets.
         target: target of all pictures without their own: class index or label; None for the most probable class.
-        batch_size: pictures in a pass, at least 1.
+        batch_size: pictures per pass, at least 1.
         progress: whether to show a bar with the rate and the remaining time.
         on_error: ``raise`` the exception of a picture that cannot be read or explained, after all earlier explanations;
             or ``yield`` the exception instead and continue.

@@ -27,7 +27,7 @@ _ROWS = [
 ]
 
 PAPERS = {name: paper for paper, entries, _ in _ROWS for name in entries.split()}
-"""By the names of methods and metrics."""
+"""The publications, by the names of methods and metrics."""
 
 
 def sources_of(name: str) -> tuple[Paper, ...]:

@@ -1,4 +1,4 @@
-"""A picture in, what a model says of it out."""
+"""The predictions of a model for a picture."""
 
 from seewhy.explainers.core.model import Model, must_know_pictures
 from seewhy.explainers.core.task import Prediction
@@ -9,7 +9,7 @@ from seewhy.explainers.view import ViewSource, prepare
 
 
 def predict(model: Model, picture: ViewSource, top: int = 5) -> tuple[Prediction, ...]:
-    """Return the most probable classes of a picture; or what else the model says of it.
+    """Return the most probable classes of a picture, or other predictions of the model.
 
     Args:
         model: a `LoadedModel`, from `load_model` or `wrap_model`; left unchanged.

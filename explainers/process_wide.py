@@ -15,8 +15,9 @@ other's changes, for good:
   `torch.compile` reads. `seewhy.explainers.layers.forward_pass` follows the picture through a model with one.
 * `warnings.catch_warnings` replaces the filters of the process.
 
-All of it stands in ``with exclusive():``, and a test reads the sources for that. (The exception is `models/hub.py`,
-which silences warnings during its import: an import holds Python's lock of the package, and must not wait for this.)
+All of it is done within ``with exclusive():``, and a test checks the sources for that. (The exception is
+`models/hub.py`, which silences warnings during its import: an import holds Python's lock for the package, and must not
+wait for this one.)
 Nothing here uses other global state: the default device, global hooks, the global random generator, or forward-mode
 differentiation (`torch.func.jvp`, whose levels are counted once for all threads). The default dtype is only restored.
 """
@@ -98,8 +99,8 @@ def changes() -> list[str] | None:
 def accepted_changes() -> Iterator[None]:
     """Count changes in this block as the state at the start: a package of the user may instrument PyTorch.
 
-    The block does not hold the lock: another thread that imports the same package holds Python's lock of it, and may be
-    waiting for ours.
+    The block does not hold the lock: another thread that imports the same package holds Python's lock for it, and may
+    be waiting for ours.
     """
     with exclusive():
         before = _state()

@@ -18,7 +18,7 @@ UNLIKELY = 0.5
 """The rank of the unlikely class among all, as a share of them."""
 
 LEAST_CLASSES = 3
-"""Fewer have no class that is unlikely and not the runner-up."""
+"""Minimum number of classes: among fewer, no class is unlikely without being the runner-up."""
 
 Networks = tuple[AnyModel, AnyModel, AnyModel]
 """A network, the same with a random head, and with random weights everywhere."""
@@ -28,7 +28,7 @@ Run = Callable[[Explainer, AnyModel, Tensor, Tensor | None], Attribution]
 
 
 def explained(explainer: Explainer, model: AnyModel, images: Tensor, classes: Tensor | None) -> Attribution:
-    """Explain at once, in this thread."""
+    """Explain immediately, in this thread."""
     return explainer.explain(model, images, classes)
 
 

@@ -1,4 +1,4 @@
-"""A picture in, the class of each of its pixels out."""
+"""The class of each pixel of a picture."""
 
 import numpy as np
 from torch import Tensor
@@ -15,7 +15,7 @@ _MOST = np.iinfo(np.uint16).max
 
 
 def segment(model: Model, picture: ViewSource) -> Segments:
-    """Return which class a segmenter gives each pixel of a picture.
+    """Return the class that a segmenter gives each pixel of a picture.
 
     Args:
         model: a `LoadedModel` of a segmenter, from `load_model` or `wrap_model`; left unchanged.

@@ -1,6 +1,6 @@
 """The errors of unknown methods, metrics and options.
 
-It imports no PyTorch: the catalogues use it, and the commands before they load anything.
+This module imports no PyTorch, because the commands use it before they load anything. The catalogues use it, too.
 """
 
 import inspect
@@ -17,13 +17,13 @@ OptionNames = Mapping[str, Collection[str]]
 
 
 def unknown_method(name: str, names: Iterable[str]) -> OptionError:
-    """Return the error about a method that is none of `names`."""
+    """Return the error about a method that is not among `names`."""
     hint = near_matches(name, names) or _LISTS
     return OptionError(f"There is no method {name!r}. {hint}", field="method")
 
 
 def unknown_metric(name: object, names: Collection[str]) -> OptionError:
-    """Return the error about a metric that is none of `names`."""
+    """Return the error about a metric that is not among `names`."""
     hint = near_matches(str(name), names) or f"The metrics are {', '.join(names)}."
     return OptionError(f"There is no metric {name!r}. {hint}", field="metrics")
 
@@ -60,7 +60,7 @@ def public(option: str) -> str:
 
 
 def owners(option: str, catalogue: OptionNames) -> str:
-    """Return which methods have an option, as a sentence; empty where none has."""
+    """Return a sentence that names the methods with an option; empty if there are none."""
     names = [method for method, options in catalogue.items() if option in options]
     further = ", and others" if len(names) > _MOST_NAMES else ""
     return f"`{public(option)}` is an option of {', '.join(names[:_MOST_NAMES])}{further}." if names else ""

@@ -43,7 +43,7 @@ class View:
 
     @property
     def remarks(self) -> tuple[Diagnostic, ...]:
-        """What the reader of a map should know of the picture."""
+        """Remarks about the picture for the reader of a map."""
         return (_FIRST_FRAME,) if self.has_more else ()
 
     def images(self, device: torch.device) -> Tensor:
@@ -52,11 +52,11 @@ class View:
 
 
 def check_series(model: object, pictures: object, batch_size: int, on_error: str = "raise", other: str = "") -> None:
-    """Refuse what `prepare` cannot be called for in turn.
+    """Refuse pictures, or options, that `prepare` cannot be called with in turn.
 
     Raises:
-        OptionError: one picture where several are needed, no picture in a pass, or `on_error` neither raises nor is the
-            `other` choice.
+        OptionError: one picture where several are needed, a pass without pictures, or an `on_error` that is neither
+            ``raise`` nor the `other` choice.
         UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """
     must_know_pictures(model, pictures)

@@ -11,7 +11,7 @@ from seewhy.explainers.errors import TargetError
 from seewhy.explainers.imaging.geometry import Geometry
 
 MOST_PROBABLE = torch.iinfo(torch.int64).min
-"""In targets: the most probable one of that picture."""
+"""As a target: the most probable one of that picture."""
 
 NO_CONTRAST = torch.iinfo(torch.int64).min
 """No contrast: only the target's score counts."""
@@ -26,7 +26,7 @@ class SpatialTarget(Protocol):
 
     @property
     def is_plural(self) -> bool:
-        """Whether it means several things, which the outputs tell; `tasks.pose.each_ask` names them."""
+        """Whether it stands for several targets, depending on the outputs; `tasks.pose.each_ask` lists them."""
 
     def placed(self, geometry: Geometry) -> Self:
         """Return the target in the model's input, given the part of the picture that the model sees.
@@ -98,11 +98,11 @@ class Ask:
         return self.targets
 
     def in_pictures(self, count: int, of_class: Callable[[int], SpatialTarget]) -> tuple[SpatialTarget | None, ...]:
-        """Return what is asked of `count` pictures as targets that lie in them; None for the most probable one.
+        """Return the targets of `count` pictures as targets that lie in them; None for the most probable one.
 
         Args:
             count: number of pictures.
-            of_class: returns the target that a class index means.
+            of_class: returns the target for a class index.
         """
         if isinstance(self.targets, tuple):
             return self.targets
@@ -116,7 +116,7 @@ class Ask:
 
     @property
     def is_plural(self) -> bool:
-        """Whether a target means several things."""
+        """Whether a target stands for several."""
         return isinstance(self.targets, tuple) and any(target and target.is_plural for target in self.targets)
 
     def placed(self, geometry: Geometry) -> Self:

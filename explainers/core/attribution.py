@@ -12,10 +12,10 @@ from seewhy.explainers.errors import NonFiniteError
 from seewhy.explainers.execution.deferred_checks import require
 
 FAINT = 2.0**-6
-"""Where the score changes by less than this share of it, rounding, about 10^-6 of the score, is 10^-4 of the change."""
+"""If the score changes by less than this share, rounding (10^-6 of the score) exceeds 10^-4 of the change."""
 
 _SHOWN = 8
-"""Targets that a repr shows."""
+"""Number of targets that a repr shows."""
 
 _BAD_MAP = "The map contains NaN or infinity; use a float32 model, or another layer or method."
 
@@ -63,8 +63,8 @@ class Attribution(Answered):
         against: (N,) int64, the contrast of each target, or `NO_CONTRAST`; None without any contrast.
         regions: regions from methods that segment the pictures; None for all others.
         diagnostics: a tuple of remarks for each map; empty if there is none about any map.
-        change: (N,) how far the score changes, as a share of the values that it is a difference of, for methods that
-            hide parts of the picture; 0 where that may be mere rounding. None for all others.
+        change: (N,) for methods that hide parts of the picture: the change of the score, as a share of the values whose
+            difference it is; 0 where it may be mere rounding. None for all others.
         faithfulness: faithfulness of the maps, if a proof was requested.
     """
 

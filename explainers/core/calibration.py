@@ -87,7 +87,7 @@ class Calibration:
         """Write a JSON file, which `load` reads, and return its path.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         file = Path(path)
         file.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
@@ -98,8 +98,8 @@ class Calibration:
         """Read a file of `save`.
 
         Raises:
-            OptionError: it is not such a file.
-            OSError: it cannot be read.
+            OptionError: the file is not a calibration.
+            OSError: the file cannot be read.
         """
         try:
             return _sorted(_FILE.validate_json(Path(path).read_bytes()))

@@ -8,7 +8,7 @@ class Diagnostic:
     """A remark about a map for its reader.
 
     Attributes:
-        code: such as blank-map; docs/http.md lists them.
+        code: a code such as ``blank-map``; docs/http.md lists all codes.
         message: the meaning, and what to try.
     """
 

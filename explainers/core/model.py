@@ -40,14 +40,14 @@ class Preprocess(Protocol):
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """Which model it is, in documents.
+    """The identity of a model, for documents.
 
     Attributes:
         name: as users type it.
         weights: name of the weight set; None for random or unknown weights.
         sha256: SHA-256 of the weights file, hexadecimal; None likewise.
         head: how outputs are interpreted, such as ``softmax``.
-        precision: the least precise type of numbers that the model computes with, such as ``float32``.
+        precision: the lowest precision in which the model computes, such as ``float32``.
     """
 
     name: str
@@ -74,11 +74,11 @@ class Model(Protocol):
 
     @property
     def identity(self) -> ModelIdentity:
-        """What documents say of the model."""
+        """The model's identity, for documents."""
 
     @property
     def is_declared(self) -> bool:
-        """Whether a models file declares it, which its name needs on the command line."""
+        """Whether a models file declares it; the command line then needs that file, too."""
 
     @property
     def sha256(self) -> str | None:
@@ -86,7 +86,7 @@ class Model(Protocol):
 
     @property
     def calibration(self) -> Calibration | None:
-        """What its proofs are compared with; None to compare them with included scores, if there are any."""
+        """The scores that its proofs are compared with; None for the included scores, if there are any."""
 
     @property
     def labels(self) -> Sequence[str]:
@@ -98,7 +98,7 @@ class Model(Protocol):
 
     @property
     def no_default_layer(self) -> str | None:
-        """The reason if there are none; else None."""
+        """The reason if it has no default layers; else None."""
 
     @property
     def survey(self) -> Survey:
@@ -110,7 +110,7 @@ class Model(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where the module lives."""
+        """The module's device."""
 
     @property
     def accelerator(self) -> str:
@@ -122,14 +122,14 @@ AnyModel = nn.Module | Model
 
 
 def must_know_pictures(model: object, picture: object) -> None:
-    """Raise where a model does not tell how it sees pictures.
+    """Raise an error if a model's preprocessing is unknown.
 
     Args:
         model: the first argument of a user's call.
         picture: the second.
 
     Raises:
-        UnsupportedModuleError: it is a bare module, a name, or nothing of the kind; or both were swapped.
+        UnsupportedModuleError: the model is a bare module, a name or another object; or the arguments were swapped.
     """
     if not hasattr(model, "preprocess") and (isinstance(picture, nn.Module) or hasattr(picture, "preprocess")):
         raise UnsupportedModuleError("The model comes first, then the picture: swap the two arguments.")

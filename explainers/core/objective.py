@@ -15,7 +15,7 @@ _NO_CLASSES = "The method compares class probabilities, which values and custom 
 _NO_REGIONS = "The method needs a segmenter, because only segmenters have regions; use rise."
 
 ONE_CLASS = "The method compares classes, but the model has only one; use gradcam."
-"""What to say where `Objective.nearest` has no other target."""
+"""The message of `Objective.nearest` if there is no other target."""
 
 _REFUSALS = {
     "log_probabilities": _NO_CLASSES,
@@ -24,7 +24,7 @@ _REFUSALS = {
     "region": _NO_REGIONS,
     "loss": _NO_REGIONS,
 }
-"""What to say of members of an objective that only some tasks have."""
+"""The messages about members of an objective that only some tasks have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,11 +105,11 @@ class Objective(ABC):
         _refuse("region")
 
     def loss(self, outputs: Tensor, before: Tensor) -> Tensor:
-        """Return (N,) float32: how much less probable than before the targets are, averaged over their regions.
+        """Return (N,) float32: the loss of probability of the targets, averaged over their regions.
 
         Args:
             outputs: (N, ...).
-            before: likewise; where the target has become more probable, nothing is lost.
+            before: likewise, from before the loss; where the target has become more probable, the loss is 0.
 
         Raises:
             UnsuitableModelError: the targets are not regions.
@@ -118,13 +118,13 @@ class Objective(ABC):
 
     @classmethod
     def must_have(cls, member: str) -> None:
-        """Raise where objectives of this kind lack what only some tasks have.
+        """Raise an error if objectives of this kind lack a member that only some tasks have.
 
         Args:
             member: ``region``, ``similarity``, ``nearest`` or ``log_probabilities``.
 
         Raises:
-            UnsuitableModelError: they lack it, as the member itself would raise.
+            UnsuitableModelError: they lack it; the member itself would raise the same error.
         """
         if getattr(cls, member) is getattr(Objective, member):
             _refuse(member)

@@ -4,7 +4,7 @@ from decimal import ROUND_HALF_UP, Decimal
 
 
 def percent(share: float) -> str:
-    """Return a share in percent, to a tenth; one that is hardly 0 or 1 says so."""
+    """Return a share in percent, to a tenth; ``<0.1%`` or ``>99.9%`` if it is close to 0 or 1."""
     if 0 < share < 0.001:
         return "<0.1%"
     if 0.999 < share < 1:

@@ -58,7 +58,7 @@ class Question:
 
     @property
     def is_precise(self) -> bool:
-        """Whether the module computes in single or double precision: in that itself, and not under `torch.autocast`."""
+        """Whether the module itself computes in single or double precision, without `torch.autocast`."""
         full = self.images.dtype in (torch.float32, torch.float64)
         return full and not torch.is_autocast_enabled(self.images.device.type)
 
@@ -67,7 +67,7 @@ class Question:
         return replace(self, images=self.images[rows], ask=self.ask.rows(rows))
 
     def outputs(self, raw: Any) -> Tensor:
-        """Return the outputs (N, ...) in the module's result, in its dtype.
+        """Return the outputs (N, ...) from the module's result, in its dtype.
 
         Raises:
             ModelOutputError: there are none.
@@ -156,7 +156,7 @@ class Question:
 
         Raises:
             TargetError: a target that the model lacks.
-            ModelOutputError: the outputs are not those of as many pictures.
+            ModelOutputError: the outputs do not have one row for each picture.
         """
         return self.task.objective(checked_rows(outputs, self.images), self.ask)
 
@@ -168,7 +168,7 @@ def must_be_images(images: object) -> None:
         kind = type(images).__name__
         raise InvalidArgumentError(f"{expected}, got {kind}; give a torch.Tensor.", field="images")
     if images.ndim != 4 or not images.is_floating_point() or 0 in images.shape:
-        hint = "; `images[None]` adds the axis of the batch" if images.ndim == 3 else ""
+        hint = "; `images[None]` adds the batch axis" if images.ndim == 3 else ""
         raise InvalidArgumentError(f"{expected}, got {tuple(images.shape)} {images.dtype}{hint}.", field="images")
 
 

@@ -1,4 +1,4 @@
-"""What can be asked of a model: a task reads its outputs, turns them into scores, and describes them to people."""
+"""Tasks: a task reads a model's outputs, turns them into scores, and describes them to people."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, Self
@@ -11,9 +11,9 @@ from seewhy.explainers.core.objective import Objective
 
 
 class Prediction(Protocol):
-    """What a model says of one thing that can be asked of it, such as a class or a value; a dataclass.
+    """A model's prediction of one possible target, such as a class or a value; a dataclass.
 
-    Its fields are what documents give of it.
+    Documents contain its fields.
     """
 
     @property
@@ -22,15 +22,15 @@ class Prediction(Protocol):
 
     @property
     def label(self) -> str:
-        """What it is called."""
+        """The name that people read."""
 
     @property
     def name(self) -> int | str:
-        """What a user names to ask about it."""
+        """The name by which users ask for it."""
 
     @property
     def score(self) -> float:
-        """The model's output, which is explained."""
+        """The model's output for it, which is explained."""
 
     @property
     def probability(self) -> float | None:
@@ -38,24 +38,24 @@ class Prediction(Protocol):
 
     @property
     def text(self) -> str:
-        """What the model says, for a person: ``37.1%``, ``41.2 years``."""
+        """The model's answer, for people: ``37.1%``, ``41.2 years``."""
 
     @property
     def verb(self) -> str:
-        """What evidence does for it: it ``speaks for`` a class, ``raises`` or ``lowers`` a value."""
+        """The verb for its evidence, which ``speaks for`` a class, or ``raises`` or ``lowers`` a value."""
 
     @property
     def sign(self) -> int:
         """-1 where the negative of its score is explained, because evidence lowers it; otherwise 1."""
 
     def reading(self, score: float) -> str:
-        """Return what a score, of probabilities where there are any, reads like: ``37%``, ``41.2 years``."""
+        """Return a score as text: ``37%`` for a probability, ``41.2 years`` for a value."""
 
     def lead(self, score: float) -> str:
-        """Return what a difference of two such scores reads like: ``-22.3 points``, ``1.2 years``."""
+        """Return a difference of two such scores as text: ``-22.3 points``, ``1.2 years``."""
 
     def change(self, before: Self) -> str:
-        """Return how far this is from an earlier one of the same index, for a person: ``+3.2 points``."""
+        """Return the change from an earlier prediction of the same index as text: ``+3.2 points``."""
 
 
 class Task(Protocol):
@@ -67,43 +67,43 @@ class Task(Protocol):
 
     @property
     def default_method(self) -> str:
-        """The method that explains where none is named."""
+        """The method that explains by default."""
 
     @property
     def objectives(self) -> type[Objective]:
         """The kind of its objectives."""
 
     def outputs(self, raw: Any) -> Tensor:
-        """Return the outputs (N, ...) in whatever the module returned, in its dtype, with their graph.
+        """Return the outputs (N, ...) from the module's result, in its dtype, with their graph.
 
         They are values before any softmax, sigmoid or threshold, so that gradients are those of what was learnt.
 
         Raises:
-            ModelOutputError: the module returned nothing of the kind.
+            ModelOutputError: the result has no such outputs.
         """
 
     def objective(self, outputs: Tensor, ask: Ask) -> Objective:
-        """Return what is explained, checked, on the device of the outputs (N, ...).
+        """Return the checked objective, on the device of the outputs (N, ...).
 
         Raises:
             TargetError: a target that the outputs lack, or one that is contrasted with itself.
         """
 
     def target(self, target: Any) -> Any:
-        """Return what a user names: its number, or what lies in the picture, see `Targets`.
+        """Return the target that a user names: its number, or a place in the picture; see `Targets`.
 
         Raises:
-            TargetError: there is no such target, or it is one of several.
+            TargetError: there is no such target, or there are several.
         """
 
     def describe(self, outputs: Tensor, targets: Sequence[Any] = (), top: int = 5) -> tuple[Prediction, ...]:
-        """Return what a person reads of one picture's outputs (...): some targets, then the `top` first ones.
+        """Return the predictions in one picture's outputs (...), for people: some targets, then the first `top` ones.
 
-        The first one is what is explained where no target is named.
+        Of the latter, the first one is explained by default.
         """
 
     def remarks(self, outputs: Tensor, target: Any) -> Sequence[Diagnostic]:
-        """Return what the reader of a map of a target should know of one picture's outputs (...); else nothing."""
+        """Return remarks about one picture's outputs (...) for the reader of a target's map; none by default."""
         return ()
 
     def are_probabilities(self, outputs: Tensor) -> bool:

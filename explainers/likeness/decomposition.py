@@ -32,7 +32,7 @@ _FULL, _HALF = 1e-5, 2e-2
 """Maximum difference between an embedding and the sum of its cells, as a share of its maximum; due to rounding."""
 
 _LEAST = 1e-6
-"""Least likeness of two cells: what a cell without any like it adds is divided evenly."""
+"""Least likeness of two cells; the contribution of a cell that is like no other is divided evenly."""
 
 Check = Callable[[], None]
 
@@ -91,7 +91,7 @@ def decompose(
     """Return the cosine of the embeddings of two pictures, by cells.
 
     Args:
-        model: left as it was.
+        model: left unchanged.
         image, reference: each (1, C, H, W) floating, normalised.
         top: most pairs to return.
         progress: notified of each pass; its `cancel` is called between parts of long work too.
@@ -116,7 +116,7 @@ def decompose(
         require_finite(values)
     first, second = embeddings
     score = float(terms.maps[0].sum()) if place else float(_unit(first) @ _unit(second))
-    score = min(max(score, -1.0), 1.0)  # rounding may lead beyond
+    score = min(max(score, -1.0), 1.0)  # rounding may exceed these bounds
     pairs = tuple(_strongest(terms, top, progress.cancel))
     return Decomposition(score, terms.maps, pairs, anatomy.head, path, place is not None, embeddings)
 

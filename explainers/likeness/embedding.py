@@ -16,7 +16,7 @@ from seewhy.explainers.layers.survey import Layer, Survey
 from seewhy.explainers.layers.survey_cache import survey_of
 
 _TOKEN_LAYERS = 32
-"""Most layers of tokens to look at: more than a block has, and few enough to keep their gradients."""
+"""Maximum number of layers of tokens to look at: more than a block has, and few enough to keep their gradients."""
 
 
 _OTHERWISE = "Choose a model that turns a picture into one vector, such as a classifier."
@@ -26,7 +26,7 @@ Pictures = tuple[Tensor, Tensor]
 
 
 class Anatomy(NamedTuple):
-    """Where a network makes its embedding.
+    """The place where a network makes its embedding.
 
     Attributes:
         head: path of the last linear layer, whose input is the embedding; None if the outputs are.
@@ -50,7 +50,7 @@ class Cells(NamedTuple):
 
 
 def anatomy_of(model: Model) -> Anatomy:
-    """Return where a model makes its embedding.
+    """Return the place where a model makes its embedding.
 
     Raises:
         LayerError: none of its layers has cells of the picture, or it makes no vector of a picture.
@@ -94,7 +94,7 @@ def _length(shape: tuple[int, ...] | None) -> int:
 
 
 def _sizes(layer: Layer) -> tuple[int, int]:
-    """Return the sizes of the embeddings that the average and the list of a grid's cells are."""
+    """Return the sizes of two embeddings: the average of a grid's cells, and the list of them."""
     if layer.grid is None or layer.output_shape is None:
         return 0, 0
     channels = layer.output_shape[layer.grid.axes[0]]
@@ -143,7 +143,7 @@ def embed(question: Question, anatomy: Anatomy, pictures: Tensor) -> Tensor:
     """Return the embeddings (R, F) of pictures (R, C, H, W) as large as those of the question, without a graph.
 
     Raises:
-        ModelOutputError: the model returns no outputs, or not as many as pictures, or NaN.
+        ModelOutputError: the model returns no outputs, a wrong number of them, or NaN.
     """
     (module, run), embeddings = question.host(anatomy.layers), list[Tensor]()
     with torch.no_grad(), HookSession(module) as hooks:
@@ -154,7 +154,7 @@ def embed(question: Question, anatomy: Anatomy, pictures: Tensor) -> Tensor:
 
 
 def _keep_input(inputs: list[Tensor], _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Keep a module's only tensor; a copy, for the model may modify it in place."""
+    """Keep a copy of a module's only tensor, because the model may modify it in place."""
     inputs += [leaf.clone() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
 
 
@@ -162,7 +162,7 @@ def _vectors(embeddings: list[Tensor]) -> Pictures:
     """Return the embeddings (F,) of two pictures.
 
     Raises:
-        UnsuitableModelError: they are something else.
+        UnsuitableModelError: the tensors are not such vectors.
     """
     if [_length(tuple(tensor.shape)) > 0 for tensor in embeddings] != [True, True]:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in embeddings) or "nothing"

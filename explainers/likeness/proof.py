@@ -1,4 +1,4 @@
-"""Proofs of likenesses: what becomes of the cosine where what a map marks of its picture is alone, or hidden."""
+"""Proofs of likenesses: the cosine with only the marked part of a picture, and with that part hidden."""
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ def prove(
         model: model of the decomposition.
         pictures: each (1, C, H, W).
         parts: the decomposition.
-        trial: how the maps are tried.
+        trial: the parameters of the proof.
         progress: notified of each pass.
         strangers: maps of other pictures, to try one on each picture; None for none.
     """

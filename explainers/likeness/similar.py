@@ -1,4 +1,4 @@
-"""Two pictures in, their likeness out."""
+"""The likeness of two pictures."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,9 +35,9 @@ def similar(
 ) -> Likeness:
     """Compare two pictures as a model sees them, and find the patches that make them similar.
 
-    The score is the cosine of their embeddings, which are what the last linear layer reads. Where an embedding is the
-    average of a grid of features, or lists them, the maps and the pairs are its exact parts; otherwise they are
-    estimated, and the likeness is not `exact`.
+    The score is the cosine of their embeddings, the inputs of the last linear layer. If an embedding is the average of
+    a grid of features, or lists them, the maps and the pairs are its exact parts; otherwise they are estimated, and the
+    likeness is not `exact`.
 
     Args:
         model: a `LoadedModel`, from `load_model` or `wrap_model`; left unchanged.
@@ -82,7 +82,7 @@ def likeness(
         parts: the score by cells.
         views: the pictures, upright, or smaller copies to draw on.
         faithfulness: faithfulness of both maps; empty without proofs.
-        calibration: what the proofs are compared with; None for nothing.
+        calibration: scores that the proofs are compared with; None for none.
     """
     first, second = (values.numpy().astype(np.float32) for values in parts.maps)
     places = [
