@@ -27,7 +27,7 @@ from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.process_wide import exclusive_if_free
 
 MOST_COMPILED = 8
-"""Most compiled graphs of a model that are cached; the least recently used is dropped first."""
+"""Maximum number of cached graphs of a model; the least recently used one is dropped first."""
 
 PICTURES_TO_COMPILE = 16
 """Pictures that run whole before a part is compiled: compiling pays only for many."""
@@ -66,7 +66,7 @@ class Parts:
         return self.suffix(*(values[:1] if self.head else values))
 
     def without_hooks(self, images: Tensor) -> Any:
-        """Return the same where no module of the suffix has a hook."""
+        """Return the same, given that no module of the suffix has a hook."""
         return self.prefix(images)[1] if self.head else self(images)
 
 
@@ -74,13 +74,13 @@ class AcceleratedModel:
     """The parts of a model, and its gradients, compiled on demand and compared with the model.
 
     PyTorch runs the model while its modules have hooks, and after its weights have changed. Changes through ``.data``
-    are noticed only if they change the first element of a tensor. Whoever alone has the module can `seal` its weights.
+    are noticed only if they change the first element of a tensor. The sole owner of the module can `seal` its weights.
 
     Args:
         module: the model, frozen.
         image_shape: (C, H, W) of the images that parts are compiled for; others run whole.
         layers: the cut for `whole`; empty for none.
-        outputs: reads the outputs (N, ...) in what the module returns.
+        outputs: reads the outputs (N, ...) from the module's result.
         accelerator: a name in `ACCELERATORS`, or ``auto``.
         device: device of the module.
         bfloat16: whether to compute the first parts in bfloat16, on OpenVINO, if explanations stay the same.
@@ -166,14 +166,14 @@ class AcceleratedModel:
             and images.device == self.device
             and self._watch.untouched()
             and (self._sealed or self._watch.unchanged())
-            # OpenVINO's clamp makes numbers of NaN, which a model in PyTorch hands on and explainers refuse.
+            # OpenVINO's clamp turns NaN into numbers. In PyTorch a model passes NaN on, and explainers refuse it.
             and (self.name != "openvino" or isfinite(images.detach().sum()))
         )
 
     def _ready(
         self, key: tuple[str, ...], images: Tensor, threshold: int, compile_graph: Callable[[], Compiled | None]
     ) -> Compiled | None:
-        """Return a compiled graph; None if it cannot be compiled, or before as many pictures as the threshold."""
+        """Return a compiled graph; None if it cannot be compiled, or for fewer pictures than the threshold."""
         with self._lock:
             if key not in self._compiled:
                 self._pictures[key] += len(images)
@@ -203,7 +203,7 @@ class AcceleratedModel:
             except UncuttableError as error:
                 _log.info("The model runs whole for %s: %s", ", ".join(layers), error)
                 return None
-            # Copies, for a model may modify its input in place.
+            # Copies, because a model may modify its input in place.
             expected = cut.prefix(probe.clone()), self._outputs(self._module(probe.clone()))
             head = pooled_head(cut.suffix, expected[0]) if len(layers) == 1 else None
             if self.precision == "bfloat16" and (run := self._in_bfloat16(cut)):
@@ -216,16 +216,16 @@ class AcceleratedModel:
                     parts = Parts(ACCELERATORS[name](first, probe[:1]), cut.suffix, head)
                     if self._agree(parts, probe, expected):
                         return self._segmented(parts, cut, layers, expected) if name == "openvino" else parts
-                    _log.warning("%s does not give what the model gives before %s.", name, cut.layer)
+                    _log.warning("The results of %s differ from the model's before %s.", name, cut.layer)
                 except Exception as error:  # a trace or runtime may raise anything
-                    _log.warning("%s cannot run what comes before %s: %s", name, cut.layer, error)
+                    _log.warning("%s cannot run the part before %s: %s", name, cut.layer, error)
             return None
 
     def _in_bfloat16(self, cut: Cut) -> Run | None:
-        """Return the first part in bfloat16; None if it, and with it all of the model, stays in float32."""
+        """Return the first part in bfloat16; None if it stays in float32, as then does the whole model."""
         try:
             return rounded(cut, self._outputs, self._shape)
-        except Exception as error:  # also whatever a trace or runtime raises
+        except Exception as error:  # a trace or the runtime may raise anything
             _log.warning("The model stays in float32; bfloat16 does not suit it before %s: %s", cut.layer, error)
             self.precision = "float32"
             self._compiled.clear()  # graphs in bfloat16
@@ -242,7 +242,7 @@ class AcceleratedModel:
                 if _close(self._outputs(suffix(values[0])), outputs):
                     return Parts(parts.prefix, suffix)
             except Exception as error:  # a trace or the runtime may raise anything
-                _log.info("What comes after %s runs in PyTorch: %s", cut.layer, error)
+                _log.info("The part after %s runs in PyTorch: %s", cut.layer, error)
         return parts
 
     def _probe(self) -> Tensor:
@@ -285,7 +285,7 @@ class _Watch:
     pass, and a model has hundreds of modules and tensors; therefore loops run outside of Python where they can.
 
     Attributes:
-        modules: all that it has, each once.
+        modules: all of its modules, each once.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -332,7 +332,7 @@ def _members(tables: list[dict[str, Any]]) -> list[int]:
 
 
 def _followed(run: Run, head: PooledHead, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the feature maps of a run, and what the head makes of them."""
+    """Return the feature maps of a run, and the head's outputs for them."""
     (features,) = run(images)
     return features, head.outputs(features)
 

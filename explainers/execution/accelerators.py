@@ -29,7 +29,7 @@ def eager(part: fx.GraphModule, image: Tensor) -> Run:
     """PyTorch itself, with batch normalisation folded into convolutions, channels last."""
     try:
         folded: nn.Module = fuse(part, no_trace=True)
-    except Exception:  # of a graph that `fuse` does not expect
+    except Exception:  # a graph that `fuse` does not expect
         folded = deepcopy(part)
     folded = folded.to(memory_format=torch.channels_last)
 

@@ -12,14 +12,14 @@ from seewhy.explainers.execution.cut import Cut
 from seewhy.explainers.execution.runtime import BATCH, Run, faster, openvino_run
 
 LEAST_RANK_CORRELATION = 0.99
-"""Least rank correlation of a map with that in float32."""
+"""Minimum rank correlation of a map with that in float32."""
 
 TIE = 0.05
 """The best outputs are tied if they differ by less than this share of the largest."""
 
 
 class UnsuitableError(Exception):
-    """A model stays in float32."""
+    """The model stays in float32."""
 
 
 def rounded(cut: Cut, outputs: Callable[[Any], Tensor], shape: tuple[int, int, int]) -> Run:
@@ -29,7 +29,7 @@ def rounded(cut: Cut, outputs: Callable[[Any], Tensor], shape: tuple[int, int, i
 
     Args:
         cut: cut of a model in float32 and in evaluation mode.
-        outputs: reads the outputs (N, ...) in what the model returns.
+        outputs: reads the outputs (N, ...) from the model's result.
         shape: (C, H, W) of the images.
 
     Raises:

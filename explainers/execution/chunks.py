@@ -17,10 +17,10 @@ from seewhy.explainers.hooks.selection import is_leaf
 from seewhy.explainers.hooks.session import HookSession
 
 MEMORY = 2**30
-"""Most bytes of the activations of one pass; `limit_chunks` sets another number."""
+"""Maximum bytes of the activations of one pass; `limit_chunks` sets another number."""
 
 MOST = 8
-"""Most pictures in one pass on a processor, where larger batches only wait for memory; elsewhere four times this."""
+"""Maximum pictures in one pass on a CPU, where larger batches only wait for memory; elsewhere four times this."""
 
 _one_by_one: ContextVar[bool] = ContextVar("one_by_one", default=False)
 
@@ -29,7 +29,7 @@ _lock = threading.Lock()
 
 
 def limit_chunks(memory: int) -> None:
-    """Set the most bytes of the activations of one pass, for the whole process; one picture always fits."""
+    """Set the maximum bytes of the activations of one pass, for the whole process; one picture always fits."""
     global MEMORY
     MEMORY = memory
 

@@ -1,4 +1,4 @@
-"""Parts of models as networks of OpenVINO, which its converter makes of a trace.
+"""Parts of models as OpenVINO networks, converted from a trace.
 
 PyTorch never frees a trace, which takes megabytes, and a service loads and drops the same models again and again. So a
 trace takes the weights as arguments and is kept without them, for the next part that is the same.
@@ -21,7 +21,7 @@ from seewhy.explainers.execution.runtime import imported_openvino
 from seewhy.explainers.process_wide import exclusive, silenced
 
 MOST_KEPT = 64
-"""Most traced networks that are kept; the least recently used is dropped first."""
+"""Maximum number of cached networks; the least recently used one is dropped first."""
 
 _kept: OrderedDict[Hashable, Any] = OrderedDict()
 """Networks of images and weights, by the identity of the part."""
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 def convert(part: fx.GraphModule, image: Tensor) -> Any:
-    """Return a part of a model as an `openvino.Model`, from images of any number.
+    """Return a part of a model as an `openvino.Model`, for any number of images.
 
     A trace fixes all that depends on values of tensors: compare the results with those of the part.
 
@@ -53,7 +53,7 @@ def convert(part: fx.GraphModule, image: Tensor) -> Any:
         if key is not None and key not in _kept:
             try:
                 _kept[key] = _traced(_without_weights(part, weights), image.clone(), *weights)
-            except Exception as error:  # of modules that cannot be copied, and of operations that need constants
+            except Exception as error:  # a module that cannot be copied, or an operation that needs constants
                 _log.info("A trace cannot take its weights as arguments: %s", error)
         if key not in _kept:
             return _traced(part, image.clone())
@@ -100,7 +100,7 @@ def _without_weights(part: fx.GraphModule, weights: list[Tensor]) -> Callable[..
 
 
 def _identity(part: fx.GraphModule, weights: list[Tensor], image: Tensor) -> Hashable:
-    """Return what all parts share whose traces are alike: code, attributes and weights; None if it cannot be told."""
+    """Return what parts with equal traces have in common: code, attributes and weights; None if this is unknown."""
     digest = hashlib.blake2b()
     for tensor in weights:
         digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -117,7 +117,7 @@ def _attributes(module: nn.Module) -> Hashable:
     """Return a module's class and attributes.
 
     Raises:
-        TypeError: there is one whose value may change, or whose class is the module's own.
+        TypeError: the value of an attribute may change, or the module has a class of its own.
     """
     if is_parametrized(module):
         raise TypeError
@@ -125,10 +125,10 @@ def _attributes(module: nn.Module) -> Hashable:
 
 
 def _value(value: object) -> Hashable:
-    """Return a value that only equals itself.
+    """Return a value in a form that equals only the same value.
 
     Raises:
-        TypeError: it may change.
+        TypeError: the value may change.
     """
     if isinstance(value, Mapping):
         return type(value), tuple((_value(key), _value(part)) for key, part in value.items())

@@ -124,7 +124,7 @@ def cut_before(module: nn.Module, paths: Sequence[str], images: Tensor) -> Cut:
         try:
             values.run(images.clone())
         except Exception as error:
-            raise UncuttableError(f"What was traced does not run: {error}") from error
+            raise UncuttableError(f"The trace does not run: {error}") from error
         if first not in values.tensors:
             raise UncuttableError(f"{first.target} returns no tensor.")
         return _split(traced, first, values.tensors)
@@ -135,7 +135,7 @@ def _traced(module: nn.Module, whole: Iterable[nn.Module]) -> fx.GraphModule:
     try:
         with exclusive():
             graph = tracer.trace(module)
-    except Exception as error:  # of a model's code, which gets proxies where it expects tensors
+    except Exception as error:  # the model's code gets proxies where it expects tensors
         raise UncuttableError(f"It cannot be traced: {error}") from error
     return fx.GraphModule(module, graph)
 
@@ -165,7 +165,7 @@ def _split(traced: fx.GraphModule, first: fx.Node, tensors: set[fx.Node]) -> Cut
         copies[step] = back.node_copy(step, copies.__getitem__)
     prefix = fx.GraphModule(targets_of(traced, front), front)
     suffix = fx.GraphModule({**targets_of(traced, back), path: LayerView()}, back)
-    prefix.training = suffix.training = False  # of the two graphs alone, for they share the model's modules
+    prefix.training = suffix.training = False  # only of the two graphs, because they share the model's modules
     return Cut(path, prefix, suffix)
 
 
@@ -195,6 +195,6 @@ def _interface(
 
 
 def targets_of(traced: fx.GraphModule, graph: fx.Graph | None = None) -> dict[str, Any]:
-    """Return the modules and tensors of a trace that a graph, or else its own, refers to, by path."""
+    """Return the modules and tensors of a trace that a graph (by default its own) refers to, by path."""
     paths = [str(step.target) for step in (graph or traced.graph).nodes if step.op in ("call_module", "get_attr")]
     return {path: attrgetter(path)(traced) for path in paths}

@@ -1,7 +1,7 @@
 """Rules for convolutions and batch normalisation, and for their gradients.
 
-Convolutions absorb batch normalisation, in both directions. The gradient of a convolution with stride 1 is one with
-the turned kernel, which is faster than a transposed one.
+Convolutions absorb batch normalisation, in both directions. The gradient of a convolution with stride 1 is a
+convolution with the flipped kernel, which is faster than a transposed one.
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ def _convolution_backward(
     if factor is not None:
         kernel = kernel * factor[:, None, None, None]
     value = writer.value(gradient) if factor is None else writer.values[gradient]
-    # What padding before the convolution has added is not computed.
+    # Nothing is computed for entries that padding before the convolution has added.
     crop, (left, right, top, bottom) = _crop_of(node)
     size = shape_of(source)
     height, width = size[2] + top + bottom, size[3] + left + right
@@ -107,7 +107,7 @@ def _crop_of(node: fx.Node) -> tuple[fx.Node | None, Sequence[int]]:
     """Return the step that crops the gradient of a convolution's input, because that was padded; None without one.
 
     Returns:
-        The step, if nothing else reads the gradient; and what it adds left, right, above and below, at most 0.
+        The step, if nothing else reads the gradient; and its padding left, right, above and below, at most 0.
     """
     (gradient,) = [user for user in node.users if user.args[1] == 0]
     users = list(gradient.users)

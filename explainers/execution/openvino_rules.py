@@ -59,7 +59,7 @@ def _clip(writer: Writer, source: fx.Node, low: float = -1.0, high: float = 1.0,
 def _clip_backward(
     writer: Writer, gradient: fx.Node, source: fx.Node, low: float, high: float, *, node: fx.Node
 ) -> Any:
-    # By the result, which a convolution computes along with itself; the source would be one more tensor.
+    # Computed from the result, which a convolution also yields; the source would be one more tensor.
     value = writer.clipped.get((source, low, high), writer.value(source))
     above = writer.masked(writer.value(gradient), writer.ops.greater(value, writer.value(low)))
     return writer.masked(above, writer.ops.less(value, writer.value(high)))

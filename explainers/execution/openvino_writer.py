@@ -1,7 +1,7 @@
-"""Graphs of ATen operations as OpenVINO's models: also of gradients, which its own converter does not know.
+"""Graphs of ATen operations as OpenVINO models, including gradients, which OpenVINO's own converter does not support.
 
-There is a rule for each operation; a graph with any other cannot be written. The first axis of every tensor is that of
-the pictures, and their number is free. The forms are those that OpenVINO is fast at.
+Operations are written by rules; a graph with an operation without a rule cannot be written. The first axis of every
+tensor is that of the pictures, and their number is free. Operations are written in the forms in which OpenVINO is fast.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ class Writer:
         rules: rules of all of its operations.
 
     Attributes:
-        ops: OpenVINO's operations, functions of values and constants.
+        ops: OpenVINO's operations, as functions of values and constants.
         values: the written values, by node; of several results the first one.
         constants: the tensors that depend on no argument, by node.
         factors: (C,) by node: factors of the channels that the written value lacks; convolutions absorb them.

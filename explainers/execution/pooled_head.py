@@ -39,7 +39,7 @@ class PooledHead:
         return functional.linear(features.mean(dim=(2, 3)), self.linear.weight, self.linear.bias)
 
     def joined(self, prefix: fx.GraphModule) -> fx.GraphModule:
-        """Return the part of a model before the feature maps as one that returns the model's output after these.
+        """Return the part of a model before the feature maps, extended so that it also returns the model's output.
 
         An accelerator that runs both finds the feature maps in the processor's cache, and has packed the weights.
         """
@@ -65,7 +65,7 @@ class PooledHead:
         """Return the gradients (N, C) of the averages of feature maps, given those of outputs (N, K)."""
         if output_gradients.is_cuda:  # where the next line would wait for the device
             return output_gradients @ self.linear.weight
-        # Most are of single classes, whose weights are a thousandth of all, and reading those takes as long as a layer.
+        # Most are for single classes, with a thousandth of the weights; reading all weights takes as long as a layer.
         classes = output_gradients.any(dim=0).nonzero()[:, 0]
         return output_gradients[:, classes] @ self.linear.weight[classes]
 
@@ -78,7 +78,7 @@ def pooled_head(suffix: fx.GraphModule, features: tuple[Tensor, ...]) -> PooledH
 
     Args:
         suffix: the part of a model after a layer; see `Cut`.
-        features: what crosses the cut, for some images.
+        features: the tensors that cross the cut, for some images.
     """
     layers = [(path, part) for path, part in suffix.named_modules() if type(part) is nn.Linear]
     path, linear = layers[-1] if layers else ("", None)
@@ -89,14 +89,14 @@ def pooled_head(suffix: fx.GraphModule, features: tuple[Tensor, ...]) -> PooledH
     noise = torch.randn(features[0].shape, generator=torch.Generator().manual_seed(0)).to(features[0])
     try:
         agrees = all(_agrees(suffix, head, probe) for probe in (features[0], *(scale * noise for scale in _SCALES)))
-    except Exception as error:  # of a model's code, which gets features that no picture has
+    except Exception as error:  # the model's code gets features that no picture has
         _log.debug("No closed form: %s", error)
         return None
     return head if agrees else None
 
 
 def _agrees(suffix: fx.GraphModule, head: PooledHead, features: Tensor) -> bool:
-    """Whether a suffix gives what a head makes of features (N, C, h, w)."""
+    """Whether a suffix and a head give the same outputs for features (N, C, h, w)."""
     if features.ndim != 4:
         return False
     linear = head.linear

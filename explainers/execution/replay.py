@@ -1,7 +1,7 @@
 """Replays: a model runs for batches of edits of one layer, and computes only what comes after the layer.
 
-A private copy of the model's structure, which shares its weights, takes the model's place. In it every module that had
-returned before the layer did returns the same output again. This needs no graph of the model. The first row of every
+A private copy of the model's structure, which shares its weights, takes the model's place. In the copy, every module
+that returned before the layer returns the same output again. This needs no graph of the model. The first row of every
 batch is unedited: if its output is wrong, because the model depends on more than its modules' outputs, the whole model
 runs for each batch instead.
 """
@@ -22,8 +22,7 @@ from seewhy.explainers.hooks.gradient_tap import copied
 from seewhy.explainers.hooks.session import HookSession
 
 _TOLERANCE = 1e-4
-"""Largest difference of an unedited row's outputs, over the largest of them, that a batch may have; more in half
-precision."""
+"""Maximum difference of an unedited row's outputs, as a share of the largest of them; half precision allows more."""
 
 EditBatch = Sequence[int]
 """Numbers of the edits that share a pass."""
@@ -37,7 +36,7 @@ class UnreplayableError(Exception):
 
 
 class Replay:
-    """Runs a model for batches of one picture with edits of a layer; what comes before the layer is not computed again.
+    """Runs a model for batches of one picture with edits of a layer; the part before the layer is not computed again.
 
     Attributes:
         module: the copy, in which hooks see the replay.
@@ -60,7 +59,7 @@ class Replay:
         try:
             self.module = structure_of(module)
             is_copy = True
-        except Exception:  # of an attribute that cannot be copied, such as a lock
+        except Exception:  # an attribute that cannot be copied, such as a lock
             self.module, is_copy = module, False
         self._images, self._path, self._at = images, path, at
         self._size, self._copying = 0, False
@@ -74,13 +73,13 @@ class Replay:
             part.forward = self._replaying(part)
 
     def run(self, size: int, copying: bool = False) -> Any:
-        """Return the model's output for so many copies of the picture; `copying` is for models that modify outputs."""
+        """Return the model's output for `size` copies of the picture; `copying` is for models that modify outputs."""
         if self._version() != self._recorded_version:  # an earlier batch modified a recorded output in place
             raise UnreplayableError
         self._size, self._copying = size, copying
         self._replayed.clear()
         output = self.module(_repeated(self._images, size).contiguous())
-        # Rows share memory. PyTorch refuses most in-place operations on such tensors, but not all, such as by a mask.
+        # Rows share memory. PyTorch refuses most in-place operations on such tensors, but not those with a mask.
         if self._version() != self._recorded_version:
             raise UnreplayableError
         return output
@@ -102,7 +101,7 @@ class Replay:
         model may be rounded more.)
 
         Args:
-            outputs_of: reads the outputs (N, ...) in what the module returns.
+            outputs_of: reads the outputs (N, ...) from the module's result.
             batches: makes the batches; called anew for each way.
             edit: see `RowEdit`.
 
@@ -152,7 +151,7 @@ class Replay:
                 outputs = outputs_of(way(1 + len(batch))).float()
         except (OptionError, torch.OutOfMemoryError):
             raise
-        except Exception:  # of PyTorch or the model, which may expect one picture and not a batch
+        except Exception:  # PyTorch or the model may expect one picture and not a batch
             return None
         return outputs if reached and len(outputs) == 1 + len(batch) else None
 

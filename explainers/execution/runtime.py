@@ -112,7 +112,7 @@ def imported_openvino() -> Any:
     blocked: dict[str, Any] = sys.modules
     blocked.setdefault(telemetry, None)  # OpenVINO does without it if it cannot be imported
     try:
-        import openvino  # not on machines for which it is not built
+        import openvino  # missing on machines for which it is not built
     finally:
         if blocked[telemetry] is None:
             del blocked[telemetry]

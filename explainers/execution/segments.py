@@ -54,7 +54,7 @@ class Segment(nn.Module):
 
 
 def segmented(cut: Cut, layers: Sequence[str], values: Tensor) -> fx.GraphModule:
-    """Return a model's second part with a `Segment` between each two of the layers.
+    """Return a model's second part with a `Segment` between consecutive layers.
 
     Args:
         cut: before the first of the layers.
@@ -62,8 +62,8 @@ def segmented(cut: Cut, layers: Sequence[str], values: Tensor) -> fx.GraphModule
         values: (3, ...) float32, what the first layer returns for three pictures.
 
     Raises:
-        UncuttableError: the part cannot be cut at the other layers, or more than the layers' outputs is handed on.
-        Exception: whatever a segment cannot be compiled for.
+        UncuttableError: the part cannot be cut at the other layers, or passes on more than the layers' outputs.
+        Exception: a segment cannot be compiled.
     """
     graph = fx.Graph()
     members: dict[str, Any] = {}

@@ -23,7 +23,7 @@ RULES = Rules(openvino_convolutions.RULES | openvino_rules.RULES)
 """Rules of all operations that can be written for OpenVINO."""
 
 Outputs = Callable[[Any], Tensor]
-"""Reads the outputs (N, ...) in what a model returns."""
+"""Reads the outputs (N, ...) from a model's result."""
 
 _MOST_DISTANT = 0.02
 """Largest distance of gradients, and of outputs, from PyTorch's, as a share of these. Rounding opens or closes
@@ -74,7 +74,7 @@ def vjp_of(module: nn.Module, outputs: Outputs, probe: Tensor, most: int = BATCH
     """
 
     def read(images: Tensor) -> Tensor:
-        return outputs(module(images.clone()))  # a copy, for a model may modify its input in place
+        return outputs(module(images.clone()))  # a copy, because a model may modify its input in place
 
     def outputs_and_gradients(images: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
         values, pull = vjp(read, images)[:2]
@@ -103,5 +103,5 @@ def _must_agree(results: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
         if result.shape != exact.shape:
             raise DifferentResultsError(f"The {name} are {tuple(result.shape)}, not {tuple(exact.shape)}.")
         distance = float((result - exact).norm() / exact.norm())
-        if not distance <= _MOST_DISTANT:  # not a number is not agreement
+        if not distance <= _MOST_DISTANT:  # NaN is not agreement
             raise DifferentResultsError(f"The {name} differ from PyTorch's by {distance:.1%}.")
