@@ -109,7 +109,8 @@ class DefinedAttention(TorchFunctionMode):
     def _weighted(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float
     ) -> tuple[Tensor, Tensor]:
-        """Return the values (..., Q, C) weighted by the probabilities (..., Q, K), and these, for scaled queries."""
+        """Return the values (..., Q, C) weighted by the probabilities (..., Q, K), and the latter, for scaled
+        queries."""
         scores = torch.matmul(query, key.transpose(-2, -1))
         if mask is not None:
             scores = scores + _additive(mask, scores.dtype)
@@ -195,13 +196,13 @@ class AttentionSession:
 
 
 def _last_axis(result: Tensor, *axes: int | None, dim: int | None = None, **_: Any) -> bool:
-    """Whether a softmax of these arguments was one over the last axis."""
+    """Whether a softmax with these arguments was over the last axis."""
     axis = next(iter(axes), dim)
     return axis is not None and axis % result.ndim == result.ndim - 1
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a mask to add to scores, given that, or one whose true entries are kept."""
+    """Return a mask to add to scores, given such a mask or one whose true entries are kept."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask.logical_not(), float("-inf"))

@@ -55,7 +55,7 @@ class CallSite:
         self._repeats = 0  # calls by gradient checkpointing, in backward passes
         # Gradients of the last call if it ran without a graph: checkpointing may repeat it with one.
         self._awaiting_repeat: tuple[Gradients, Gradients] | None = None
-        self._frames: list[Frame] = []  # a stack, for a module may call itself
+        self._frames: list[Frame] = []  # a stack, because a module may call itself
         self._watches_failures = False
         self._left = False
         # The outer session's hooks run first. Inputs are restored from the innermost session outwards, so that an outer
@@ -141,7 +141,7 @@ class CallSite:
             frame.note_versions()
         if (self.backward or self._is_recorded("grad_input")) and torch.is_grad_enabled():
             return substituted((args, kwargs), self._tap_inputs(frame))
-        # On None PyTorch passes on the very objects of the caller.
+        # If this returns None, PyTorch passes on the caller's own objects.
         return None if args is as_called[0] and kwargs is as_called[1] else (args, kwargs)
 
     def restore(self, _module: nn.Module, _args: Any, output: Any) -> Any:
@@ -158,7 +158,7 @@ class CallSite:
             if modified or original.grad_fn is not None:
                 # One pair for each occurrence of the copy in the output: `substituted` uses each pair once.
                 pairs += [(copy, original)] * sum(leaf is copy for leaf in tree_leaves(output))
-        # Likewise for tensors that a hook of the user put in an argument's place.
+        # Likewise for tensors with which a hook of the user replaced an argument.
         for original, argument, version in self._frames[-1].replaced:
             if argument._version > version:
                 original.copy_(argument)

@@ -50,13 +50,13 @@ def evaluation_mode(module: nn.Module, submodules: Sequence[nn.Module] | None = 
 
     Args:
         module: the root.
-        submodules: all that it has, itself among them, if the caller knows.
+        submodules: all of its modules, including itself, if the caller knows them.
     """
     return _switched_off(module, ("training", *_CHECKPOINTING), submodules)
 
 
 def without_checkpointing(module: nn.Module) -> AbstractContextManager[None]:
-    """Run with the attributes that switch gradient checkpointing on set to off; then restore them."""
+    """Run with gradient checkpointing switched off by its attributes; then restore them."""
     return _switched_off(module, _CHECKPOINTING)
 
 

@@ -1,4 +1,4 @@
-"""The kinds of tensors that sessions record. Without PyTorch: the help and the completion of commands name them."""
+"""The kinds of tensors that sessions record; without PyTorch, because the help and completion of commands use them."""
 
 from typing import Literal, get_args
 

@@ -72,7 +72,7 @@ class Leaves:
                     continue
                 if is_first or not value.requires_grad:
                     # An in-place ReLU returns its argument, which other branches may hold too: that very tensor becomes
-                    # a copy of the leaf. Tensors of the caller, of a tap and weights must not be changed so.
+                    # a copy of the leaf. Tensors of the caller or of a tap and weights must not be changed in this way.
                     version = value._version
                     changeable = id(value) not in weights and not self._registry.is_foreign(value)
                     leaf, values[index] = leaf_of(value, changeable and is_one_of(value, arguments))
@@ -93,7 +93,7 @@ class Leaves:
         """Drop the leaves, and restore gradient mode.
 
         Raises:
-            RuntimeError: another thread than that of `make` calls this.
+            RuntimeError: this is called in another thread than `make`.
         """
         self.ends.clear()
         if self._grad_mode is not None:

@@ -36,7 +36,7 @@ class ParameterSite:
 
     def _receive(self, gradient: Tensor | None) -> Tensor | None:
         """Run the hooks on a gradient, and record it."""
-        if gradient is None:  # PyTorch calls also where no gradient flows, behind a node that gives none
+        if gradient is None:  # PyTorch also calls this if no gradient flows, behind a node that gives none
             return None
         # On the CPU the backward pass runs in the thread that started it, on CUDA in a thread of the device, so there
         # the thread does not tell whose backward pass this is.

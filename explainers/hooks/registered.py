@@ -34,7 +34,7 @@ class ModuleHook(_Placeholder):
 
 
 class _Leftover(_Placeholder):
-    """What a copied module has in a hook's place; the first call of the copy removes all of them."""
+    """Replaces a hook in a copied module; the first call of the copy removes all of these."""
 
     def __call__(self, module: nn.Module, *_: Any) -> None:
         """Remove all leftovers from the module."""

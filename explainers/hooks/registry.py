@@ -17,7 +17,7 @@ from seewhy.explainers.hooks.registered import ModuleHook
 from seewhy.explainers.hooks.user_hooks import Hook, listed, name_of
 
 _only = threading.local()
-"""Its attribute `registry` is the only one that sees this thread's calls; without it all do."""
+"""Only the registry in its attribute `registry` sees this thread's calls; without the attribute, all registries do."""
 
 
 class Registry:
@@ -131,7 +131,7 @@ class Registry:
             self._misfits[text] = None
 
     def explain(self, error: BaseException) -> None:
-        """Add to an error which hooks had changed shapes, as it may be a consequence."""
+        """Add notes about hooks that changed shapes to an error, which may be a consequence."""
         for text in self._misfits:
             error.add_note(text)
 

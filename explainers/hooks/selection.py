@@ -81,7 +81,7 @@ def out_of_reach(modules: Mapping[str, nn.Module]) -> dict[str, str]:
 
 
 def opaque_parts(module: nn.Module) -> str:
-    """Return a sentence that names the parts of a module that nothing looks into; empty if there are none."""
+    """Return a sentence that names the parts of a module that hooks cannot see into; empty if there are none."""
     reasons = dict.fromkeys(out_of_reach(dict(module.named_modules())).values())
     if not reasons:
         return ""
@@ -91,7 +91,7 @@ def opaque_parts(module: nn.Module) -> str:
 def match_paths(modules: Iterable[str], patterns: Iterable[str]) -> tuple[str, ...]:
     """Return the module paths that the patterns (dotted paths or globs) match, in module order.
 
-    The model itself has the empty path, which may also be written ``.``, for forms drop what is empty.
+    The model itself has the empty path, which may also be written ``.``, because forms drop empty values.
 
     Raises:
         LayerError: a pattern that matches nothing; the message lists near matches.
@@ -140,9 +140,9 @@ def match_modules(
         unreachable: see `out_of_reach`.
 
     Raises:
-        LayerError: one that matches nothing, or none at all.
+        LayerError: a selector matches nothing, or there are none.
         UnsupportedModuleError: a module that is named, or all that a pattern matches, cannot be reached.
-        TypeError: something else.
+        TypeError: a selector of another kind.
     """
     where = tuple(where)
     if not where:
@@ -201,7 +201,7 @@ def match_parameters(
         where: names or globs of parameters; or types or predicates of modules, whose own parameters are meant.
 
     Raises:
-        LayerError: one that matches nothing.
+        LayerError: a selector matches nothing.
     """
     matching: set[str] = set()
     for selector in where:

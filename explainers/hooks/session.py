@@ -108,7 +108,7 @@ class HookSession:
             parameter.close()
         self._parameters.clear()
         self._registry.close()
-        self._leaves.close()  # last: it raises in a wrong thread, and all else must be undone by then
+        self._leaves.close()  # last, because it raises in a wrong thread, and everything else must be undone by then
 
     @property
     def state(self) -> str:
@@ -337,7 +337,7 @@ class HookSession:
             UnsuitableModelError: no gradient flows from the score to the cut.
             UnsupportedModuleError: the model uses gradient checkpointing that supports `score.backward()` alone.
             ValueError: the score is not a scalar.
-            TypeError: it is not a tensor.
+            TypeError: the score is not a tensor.
         """
         if not isinstance(score, Tensor):
             kind = type(score).__name__
@@ -394,7 +394,7 @@ class HookSession:
     ) -> HookHandle:
         """Register a hook, whose entry a call site keeps among those of its kind."""
         self._require_open()
-        key = next(self._keys)  # numbers, for the same hook may be registered twice
+        key = next(self._keys)  # numbers, because the same hook may be registered twice
         paths = match_modules(self.modules, where, self._unreachable)
         undo: list[Callable[[], object]] = []
         for site in dict.fromkeys(self._site(path) for path in paths):

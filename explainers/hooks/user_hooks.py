@@ -20,10 +20,10 @@ def callable_with(hook: Any, method: str, arguments: str) -> Hook:
     Args:
         hook: as the user gave it.
         method: method of the session that registers the hook.
-        arguments: names of what the hook is called with, separated by commas.
+        arguments: names of the hook's arguments, separated by commas.
 
     Raises:
-        TypeError: it cannot be called, or not with these arguments; the message names it.
+        TypeError: the hook cannot be called, or not with these arguments; the message names it.
     """
     if not callable(hook):
         raise TypeError(f"A hook must be callable, got {type(hook).__name__}; pass the hook first, then where.")
@@ -42,7 +42,7 @@ def callable_with(hook: Any, method: str, arguments: str) -> Hook:
 
 
 def name_of(hook: Hook) -> str:
-    """Return what a hook is called, and where it is written."""
+    """Return the name of a hook, and its place in the source."""
     function = hook.__func__ if isinstance(hook, MethodType) else hook
     if isinstance(function, type | BuiltinFunctionType):
         return function.__name__
@@ -65,7 +65,7 @@ def fitting(replacement: Any, gradient: Tensor | None, hook: Hook, place: str) -
         place: where the hook ran, such as ``full_backward at 'layer4'``.
 
     Raises:
-        ValueError: it is not a tensor, or of another shape.
+        ValueError: the value is not a tensor, or has another shape.
     """
     if isinstance(replacement, Tensor) and (gradient is None or replacement.shape == gradient.shape):
         return replacement
@@ -92,7 +92,7 @@ def fitting_all(
 
 
 def misfit(replacement: Any, value: Any, hook: Hook, place: str) -> str:
-    """Return what a hook returned instead of a value of other shapes; empty if shapes are the same."""
+    """Return a note about a hook that changed the shapes of a value; empty if they are the same."""
     new, old = _shapes(replacement), _shapes(value)
     return "" if new == old else f"The hook {name_of(hook)} of {place} had returned shapes {new} in place of {old}."
 
