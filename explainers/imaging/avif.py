@@ -1,8 +1,8 @@
-"""What opening and decoding an AVIF takes, read before the decoder sees it.
+"""The cost of opening and decoding an AVIF, read before the decoder sees the file.
 
-Decoders parse the boxes of a file without limits: some bytes can describe gigabytes of properties and parts of images,
-or hours of searching. So all that a still picture does not need is hidden from them, and the rest has limits, far above
-those of real files.
+Decoders parse the boxes of a file without limits: a few bytes can describe gigabytes of properties and parts of images,
+or hours of searching. So everything that a still picture does not need is hidden from them, and the rest is limited to
+far more than real files need.
 
 The size that the container declares is not the size that is decoded: the decoder decodes the frames in the size that
 the AV1 stream states, and then scales them. A few bytes may also hold thousands of frames, of which only the last is
@@ -23,7 +23,7 @@ _SEQUENCE_HEADER, _FRAMES = 1, (3, 6, 7)
 """Types of AV1 units: the size of all frames, and those that begin a frame."""
 
 _STILL_BRANDS = {b"avis": b"avif", b"msf1": b"mif1"}
-"""For brands of animations, those of still pictures."""
+"""The brands of still pictures that replace those of animations."""
 
 _HELD = (b"ftyp", b"meta", b"mdat")
 """Boxes of a still picture; others, such as the video of an animation, are hidden."""
@@ -35,11 +35,11 @@ _KINDS = (b"av01", b"grid", b"Exif", b"mime", b"tmap")
 """Types of items: AV1 streams, their arrangement, metadata, gain maps."""
 
 _BRAND_BYTES, _META_BYTES, _REFERENCE_BYTES, _PROPERTY_BYTES = 2**10, 2**22, 2**12, 2**24
-"""Longest list of brands, description of a file, and list of references in it; most bytes of properties, each as often
-as items have it, because decoders copy them."""
+"""Maximum bytes of the list of brands, of a file's description, of the list of references in it, and of all properties,
+each counted for every item that has it, because decoders copy them."""
 
 _BOXES, _ITEMS, _EXTENTS, _UNITS = 512, 256, 1024, 4096
-"""Most boxes in a box, items, parts of them, and units of AV1 streams."""
+"""Maximum number of boxes in a box, of items, of parts of them, and of units of AV1 streams."""
 
 _ZEROS = 16
 """Number of zeros at the end of a stream that show a broken download; encoders pad a stream with few or none."""
@@ -47,13 +47,13 @@ _ZEROS = 16
 
 @dataclass(frozen=True)
 class Coded:
-    """What the AV1 streams of a file decode to.
+    """The size of the decoded AV1 streams of a file.
 
     Attributes:
         largest: pixels of the largest image, as its stream declares it.
-        pixels: number for which decoding needs memory. Transparency is an image of its own, so these are half of all
-            pixels, or those of the largest image. Frames of a stream for videos may be larger than it declares.
-        frames: most frames of one image. A still picture has one, a progressive one up to four.
+        pixels: number of pixels for which decoding needs memory. Transparency is an image of its own, so these are half
+            of all pixels, or those of the largest image. Frames of a stream for videos may be larger than it declares.
+        frames: maximum number of frames of one image. A still picture has one, a progressive one up to four.
     """
 
     largest: int
@@ -67,10 +67,10 @@ def is_avif(content: bytes) -> bool:
 
 
 def read_still(content: bytes) -> tuple[bytes, Coded]:
-    """Return an AVIF with nothing in it but its still picture, and what its images decode to.
+    """Return an AVIF with nothing in it but its still picture, and the size of its decoded images.
 
     Raises:
-        UnreadablePictureError: the file is damaged, incomplete, or no still picture.
+        UnreadablePictureError: the file is damaged, incomplete, or not a still picture.
     """
     try:
         still, spans = _still(content)
@@ -114,7 +114,7 @@ def _boxes(content: bytes, first: int, end: int) -> Iterator[tuple[bytes, tuple[
 
 
 def _still(content: bytes) -> tuple[bytes, dict[bytes, tuple[int, int]]]:
-    """Return a file with other boxes than those of a still picture hidden, and where its description's boxes are.
+    """Return a file in which only the boxes of a still picture are visible, and the places of its description's boxes.
 
     Nothing is moved, so that places in the file stay the same.
     """
@@ -178,7 +178,7 @@ def _kinds(content: bytes, first: int, end: int) -> dict[int, bytes]:
 
 
 def _check_properties(content: bytes, first: int, end: int) -> None:
-    """Refuse properties that are too many, or too large for as often as items have them."""
+    """Refuse too many properties, and those that are too large, counted for every item that has them."""
     boxes = list(_boxes(content, first, end))
     properties = [last - start for _, (start, last) in _boxes(content, *_unique(boxes, b"ipco"))]
     bits = _Bits(content[slice(*_unique(boxes, b"ipma"))])

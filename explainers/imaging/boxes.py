@@ -9,7 +9,7 @@ from seewhy.explainers.imaging.geometry import Box
 from seewhy.explainers.imaging.render import font_for
 
 COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#cc79a7", "#d55e00", "#ffffff")
-"""Told apart by colour-blind eyes too (Okabe and Ito), and bright enough for black numbers."""
+"""The palette of Okabe and Ito, for colour-blind eyes too, and bright enough for black numbers."""
 
 _LINE = 2
 _TAG = 13

@@ -1,4 +1,4 @@
-"""The choices for drawings. It imports no NumPy or Pillow, because the help and the completion of commands use it."""
+"""The choices for drawings; without NumPy and Pillow, because the help and the completion of commands use them."""
 
 from typing import Literal, get_args
 

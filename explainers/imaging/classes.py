@@ -39,7 +39,7 @@ def legend(names: Sequence[str], indices: Sequence[int], width: int, height: int
         names: names of the classes.
         indices: indices of the classes.
         width: in pixels.
-        height: the most, in pixels; one line at least is drawn.
+        height: maximum height, in pixels; at least one line is drawn.
     """
     places = list(_places(names, width))
     most = max(1, height // _LINE)

@@ -58,10 +58,10 @@ _LYING = (5, 6, 7, 8)
 
 
 _GIF_FRAME = re.compile(rb"\x00\x2c(.{10})", re.DOTALL)
-"""The end of a block of a GIF and what may be the head of a frame: `_is_head` looks at it."""
+"""The end of a block of a GIF, and bytes that may be the head of a frame; `_is_head` decides."""
 
 _MOST_HEADS = 10_000
-"""Most places of a GIF that may be heads of frames and are looked at; walking over all blocks could take seconds."""
+"""Maximum number of such places in a GIF that are checked; walking over all blocks could take seconds."""
 
 
 class Probe:
@@ -73,7 +73,7 @@ class Probe:
 
     Attributes:
         size: width and height of the upright picture in full size. Before `decode`, only a JPEG's orientation is known.
-        pixels: number for which `decode` needs memory, at most `PIXEL_BYTES` each.
+        pixels: number of pixels for which `decode` needs memory, at most `PIXEL_BYTES` each.
         has_more: whether the file has further frames or pages, which `decode` leaves out.
 
     Raises:
@@ -167,16 +167,16 @@ def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.I
 
     Args:
         source: a path, or the bytes, of a JPEG, PNG, WebP, AVIF, GIF, BMP or TIFF file; such a file opened for reading
-            bytes, which is read from where it is; a PIL image; or an array: (H, W) or (H, W, 1), (H, W, 3) RGB,
-            (H, W, 4) RGBA; uint8, or float in [0, 1].
+            bytes, which is read from its current position; a PIL image; or an array: (H, W) or (H, W, 1), (H, W, 3)
+            RGB, (H, W, 4) RGBA; uint8, or float in [0, 1].
         max_pixels: the limit on width times height.
 
     Returns:
         The picture, mode RGB.
 
     Raises:
-        UnreadablePictureError: no picture of these formats, or an incomplete one.
-        PictureTooLargeError: more pixels than `max_pixels`; none is decoded.
+        UnreadablePictureError: the source is not a picture in one of these formats, or is incomplete.
+        PictureTooLargeError: the picture has more pixels than `max_pixels`; none is decoded.
         OSError: the path cannot be opened.
     """
     if isinstance(source, str | os.PathLike):
@@ -204,7 +204,7 @@ def read_file(source: PictureSource) -> Any:
     """Return the bytes of a path or of an open file; anything else as it is.
 
     Raises:
-        UnreadablePictureError: a folder, a file in text mode, or an address in the web.
+        UnreadablePictureError: a folder, a file in text mode, or a web address.
         OSError: the path cannot be opened.
     """
     if isinstance(source, str) and re.match(r"https?://", source):
@@ -263,7 +263,7 @@ def _has_more(image: Image.Image, upload: bytes) -> bool:
 
 
 def _is_head(content: bytes, size: Size) -> bool:
-    """Whether ten bytes of a GIF begin a frame in a picture of this size, and no compressed data."""
+    """Whether ten bytes of a GIF begin a frame in a picture of this size, rather than compressed data."""
     left, top, width, height, flags, code_size = unpack("<4H2B", content)
     is_within = width > 0 and height > 0 and left + width <= size[0] and top + height <= size[1]
     return is_within and not flags & 0x18 and (bool(flags & 0x80) or 2 <= code_size <= 8)
@@ -281,7 +281,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _load(image: Image.Image) -> None:
-    """Decode a picture. Of 16-bit colours Pillow keeps the high bytes, but not of the transparent colour."""
+    """Decode a picture. Pillow keeps the high bytes of 16-bit colours, except in the transparent colour."""
     clear = image.info.get("transparency")
     if isinstance(clear, tuple) and any(str(tile.args).startswith("RGB;16") for tile in getattr(image, "tile", ())):
         image.info["transparency"] = tuple(value >> 8 for value in clear)
@@ -331,7 +331,7 @@ def _to_srgb(image: Image.Image, profile: bytes | None) -> Image.Image:
 
 def _eight_bit(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16"):
-        # The high byte, as Pillow keeps of 16-bit colours.
+        # The high byte, which Pillow keeps of 16-bit colours.
         samples, clear = np.asarray(image), image.info.get("transparency")
         grey = Image.fromarray(np.right_shift(samples, 8).astype(np.uint8))
         if clear is None:

@@ -112,7 +112,7 @@ class Geometry:
         return left, top, right, bottom
 
     def covering(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return a map (h, w) that covers the box from edge to edge, resampled to finer cells if it does not yet."""
+        """Return a map (h, w) that covers the box from edge to edge, resampled to finer cells if necessary."""
         left, top, right, bottom = self.reach
         return _stretched(_stretched(values, top, bottom).T, left, right).T
 
@@ -136,7 +136,7 @@ def _stretched(values: NDArray[np.float32], start: float, stop: float) -> NDArra
 
 
 def _cells(pixels: slice, start: float, stop: float, count: int) -> NDArray[np.intp]:
-    """Return in which of `count` cells, from `start` to `stop`, the centre of each pixel lies."""
+    """Return the cell, of `count` from `start` to `stop`, that contains the centre of each pixel."""
     places = (np.arange(pixels.start, pixels.stop) + 0.5 - start) / (stop - start) * count
     return np.clip(places.astype(np.intp), 0, count - 1)
 

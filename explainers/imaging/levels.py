@@ -20,7 +20,7 @@ def levels_of(array: NDArray[np.float32], mean: Sequence[float], std: Sequence[f
 
 
 def are_unit_levels(array: NDArray[np.float32]) -> bool:
-    """Whether numbers (C, H, W) look like levels of 0 to 1: within these, and not of one colour, as blanks are."""
+    """Whether numbers (C, H, W) look like levels: from 0 to 1, and not all of one colour, as in a blank picture."""
     varies = bool((array.min(axis=(1, 2)) < array.max(axis=(1, 2))).any())
     return varies and bool(array.min() >= 0 and array.max() <= 1)
 

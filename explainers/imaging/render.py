@@ -81,7 +81,7 @@ class Style:
         Args:
             columns: columns of the grid.
             rows: rows of the grid.
-            margin: the side of the grid with its text, over that of its tiles alone.
+            margin: the side of the grid with its text, relative to that of its tiles alone.
         """
         if self.max_side is None:
             return self
@@ -92,7 +92,7 @@ class Style:
 def value_range(
     values: NDArray[np.float32], signed: bool, scale: tuple[float, float] | None = None
 ) -> tuple[float, float]:
-    """Return the values of a map (h, w) that the first and the last colour mean; see `normalize`."""
+    """Return the values of a map (h, w) that the first and the last colour stand for; see `normalize`."""
     low, high = scale or (0.0, magnitude(values) or 1.0)
     largest = max(abs(low), abs(high))
     return (-largest, largest) if signed else (low, high)
@@ -125,7 +125,7 @@ def magnitude(values: NDArray[np.float32], scale: Scale = None) -> float:
 
 
 def ends(values: NDArray[np.float32], scale: Scale) -> tuple[float, float] | None:
-    """Return the fixed ends of a scale for a raw map (h, w); None if the map is to have its own."""
+    """Return the fixed ends of a scale for a raw map (h, w); None for the map's own."""
     return (0.0, magnitude(values, scale) or 1.0) if isinstance(scale, str) else scale
 
 

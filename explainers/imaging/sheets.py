@@ -11,7 +11,7 @@ from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.render import Style, draw, ends, fit, normalize, panel, panel_columns
 
 _TILE = 320 * 240
-"""Pixels of a tile of any proportions; fewer if the sheet's longest side would exceed its limit."""
+"""Number of pixels of a tile, whatever its proportions; fewer if the sheet's longest side would exceed its limit."""
 _COLUMN = 144
 """Least width of a column, for its captions."""
 _BAR = 20

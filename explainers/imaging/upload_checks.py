@@ -64,7 +64,7 @@ def check_size(image: Image.Image, max_pixels: int) -> int:
 
     Raises:
         PictureTooLargeError: there are more than `max_pixels`.
-        UnreadablePictureError: there is none.
+        UnreadablePictureError: the picture has no pixels.
     """
     width, height = image.size
     if image.format == "TIFF":  # decoded in whole tiles, which may be larger than the picture
@@ -85,7 +85,7 @@ def check_coded(content: bytes, max_pixels: int) -> tuple[bytes, int]:
 
     Raises:
         PictureTooLargeError: there are more than `max_pixels`, or more than `MAX_FRAMES` frames of so many.
-        UnreadablePictureError: the file is damaged, incomplete, or no still picture.
+        UnreadablePictureError: the file is damaged, incomplete, or not a still picture.
     """
     still, coded = read_still(content)
     if coded.largest > max_pixels or coded.pixels * coded.frames > MAX_FRAMES * max_pixels:
