@@ -207,9 +207,9 @@ def capture_images(
         model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left unchanged.
         images: (1, C, H, W) floating, on the model's device.
         layers, kinds, max_bytes: as in `capture`.
-        ask: whose score gradients are of; a contrast counts.
+        ask: the target whose score is differentiated, including its contrast.
         progress: its `cancel` is called between two passes through the model.
-        claim: called with how many bytes the tensors will take, before any is kept; what it raises ends the capture.
+        claim: called with the bytes that the tensors will take, before any is kept; an exception ends the capture.
 
     Raises:
         CaptureTooLargeError, LayerError, TargetError, ModelOutputError: as in `capture`.
@@ -254,7 +254,7 @@ def strongest(captured: Capture, count: int, by_effect: bool = False) -> list[Fe
 
     Args:
         captured: the tensors.
-        count: most maps to return.
+        count: maximum number of maps to return.
         by_effect: rank by the magnitude of the sum of activation times gradient, a first-order estimate of the map's
             effect on the target's logit, which needs ``output`` and ``grad_output``; otherwise by the mean magnitude.
 
@@ -286,7 +286,7 @@ def strongest(captured: Capture, count: int, by_effect: bool = False) -> list[Fe
 
 
 def _grids(captured: Capture) -> Iterator[tuple[CapturedTensor, Tensor, FeatureMaps]]:
-    """Yield the captured tensors of one picture that hold feature maps, and how they do."""
+    """Yield the captured tensors of one picture that hold feature maps, with their views."""
     for item in captured.tensors:
         if item.tensor is None or item.kind == "parameter_grad":
             continue
@@ -353,7 +353,7 @@ def contact_sheet(
         picture: the upright upload, or a smaller copy of it.
         geometry: geometry of the upload.
         style: its `max_side` is that of the sheet.
-        by_effect: whether the maps are ranked by effect, as `strongest` was told.
+        by_effect: whether the maps are ranked by effect, as in `strongest`.
     """
     sources = {(feature.source.layer, feature.source.kind, feature.source.call) for feature in maps}
     captions = []

@@ -14,7 +14,7 @@ from seewhy.explainers.layers.feature_maps import grid_axes
 
 
 class MisfitError(Exception):
-    """A field of an edit does not fit the tensor; `edit_errors` makes it an `EditError`."""
+    """A field of an edit does not fit the tensor; `edit_errors` turns this into an `EditError`."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -77,7 +77,7 @@ def part_of(
     is_parameter: bool = False,
     swapped: Tensor | None = None,
 ) -> Part:
-    """Return the part of a layer's tensor that channels and a region mean.
+    """Return the part of a layer's tensor that channels and a region select.
 
     Channels are the second axis of (N, C, h, w) and of (N, C), and the last of tokens (N, L, C) and of (N, h, w, C),
     which the picture's proportions reveal.
@@ -87,7 +87,7 @@ def part_of(
         image_size: (H, W) of the model's input.
         channels, region: see `Edit`.
         is_parameter: whether it is a parameter's gradient.
-        swapped: what `swap` takes.
+        swapped: the tensor of the other picture, for `swap`.
 
     Raises:
         MisfitError: channels or a region that the tensor lacks.

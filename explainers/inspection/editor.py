@@ -72,7 +72,7 @@ def must_swap(edits: tuple[Edit, ...], has_other: bool) -> None:
     """Refuse another picture that no edit uses.
 
     Raises:
-        EditError: there is one, and no swap.
+        EditError: there is another picture, but no swap.
     """
     if has_other and not any(isinstance(edit, Swap) for edit in edits):
         raise EditError("Only the op `swap` uses another picture, and no edit has it; omit it.", field="other")
@@ -83,8 +83,8 @@ class Editor:
 
     An explainer opens its own session inside the editor's. It records edited outputs, because its hooks run after the
     editor's; but hooks of gradients run in the opposite order, so it would record gradients before any edit. Therefore
-    a last session, opened anew at the start of each forward pass, edits the gradients of outputs. The exception are
-    outputs that are hooked on the very tensor, where hooks run in the order of registration.
+    a last session, opened anew at the start of each forward pass, edits the gradients of outputs. Outputs that are
+    hooked on the tensor itself are an exception: their hooks run in the order of registration.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Editor:
                 )
 
     def _paths(self, edit: Edit) -> tuple[str, ...]:
-        """Return the layers of an edit, by the paths that calls have."""
+        """Return the layers of an edit, by the paths of their calls."""
         return first_names(self._hooks.modules, match_modules(self._hooks.modules, [edit.layer]))
 
     def _start(self, *_: Any) -> None:
@@ -255,7 +255,7 @@ def swapped_tensors(
     Args:
         task, module, objective: as for the picture itself.
         other: (1, C, H, W).
-        edits: among which the swaps are.
+        edits: edits that include the swaps.
         like: the picture's tensor, whose dtype and device the other one gets.
     """
     values: dict[Place, Tensor] = {}

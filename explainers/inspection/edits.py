@@ -1,7 +1,7 @@
 """Declarative edits of a layer's activations and gradients.
 
-An edit says where it applies (a layer, and which of its tensors), to which part (channels, a region, calls), and what
-it does (`op`). It is plain data: it can be written as JSON, and holds no code.
+An edit states its place (a layer, and one of its tensors), the part that it changes (channels, a region, calls), and
+the operation (`op`). It is plain data: it can be written as JSON, and holds no code.
 """
 
 from abc import ABC, abstractmethod
@@ -29,7 +29,7 @@ from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.inspection.edit_parts import MisfitError, Part, part_of
 
 MAX_EDITS = 64
-"""Most edits in one intervention."""
+"""Maximum number of edits in one intervention."""
 
 Index = Annotated[StrictInt, Field(ge=0)]
 Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]

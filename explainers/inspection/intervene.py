@@ -122,7 +122,7 @@ def intervene(
         edits: applied in this order; `Edit` objects, or mappings of the same fields.
         target: class index or label; None for the most probable class before the edits.
         other: the source picture of ``swap``.
-        method, layer, options: what the heatmaps are drawn by, as in `explain`.
+        method, layer, options: as in `explain`, for the heatmaps.
 
     Returns:
         The explanations before and after, and the effect of each edit.
@@ -161,7 +161,7 @@ def edit_images(
         images: (1, C, H, W) floating, on the model's device.
         edits: applied in this order.
         explainer: makes the maps.
-        ask: what is explained: by default what is most probable before the edits.
+        ask: the explained target; by default the most probable one before the edits.
         other: (1, C, H, W), the picture that ``swap`` takes from.
         progress: notified of each pass; its `cancel` is called before each edit of a tensor too.
 
@@ -214,8 +214,8 @@ def intervention_panel(before: Explanation, after: Explanation, style: Style) ->
 
     Unless `style` has a scale of its own, the largest magnitude of both maps is that of the first two, and the
     difference, blue where the map fell and red where it rose, over the picture in grey, is drawn stronger by the factor
-    in its caption. One that is smaller than what the ways to run a model differ by is none. Small pictures are
-    enlarged, so that there is room for the captions.
+    in its caption. A difference is not drawn if it is smaller than those between the ways to run a model. Small
+    pictures are enlarged, so that there is room for the captions.
     """
     tile = style.of_tiles(3)
     picture = enlarged(before.picture, _LEAST, min(_MOST, tile.max_side or _MOST))

@@ -42,7 +42,7 @@ from seewhy.explainers.tasks.pose import named_ask, task_of
 from seewhy.explainers.view import prepare
 
 BATCH = 32
-"""Most channels in one pass; fewer where the picture or the layer is large."""
+"""Maximum number of channels in one pass; fewer if the picture or the layer is large."""
 
 _BATCH_VALUES = 2**25
 
@@ -180,7 +180,7 @@ def sweep_images(
         model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left unchanged.
         images: (1, C, H, W) floating, on the model's device.
         edit: edit of one layer's input or output.
-        ask: which target is watched; the gradients that ``swap`` takes are of its score, a contrast included.
+        ask: the observed target; the gradients that ``swap`` takes are those of its score, including its contrast.
         other: (1, C, H, W), the picture that ``swap`` takes from.
         progress: notified of each batch.
 
@@ -229,7 +229,7 @@ def sweep_images(
 
 
 def passes_of_sweep(module: nn.Module, survey: Survey, image_size: tuple[int, int], edit: Edit) -> Passes | None:
-    """Return the most passes of a sweep: one, and one from the layer on for each channel.
+    """Return the maximum number of passes of a sweep: one, and one from the layer on for each channel.
 
     Args:
         module: as for `sweep_images`.
@@ -250,7 +250,7 @@ def passes_of_sweep(module: nn.Module, survey: Survey, image_size: tuple[int, in
         return None
     try:
         return Passes(1 + len(_channels(edit, path, torch.empty(shape, device="meta"), image_size)))
-    except EditError:  # the survey knows the first call alone, and the edit may be of another
+    except EditError:  # the survey knows only the first call, and the edit may apply to another
         return None
 
 

@@ -121,7 +121,7 @@ def trace_images(
         model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left unchanged. Frozen parameters require
             a gradient meanwhile.
         images: (1, C, H, W) floating, on the model's device.
-        ask: whose score gradients are of; a contrast counts.
+        ask: the target whose score is differentiated, including its contrast.
         layers: paths, globs, types or predicates.
         progress: its `cancel` is called at each event.
 

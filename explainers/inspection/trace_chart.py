@@ -21,7 +21,7 @@ _WIDTHS = (5, 40, 200, 300), (7.5, 12, 12, 18)
 _MARKERS = (5, 50, 200), (8, 5, 2.5)
 """Likewise numbers of modules, and the size of markers in points."""
 _NAMES = 3.3
-"""Most names of modules on an inch of the axis."""
+"""Maximum number of module names per inch of the axis."""
 _VISIBLE = 0.01
 """Least share of zeros that can be seen in the chart."""
 _NO_ZEROS = (
@@ -54,7 +54,7 @@ def draw_trace(events: Sequence[Event], summary: Summary, form: Literal["svg", "
         if title:
             figure.suptitle(title, fontsize=11, wrap=True)
         _draw_activations(upper, [outputs.get(entry) for entry in paths])
-        # For modules that only pass maps on, and for those that have none, it is not known: no point is drawn.
+        # The number is unknown for modules that only pass maps on or have none: no point is drawn.
         dead = {entry.path: len(entry.channels) / entry.total for entry in summary.dead_maps}
         _draw_shares(middle, [outputs.get(entry) for entry in paths], [dead.get(path, np.nan) for path, _ in paths])
         _draw_gradients(lower, [gradients.get(entry) for entry in paths], [inputs.get(entry) for entry in paths])

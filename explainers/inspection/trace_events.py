@@ -33,7 +33,7 @@ class Event:
         kind: which kind of hook ran.
         path, type: path and type of the module.
         call: 0 for the module's first call; None for a parameter, whose gradient is that of all calls.
-        tensors: what the hook was shown.
+        tensors: the tensors that the hook received.
         microseconds: since the start of the forward pass, without the time that tracing itself took.
     """
 
@@ -50,8 +50,8 @@ class Event:
 class DeadMaps:
     """Feature maps of a module that are zero everywhere, in every call.
 
-    A map that dies in one module shows again in those after it that keep it apart, as a pooling does, but not in a
-    dropout or an identity, which only pass it on.
+    A map that dies in one module is also listed for later modules that keep it separate, such as a pooling, but not for
+    a dropout or an identity, which only pass it on.
 
     Attributes:
         path: path of the module.
