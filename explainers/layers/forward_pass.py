@@ -109,7 +109,7 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callab
     Args:
         module: stays as it is; it runs in evaluation mode.
         image_shape: (C, H, W) of the input.
-        outputs: reads the outputs (N, ...) in what the module returns.
+        outputs: reads the outputs (N, ...) from the module's result.
     """
     paths = {part: path for path, part in _reachable(module)}
     parameter = next(module.parameters(), None)
@@ -117,7 +117,7 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callab
     dtype = parameter.dtype if parameter is not None and parameter.is_floating_point() else torch.float32
     calls: list[LayerCall] = []
     running: list[LayerCall] = []
-    clock = 0  # ticks and no time: two in a row are those of a module inside which no other ran
+    clock = 0  # it counts ticks, not time: two in a row belong to a module inside which no other ran
     # The output of the last pooling module: a container that returns this very tensor counts as pooling too.
     pooled: Tensor | None = None
 
@@ -157,7 +157,7 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callab
     with (
         evaluation_mode(module),
         HookSession(module) as hooks,
-        hooks.alone(),  # a session of the user's must not record this pass
+        hooks.alone(),  # a session of the user must not record this pass
         torch.inference_mode(False),
         torch.no_grad(),
     ):

@@ -60,12 +60,12 @@ class Axis(NamedTuple):
         return all(factor.along is not None for factor in self.factors)
 
     def is_beside(self, first: int, count: int) -> bool:
-        """Whether some positions, from `first` on, all are among those that lie outside a picture that it counts."""
+        """Whether `count` positions, from `first` on, all lie outside the picture whose positions this axis counts."""
         return self.spatial and (first + count <= self.before or first >= self.size - self.after)
 
     @property
     def line(self) -> Factor | None:
-        """The rows or the columns of the picture that this axis is; None if it is anything more or else."""
+        """The factor of the rows or the columns of the picture, if the axis is nothing else; None otherwise."""
         first, *inner = self.factors
         return None if first.along is None or inner or self.before or self.after else first
 

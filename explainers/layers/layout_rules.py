@@ -1,4 +1,4 @@
-"""The rules: what each operation of PyTorch makes of a layout. Operations that keep or scale shapes need no rule.
+"""The rules: the effect of each operation of PyTorch on a layout. Operations that keep or scale shapes need no rule.
 
 A rule takes the layout of its only tensor (`layout_rule`) or a function from tensors to their layouts (`rule`), the
 operation's result, and its arguments as PyTorch's dispatcher passes them, which leaves out trailing defaults.

@@ -75,7 +75,7 @@ class Provenance:
         mixes: likewise of operations on all positions, such as attention.
         untracked: whether it may lie in the picture at an unknown place.
         beside: whether it comes from class or register tokens alone, which know the picture by the mixes before.
-        mixed: the last waypoint of what the last of these mixes combined; None if there was none.
+        mixed: the last waypoint of the tensors that the last of these mixes combined; None if there was none.
     """
 
     layout: Layout | None

@@ -87,8 +87,8 @@ class Survey:
         layers: one entry per module that ran, in the order in which they start.
         default_layers: paths; empty if no layer suits a CAM.
         reason: why `default_layers` is empty; None otherwise.
-        branches: paths of layers through which the picture's influence passes by the default layer, which was chosen
-            automatically: the ends of parallel branches.
+        branches: paths of layers at the ends of parallel branches, through which the picture's influence bypasses the
+            default layer, if that was chosen automatically.
         outputs: shape of the outputs (N, ...) that the task reads; None if it reads none.
     """
 
@@ -140,7 +140,7 @@ def survey_module(
     Args:
         module: within reach of hooks.
         image_shape: (C, H, W) of the input.
-        outputs: reads the outputs (N, ...) in what the module returns.
+        outputs: reads the outputs (N, ...) from the module's result.
         layers: declared default layers; empty to choose them automatically.
 
     Raises:
@@ -219,7 +219,7 @@ def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | N
 
 def _branches(run: Pass, counts: Counter[str], layers: tuple[str, ...]) -> tuple[str, ...]:
     """Return the last grid of each branch that meets a default layer's, in the order in which they finished."""
-    if run.provenance is None or run.is_dense or run.has_boxes:  # whose default layers are not meant to hold it all
+    if run.provenance is None or run.is_dense or run.has_boxes:  # their default layers are not meant to hold everything
         return ()
     waypoint: Waypoint | None = run.provenance.last
     branches = run.provenance.branches
@@ -238,7 +238,7 @@ def _branches(run: Pass, counts: Counter[str], layers: tuple[str, ...]) -> tuple
 
 
 def _has_grid(call: LayerCall | None, counts: Counter[str]) -> bool:
-    """Whether a CAM can use what a call returns, and it is features."""
+    """Whether a CAM can use the result of a call, and it consists of features."""
     return call is not None and _is_usable(call, counts) and call.cells > 1 and not call.pooled
 
 
@@ -250,9 +250,10 @@ def _last_tokens(run: Pass, usable: Sequence[LayerCall], reason: str) -> tuple[s
     """Return the last layer of tokens that make the outputs, or the reason why there is no default layer.
 
     Attention has mixed its tokens before, so that each knows more than its patch. If the head reads the patches, all of
-    the picture's influence passes through the layer. If it reads class or register tokens alone, all that the last
-    attention takes from the patches does: the layer is the normalisation in front of it. (In front of a normalisation,
-    the features times their gradients would sum to zero, for these do not depend on the length of a token.)
+    the picture's influence passes through the layer. If it reads class or register tokens alone, only what the last
+    attention takes from the patches matters: the layer is the normalisation in front of that attention. (In front of a
+    normalisation, the features times their gradients would sum to zero, because the score does not depend on the length
+    of a token.)
     """
     provenance = run.provenance
     if provenance is None:
@@ -290,10 +291,10 @@ def _channels(call: LayerCall) -> int:
 def _head(weighted: Sequence[LayerCall], run: Pass) -> LayerCall | None:
     """Return the last layer with parameters, if it makes scores; None if it makes features that pooling sums up.
 
-    A layer behind pooling or flattening makes scores, and so does what a detector reads boxes from. In front of pooling
-    only a linear map of each position to as many channels as there are scores does (SqueezeNet), and not where a module
-    around it returns what other layers with parameters made too, as a stage of features does, or where an identity has
-    taken the place of the head. An only layer is explained, whatever it makes.
+    A layer behind pooling or flattening makes scores, and so does a layer from which a detector reads boxes. In front
+    of pooling, only a linear map of each position to as many channels as there are scores does (SqueezeNet). It does
+    not if a module around it also returns the results of other layers with parameters, as a stage of features does, or
+    if an identity has replaced the head. A single layer is explained, whatever it makes.
     """
     last = max(weighted, key=lambda call: call.started)
     if not last.is_spread or run.has_boxes:

@@ -14,7 +14,7 @@ from seewhy.explainers.layers.survey import Survey, survey_module
 from seewhy.explainers.process_wide import exclusive, exclusive_if_free
 
 MOST_KEYS = 8
-"""Most keys, such as sizes of pictures, of a module in a cache; the oldest is dropped first."""
+"""Maximum number of keys of a module in a cache, such as sizes of pictures; the oldest is dropped first."""
 
 Value = TypeVar("Value")
 
@@ -73,7 +73,7 @@ def survey_of(
     Args:
         model: bare, or one that carries its survey.
         image_shape: (C, H, W) of the input.
-        outputs: reads the outputs (N, ...) in what the module returns.
+        outputs: reads the outputs (N, ...) from the module's result.
         check: called now and then while this thread waits for the process-wide lock; it ends the wait by raising.
     """
     if not isinstance(model, nn.Module):
