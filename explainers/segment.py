@@ -11,7 +11,7 @@ from seewhy.explainers.tasks.segmentation import Segmentation
 from seewhy.explainers.view import View, ViewSource, prepare
 
 _MOST = np.iinfo(np.uint16).max
-"""Most classes of a mask; one value more means that the model saw nothing."""
+"""Maximum number of classes of a mask; one further value means that the model saw nothing."""
 
 
 def segment(model: Model, picture: ViewSource) -> Segments:

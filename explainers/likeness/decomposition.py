@@ -26,7 +26,7 @@ from seewhy.explainers.likeness.embedding import Cells, Pictures, anatomy_of, re
 from seewhy.explainers.tasks.pose import pose
 
 _BLOCK = 2**22
-"""Most pairs in memory at a time."""
+"""Maximum number of pairs in memory at a time."""
 
 _FULL, _HALF = 1e-5, 2e-2
 """Maximum difference between an embedding and the sum of its cells, as a share of its maximum; due to rounding."""
@@ -56,7 +56,7 @@ class Decomposition:
 
     Attributes:
         score: the cosine; 0 if an embedding is zero.
-        maps: (h, w) float64 of each picture: what each cell adds.
+        maps: (h, w) float64 of each picture: the contribution of each cell.
         pairs: those that add most, the largest first.
         embedding: path of the layer whose input the embedding is; None for the model's outputs.
         layer: path of the layer with the cells.
@@ -93,7 +93,7 @@ def decompose(
     Args:
         model: left unchanged.
         image, reference: each (1, C, H, W) floating, normalised.
-        top: most pairs to return.
+        top: maximum number of pairs to return.
         progress: notified of each pass; its `cancel` is called between parts of long work too.
 
     Raises:

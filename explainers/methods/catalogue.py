@@ -45,8 +45,8 @@ class Method:
 
     Attributes:
         name: as users type it.
-        family: cam, gradient, rule (a backward pass by other rules), transformer, perturbation, concept, or control:
-            what any method should beat.
+        family: cam, gradient, rule (a backward pass by other rules), transformer, perturbation, concept, or control (a
+            map that any method should beat).
         explainer: the frozen dataclass; its fields are the options.
         summary: one line.
         paper: its publication; None without one.
@@ -55,8 +55,8 @@ class Method:
         discriminates: whether the maps of several classes in one picture should differ.
         fine: whether the map, with default options, has a value for each pixel of the model's input. Such maps have a
             few extreme values: ``scale=robust`` keeps the others visible.
-        rounding: what rounding can decide, so that maps differ between processors, thread counts and batches; empty if
-            maps differ in the last digits alone.
+        rounding: the decisions that can depend on rounding, so that maps differ between processors, thread counts and
+            batches; empty if maps differ only in the last digits.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Method:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What the method needs of a model.
+        """The requirements of the method on a model.
 
         ``layer`` for a layer with a grid, ``gradient`` for gradients, ``attention`` for attention of all tokens of the
         picture with each other, ``region`` for regions as targets, ``boxes`` for a detector.
@@ -118,7 +118,7 @@ class Method:
         return tuple(name for name in names if name in self.options)
 
     def passes(self, explainer: Explainer, model: AnyModel, image_shape: tuple[int, int, int]) -> Passes | None:
-        """Return the most passes of an explainer of this method for one picture.
+        """Return the maximum passes of an explainer of this method for one picture.
 
         Args:
             explainer: explainer of this method.
@@ -172,7 +172,7 @@ def equation_of(kind: type[Any]) -> str:
 
 
 def summary_of(kind: type[Any]) -> str:
-    """Return what the first paragraph of a class's docstring says after the name and a colon."""
+    """Return the first paragraph of a class's docstring, after the name and a colon."""
     text = " ".join(cleandoc(kind.__doc__ or "").partition("\n\n")[0].split())
     text = text.partition(": ")[2] or text
     return text[:1].upper() + text[1:]
@@ -191,7 +191,7 @@ def build_methods(
     Args:
         methods: one or more.
         options: as for `Method.build`.
-        further: names of what may be given beside these options, for near matches.
+        further: names of arguments that may be given beside these options, for near matches.
 
     Raises:
         OptionError: a method is given twice, an option that no method has, or an invalid value.
@@ -318,7 +318,7 @@ def _refusal(name: str, explainer: Explainer, question: Question) -> str | None:
         explainer.must_suit(question)
     except LayerError as error:
         return str(error)
-    except Exception as error:  # of the model, about the empty picture; or of somebody's method
+    except Exception as error:  # from the model, about the empty picture; or from a user's method
         _log.info("Whether the method %s suits the model is not known: %s", name, error)
     return None
 

@@ -44,7 +44,7 @@ AUGMENTATIONS = tuple((flip, factor) for flip in (False, True) for factor in (1.
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """Base of what is its parameters, checked on creation; an unknown one raises `UnknownOptionError`."""
+    """Base of classes that consist of parameters, checked on creation; an unknown one raises `UnknownOptionError`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -70,8 +70,8 @@ class Explainer(Parameters, ABC):
             values a tenth smaller and larger, for the class of the plain picture.
         runs_whole: whether each of its passes runs the whole model, not a part of it.
         reads_attention: whether it needs a transformer in which all tokens of the picture attend to each other.
-        reads: what it reads of an `Objective` that only some tasks have: ``region`` of a segmenter, ``similarity`` of a
-            detector, ``nearest`` or ``log_probabilities`` of classes.
+        reads: the members of an `Objective` that it reads and only some tasks have: ``region`` of a segmenter,
+            ``similarity`` of a detector, ``nearest`` or ``log_probabilities`` of classes.
         sums: whether its signed map sums to the score of the picture minus that of `origins`.
     """
 
@@ -98,7 +98,7 @@ class Explainer(Parameters, ABC):
         """
 
     def must_suit(self, question: Question) -> None:
-        """Raise where the method can never explain the question's model, whatever the picture and the target.
+        """Raise an error if the method can never explain the question's model, whatever the picture and the target.
 
         Args:
             question: about any picture.
@@ -163,9 +163,9 @@ class Explainer(Parameters, ABC):
                 converted to the model's dtype.
             targets: (N,) int64 class indices, `MOST_PROBABLE` for some of them, or None for
                 the most probable class of each image; or a function from outputs (N, K) to the scores (N,) to
-                explain, such as ``lambda logits: logits[:, 3] - logits[:, 5]``; or an `Ask`, which has all of it.
-            against: (N,) int64 class indices to contrast the targets with: what speaks for the one rather than the
-                other, by the difference of their scores; `NO_CONTRAST` for some of them, or None.
+                explain, such as ``lambda logits: logits[:, 3] - logits[:, 5]``; or an `Ask`, contrast included.
+            against: (N,) int64 class indices to contrast the targets with: the maps explain the difference of both
+                scores; `NO_CONTRAST` for some of them, or None.
             progress: see `Progress`.
 
         Returns:

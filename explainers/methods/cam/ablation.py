@@ -19,7 +19,7 @@ from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.perturbation.base import certain_change
 
 _LEAST = 1e-6
-"""Least denominator of Ablation-CAM, as a share of the largest logit."""
+"""Minimum denominator of Ablation-CAM, as a share of the largest logit."""
 
 
 def outputs_with(

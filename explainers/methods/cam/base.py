@@ -54,7 +54,7 @@ class LayerExplainer(Explainer):
         return self.layers or _default_layers(question)
 
     def must_suit(self, question: Question) -> None:
-        """Raise also where no layer of the model suits, not only none by default."""
+        """Raise an error also if no layer of the model suits, not only if it has no default layer."""
         super().must_suit(question)
         if not any(layer.cam for layer in survey_for(question).layers):
             self.layers_of(question)
@@ -79,7 +79,7 @@ class CAM(LayerExplainer):
     """Base of CAMs: sums over feature maps A of a layer, most of them weighted by gradients dS/dA of the score S.
 
     A CAM takes one forward and one backward pass. The graph is cut at the first of the layers: autograd keeps nothing
-    of what comes before, and no parameter gets a gradient. CAMs of the same layers and score can share both passes.
+    of the part before, and no parameter gets a gradient. CAMs of the same layers and score can share both passes.
 
     Attributes:
         uses_gradients: whether the method needs the backward pass.

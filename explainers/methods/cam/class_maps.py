@@ -1,4 +1,4 @@
-"""Class maps: what a head makes of the features at each position, for all classes that compete.
+"""Class maps: a head's outputs for the features at each position, for all classes that compete.
 
 Three ways lead to them. A linear head behind pooling is a product with its weights. For any other head behind pooling,
 each position's features are run as if they filled the layer. For a head that reads the list of all positions, features
@@ -23,14 +23,14 @@ from seewhy.explainers.methods.cam.linear_head import linear_head, relative_diff
 from seewhy.explainers.methods.quotients import CERTAIN
 
 STRONGEST = 50
-"""Most rivals of a target whose class maps take a backward pass each."""
+"""Maximum number of rivals of a target, if their class maps take a backward pass each."""
 
 _ROWS, _BYTES = 1024, 2**26
-"""Most feature maps that a head gets at a time, and most bytes of them."""
+"""Maximum number of feature maps that a head gets at a time, and their maximum bytes."""
 
 
 class Contest(NamedTuple):
-    """What the positions say of the targets.
+    """The result of the competition between classes at each position.
 
     Attributes:
         evidence: (N, h, w), the targets' class maps, centred over all that compete.
@@ -50,12 +50,12 @@ class Contest(NamedTuple):
 
 
 def _contest(values: Tensor, constants: Tensor, targets: Tensor, rivals: Tensor) -> Contest:
-    """Return what comes of the competition for each target; one without rivals competes with its absence.
+    """Return the result of the competition for each target; a target without rivals competes with its absence.
 
     Args:
         values: (N, J, h, w) float32: the class's logit where all positions are like this one, minus the constant.
         constants: (N, J) float32: its logit without any features.
-        targets: (N,) int64: which of the J is explained.
+        targets: (N,) int64: the explained class, of J.
         rivals: (N, J) bool: which of the J compete with it.
     """
     competing = rivals.scatter(1, targets[:, None], True)
@@ -74,7 +74,7 @@ def _contest(values: Tensor, constants: Tensor, targets: Tensor, rivals: Tensor)
 
 
 def _standardised(maps: Tensor) -> Tensor:
-    """Return maps (N, J, h, w) less their means, of length 1; less where rounding shows in what little they spread."""
+    """Return maps (N, J, h, w) less their means, of length 1; less if they vary so little that rounding shows."""
     deviations = maps - maps.mean(dim=(2, 3), keepdim=True)
     length, magnitude = (values.norm(dim=(2, 3), keepdim=True) for values in (deviations, maps))
     least = torch.maximum(length, CERTAIN * magnitude)
@@ -82,11 +82,11 @@ def _standardised(maps: Tensor) -> Tensor:
 
 
 Head = Callable[[Tensor], Tensor]
-"""From feature maps (R, C, h, w) float32 to outputs (R, K) float32; raises where it takes no maps of their size."""
+"""From feature maps (R, C, h, w) float32 to outputs (R, K) float32; raises an error for maps of another size."""
 
 
 def contest_at(question: Question, path: str, tensors: LayerTensors, rivals: Tensor) -> Contest | None:
-    """Return what the class maps of a layer say of the targets.
+    """Return the contest of the targets, by the class maps of a layer.
 
     Args:
         question: about the model.
@@ -95,7 +95,7 @@ def contest_at(question: Question, path: str, tensors: LayerTensors, rivals: Ten
         rivals: (N, K), see `Objective.rivals`.
 
     Returns:
-        The contest; None where the head is of no kind that has class maps.
+        The contest; None if the head is of another kind, without class maps.
     """
     features, outputs, targets = tensors.activations[path], tensors.outputs, tensors.objective.targets
     linear = linear_head(question, features, outputs)
@@ -116,7 +116,7 @@ def contest_at(question: Question, path: str, tensors: LayerTensors, rivals: Ten
 
 
 def _head_behind(question: Question, path: str, view: FeatureMaps) -> Head | None:
-    """Return what the model computes of a layer's feature maps; None where it computes more of the picture."""
+    """Return the part of the model after a layer; None if the outputs depend on more than the layer's feature maps."""
     if not isinstance(view, GridMaps):
         return None
     suffix = suffix_of(question.module, path, question.images, partial(question.progress.at, 0, 1))
@@ -124,7 +124,7 @@ def _head_behind(question: Question, path: str, view: FeatureMaps) -> Head | Non
         return None
 
     def head(features: Tensor) -> Tensor:
-        # A copy, for a model may modify it in place.
+        # A copy, because a model may modify it in place.
         values = view.put(features, features).to(question.images.dtype, copy=True)
         # Not called, because that prints the traceback of an error, which only says that the head takes no such maps.
         return question.task.outputs(suffix.forward(values)).float()
@@ -138,12 +138,12 @@ def _outputs(head: Head, features: Tensor) -> Tensor | None:
         return torch.cat([head(part) for part in torch.split(features, _rows(features))])
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, ExplainerError):  # of PyTorch, and of a task that finds no outputs
+    except (RuntimeError, ExplainerError):  # from PyTorch, or from a task that finds no outputs
         return None
 
 
 def _rows(features: Tensor) -> int:
-    """Return how many rows of feature maps a head gets at a time."""
+    """Return the number of rows of feature maps that a head gets at a time."""
     return max(1, min(_ROWS, _BYTES // features[0].nbytes))
 
 

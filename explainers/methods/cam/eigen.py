@@ -18,7 +18,7 @@ from seewhy.explainers.methods.cam.layer_tensors import LayerTensors
 from seewhy.explainers.methods.catalogue import method
 
 MAX_POSITIONS = 1024
-"""Most positions of a layer whose kernel matrix is decomposed; 32 by 32."""
+"""Maximum number of positions of a layer whose kernel matrix is decomposed: 32 by 32."""
 
 LEAST_GAP = 1e-2
 """Smallest gap of a component that is not ambiguous. Rounding turns a component by about 10^-6 over its gap."""
@@ -50,7 +50,8 @@ def oriented(projections: Tensor, votes: Tensor, gaps: Tensor) -> Components:
 
     Args:
         projections: (N, h, w), of any sign.
-        votes: (N, h, w): positive where a position speaks for the sign of its projection, negative where against.
+        votes: (N, h, w): positive where a position speaks for the sign of its projection, negative where it speaks
+            against it.
         gaps: (N,), see `Components`.
     """
     balance, total = votes.sum(dim=(1, 2)), votes.abs().sum(dim=(1, 2))

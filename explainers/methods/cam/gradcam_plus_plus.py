@@ -92,7 +92,7 @@ class SmoothGradCAMPlusPlus(WeightedCAM):
         Args:
             plain: the feature maps of the picture itself.
             sums: per path those of the gradients, of their squares and of their cubes, (N, C, h, w) float64.
-            samples: how many samples the sums hold.
+            samples: number of samples in the sums.
         """
         activations = {path: plain.activations[path] for path in sums}
         weights = {
@@ -113,7 +113,7 @@ def _weights(activations: Tensor, first: Tensor, second: Tensor, third: Tensor) 
 
 
 STAGES = 4
-"""Most layers that are multiplied if none are named."""
+"""Maximum number of layers that are multiplied if none are named."""
 
 
 @method("refinecam", family="cam", forwards="2")

@@ -20,7 +20,7 @@ from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.layers.survey_cache import maps_at, survey_of
 
 MAX_LAYERS = 64
-"""Most layers of one explanation."""
+"""Maximum number of layers of one explanation."""
 
 _NO_GRID = (
     "The output of layer {path!r} {what}, not a grid of features (N, C, h, w) or tokens (N, T, C) over the picture; "
@@ -38,7 +38,7 @@ class LayerTensors:
         activations: by path, (N, C, h, w) float32.
         gradients: by path, the gradients of the score with respect to the activations, (N, C, h, w) float32; empty
             without a backward pass.
-        views: by path, how the layer's output holds these.
+        views: by path, how the layer's output holds the activations.
     """
 
     objective: Objective
@@ -136,7 +136,7 @@ def _collect_in_closed_form(
     with torch.set_grad_enabled(scores is not None):
         features, logits = prefix(question.distinct_images)
         raw = logits.expand(count, -1).detach().requires_grad_(scores is not None)
-        outputs = question.outputs(raw.clone())  # a function of the user's may change them in place
+        outputs = question.outputs(raw.clone())  # a function of the user may change them in place
         objective = question.objective(outputs)
         gradients = []
         if scores is not None:
@@ -151,7 +151,7 @@ class _Gates:
     Attributes:
         factors: (N, h, w) by path.
         views: how the layers' outputs hold feature maps.
-        rows: whose backward pass runs.
+        rows: the rows of the running backward pass.
     """
 
     def __init__(self) -> None:
@@ -181,14 +181,14 @@ def _tensors(
 
     Args:
         question, layers: as for `collect`.
-        paths: which the layers match.
+        paths: paths that the layers match.
         objective, outputs: objective and outputs of all pictures.
         layer_outputs: by path, of the pictures, or of the one that all questions share.
         gradients: by path, of one backward pass for all pictures, or of one for each question; empty without any.
     """
     images, count = question.distinct_images, len(question.images)
     tensors = LayerTensors(objective, outputs, {}, {}, {})
-    # Layers whose outputs hold no feature maps by the survey, such as attention of a picture's size.
+    # According to the survey, these layers hold no feature maps, such as attention of a picture's size.
     shapes = {} if isinstance(question.model, nn.Module) else question.model.survey.without_maps
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""Linear heads: layers that make the outputs of the averages of feature maps."""
+"""Linear heads: layers that compute the outputs from the averages of feature maps."""
 
 from dataclasses import dataclass
 
@@ -14,8 +14,9 @@ class LinearHead:
     Attributes:
         weight: (K, C) float32.
         bias: (K,) float32.
-        difference: how far what it makes of the averages is from the outputs, as a share of the largest of these.
-        exact: whether that is mere rounding.
+        difference: largest difference of its results for the averages from the outputs, as a share of the largest
+            output.
+        exact: whether the difference is mere rounding.
     """
 
     weight: Tensor
@@ -25,7 +26,7 @@ class LinearHead:
 
 
 def linear_head(question: Question, features: Tensor, outputs: Tensor) -> LinearHead | None:
-    """Return the linear layer of a model that is nearest to making the outputs of the averages of feature maps.
+    """Return the linear layer of a model whose results for the averages of feature maps are nearest to the outputs.
 
     Args:
         question: about the model.
@@ -47,7 +48,7 @@ def linear_head(question: Question, features: Tensor, outputs: Tensor) -> Linear
 
 
 def linear_layers(module: nn.Module, outputs: int, features: int) -> list[nn.Linear | nn.Conv2d]:
-    """Return the linear layers, and the convolutions of one position, with so many outputs and input features."""
+    """Return the linear layers and convolutions of one position with these numbers of outputs and input features."""
     return [
         part
         for part in module.modules()

@@ -32,7 +32,7 @@ class ClassActivationMap(WeightedCAM):
     uses_gradients: ClassVar[bool] = False
 
     def must_suit(self, question: Question) -> None:
-        """Raise also where outputs are of places, or no linear layer takes as many features as a layer has."""
+        """Raise an error also if outputs are of places, or no linear layer takes as many features as a layer has."""
         super().must_suit(question)
         if not question.task.objectives.is_linear:
             raise UnsuitableModelError(_OF_PLACES)
@@ -73,7 +73,7 @@ def head_weights(question: Question, path: str, tensors: LayerTensors) -> Tensor
     raise _unsuitable(
         _no_layer(features.shape[1], outputs.shape[1])
         if head is None
-        else f"its linear layer makes other logits of the averages of layer {path!r}, up to {head.difference:.1%} off"
+        else f"its linear layer gives other logits for the averages of layer {path!r}, up to {head.difference:.1%} off"
     )
 
 
@@ -118,7 +118,7 @@ class FEM(CAM):
     def contributions(self, activations: Tensor, gradients: Tensor) -> Tensor:
         """Return the means where the features stand out, and 0 elsewhere."""
         positions = activations[0, 0].numel()
-        # A single value among zeros exceeds the mean of all by the most standard deviations that there can be.
+        # A single value among zeros exceeds the mean by the maximum number of standard deviations.
         largest = (positions - 1) ** 0.5
         if largest < self.deviations:
             raise LayerError(

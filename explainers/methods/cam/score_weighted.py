@@ -41,7 +41,7 @@ class FinerCAM(GradCAM):
     ] = 0.6
 
     def must_suit(self, question: Question) -> None:
-        """Raise also where there is one class."""
+        """Raise an error also if there is only one class."""
         super().must_suit(question)
         if not isinstance(question.model, nn.Module) and len(question.model.labels) == 1:
             raise UnsuitableModelError(ONE_CLASS)
@@ -80,7 +80,7 @@ class ShapleyCAM(GradCAM):
     ] = "rest"
 
     def must_suit(self, question: Question) -> None:
-        """Raise also where the model has no probabilities, unless the utility is the logit."""
+        """Raise an error also if the model has no probabilities, unless the utility is the logit."""
         super().must_suit(question)
         if self.utility == "rest":
             question.task.objectives.must_have("log_probabilities")
@@ -148,7 +148,7 @@ def _hessian_products(score: Tensor, features: list[Tensor], directions: list[Te
                 if "not implemented" not in str(error) and "not supported" not in str(error):
                     raise
                 raise LayerError(
-                    f"What follows the layer has no second derivatives ({error}); use gradcam, or a later layer."
+                    f"The part after the layer has no second derivatives ({error}); use gradcam, or a later layer."
                 ) from error
         products.append(torch.zeros_like(tensor) if product is None else product.detach())
     return products

@@ -25,7 +25,7 @@ STRIDES = (16, 8)
 """Pixels from one position to the next, of the grids that add detail."""
 
 _STEP = 0.1
-"""How far the step of a grid may be from a stride, as a share: 225 pixels in 14 rows."""
+"""Maximum difference of the step of a grid from a stride, as a share: 225 pixels in 14 rows."""
 
 _UNAVAILABLE = Diagnostic(
     "votes-unavailable",
@@ -120,7 +120,7 @@ class VotesDetail(Votes):
         layers = self.layers_of(question)
         paths = module_paths(question.module, layers)
         details = detail_layers(survey_for(question), paths)
-        # Where a layer holds those of its details, its last part returns the same: a cut is at parts of no other.
+        # If a layer contains its detail layers, its last part takes its place: the layers of a cut must not be nested.
         ends = {path: _last_part(question.module, path, details) for path in paths}
         contests: dict[str, Contest] = {}
 
@@ -146,12 +146,12 @@ class VotesDetail(Votes):
 
 
 def _without_votes(attribution: Attribution) -> Attribution:
-    """Return an attribution of Grad-CAM that says what it is."""
+    """Return an attribution of Grad-CAM with a diagnostic that says so."""
     return replace(attribution, diagnostics=((_UNAVAILABLE,),) * len(attribution.maps))
 
 
 def _lead(objective: Objective, outputs: Tensor) -> Tensor:
-    """Return the scores (N,) minus the mean of all that compete, which no vector added to all classes changes."""
+    """Return the scores (N,) minus the mean of all that compete: a vector added to all classes changes nothing."""
     rivals = objective.rivals(outputs)
     if rivals is None:
         return objective.scores(outputs)
@@ -173,7 +173,7 @@ def detail_layers(survey: Survey, paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _last_part(module: nn.Module, path: str, others: tuple[str, ...]) -> str:
-    """Return the path of the last part of a sequence of modules that does not hold others; they return the same."""
+    """Return the path of the last part of a sequence of modules that contains no others; it returns the same."""
     part = module.get_submodule(path)
     while (
         type(part) is nn.Sequential and len(part) and any(is_within(other, path) and other != path for other in others)
@@ -184,7 +184,7 @@ def _last_part(module: nn.Module, path: str, others: tuple[str, ...]) -> str:
 
 
 def _stride(layer: Layer) -> int | None:
-    """Return which of `STRIDES` a layer's grid has; None for any other, and for tokens."""
+    """Return the stride of a layer's grid, if it is one of `STRIDES`; None otherwise, and for tokens."""
     steps = () if layer.grid is None else layer.grid.step
     return next(
         (stride for stride in STRIDES if steps and all(abs(step / stride - 1) <= _STEP for step in steps)), None

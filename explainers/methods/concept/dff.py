@@ -1,4 +1,4 @@
-"""Deep feature factorisation: a layer's activations as regions times concepts, and the region that speaks most."""
+"""Deep feature factorisation: activations as regions times concepts, and the region with the most evidence."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,7 @@ from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Seed
 
 MOST = 64
-"""Most regions of a factorisation."""
+"""Maximum number of regions of a factorisation."""
 
 TINY = 1e-12
 
@@ -35,7 +35,7 @@ def factorize(
         float32, not negative, of length 1.
 
     Raises:
-        LayerError: several layers, or one that cannot carry a CAM, or whose activations are mostly negative.
+        LayerError: there are several layers, or the layer cannot carry a CAM, or its activations are mostly negative.
     """
     if len(tensors.paths) != 1:
         raise LayerError(f"{', '.join(tensors.paths)} are several layers; choose one to factorise.")
@@ -100,7 +100,7 @@ def _least_squares(gram: Tensor, sides: Tensor, rows: Tensor) -> Tensor:
 def regions_of(question: Question, tensors: LayerTensors, regions: Tensor, concepts: Tensor) -> Regions:
     """Return the regions with their gains and logits, the largest gain first; arguments as `factorize` has them."""
     count, rank = regions.shape[:2]
-    # Each concept all over the layer, with the mean strength that it has in its region.
+    # Each concept fills the layer, with the mean strength that it has in its region.
     sums, squares = (regions.pow(power).sum(dim=(2, 3), keepdim=True) for power in (1, 2))
     everywhere = (squares / sums.clamp_min(TINY)).expand_as(regions)
     # One run of the model for each row: an empty layer, each region alone, and each concept everywhere.

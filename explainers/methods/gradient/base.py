@@ -66,7 +66,7 @@ def _accelerated(
     scores: Callable[[Objective, Tensor], Tensor] | None,
 ) -> tuple[Tensor, Objective, Tensor]:
     """Return what `input_gradients` returns, without autograd except from the scores to the outputs."""
-    outputs = images.new_zeros((len(images), *vjp.outputs_shape))  # as good as any, where they decide nothing
+    outputs = images.new_zeros((len(images), *vjp.outputs_shape))  # any values do, because they decide nothing
     is_known = objective is not None or question.ask.is_independent
     if not is_known:
         outputs = question.predict(images)
@@ -124,7 +124,7 @@ def gradient_terms(
 def maps_of_sums(
     question: Question, samples: Iterable[Sample], count: int, maps: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Objective, Tensor]:
-    """Return the maps of the sums of each picture's terms, the objective, and outputs (N, ...): what `answer` takes.
+    """Return the maps of the sums of each picture's terms, the objective, and outputs (N, ...), for `answer`.
 
     The maps of the partial sums are shown after each term.
 

@@ -29,14 +29,14 @@ COARSELY_STRETCHED = 2.0**-3
 """The same in half precision, where the drawing is only rough."""
 
 EXCESS = 2.0**-20
-"""Smallest difference between a module and its parts that rounding cannot make, as a share of the magnitudes of all
-terms, in single precision. Rounding makes up to 2^-25, the gates of trained and untrained networks 2^-14 at least."""
+"""Smallest difference between a module and its parts that rounding cannot cause, as a share of the magnitudes of all
+terms, in single precision. Rounding causes up to 2^-25, the gates of trained and untrained networks at least 2^-14."""
 
 COARSE_EXCESS = 2.0**-8
 """The same in half precision."""
 
 CANCELLED = 2.0**-10
-"""Sums of terms below this share of their magnitudes do not measure what is missing: all has cancelled."""
+"""If a sum of terms is below this share of their magnitudes, the terms have cancelled, and it measures nothing."""
 
 _units = ModuleCache[tuple[str, ...]]()
 
@@ -76,7 +76,7 @@ class FullGradients:
         terms = [term.values.double().flatten(1) for term in self.terms]
         sums = torch.stack([values.sum(dim=1) for values in terms])
         difference = self.objective.scores(self.outputs).double() - sums.sum(dim=0)
-        # Where all values cancel, what is left of the sums is rounding.
+        # If all values cancel, only rounding is left of the sums.
         least = CANCELLED * torch.stack([values.abs().sum(dim=1) for values in terms]).sum(dim=0)
         return difference / torch.maximum(sums.abs().sum(dim=0), least).clamp_min(1e-30)
 

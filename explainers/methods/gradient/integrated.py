@@ -67,7 +67,7 @@ class IntegratedGradients(Explainer):
         return self.answer(*self.contributions(question, self.project))
 
     def contributions(self, question: Question, maps: Callable[[Tensor], Tensor]) -> tuple[Tensor, Objective, Tensor]:
-        """Return maps of the contribution of each value of the input, the objective, and the outputs (N, ...).
+        """Return maps of the contributions of the input's values, the objective, and the outputs (N, ...).
 
         Args:
             question: its pictures are explained.

@@ -27,7 +27,7 @@ SIDE = 224
 """Pictures are segmented at the area of a square of this side, in their own proportions. The next numbers suit it."""
 
 SMOOTHING, SMALLEST, DILATION, LEAST = 0.8, 150, 5, 50
-"""In pixels: blur before segmentation, smallest segment, how far segments grow, fewest new pixels of a region."""
+"""In pixels: blur before segmentation, smallest segment, growth of segments, minimum of new pixels of a region."""
 
 
 @method(
@@ -90,7 +90,7 @@ class XRAI(Explainer):
 
 def regions_at_scales(image: Tensor) -> Iterator[Tensor]:
     """Yield the regions (R, H, W), true or false, of a picture (C, H, W) at each of `SCALES`."""
-    from skimage.segmentation import felzenszwalb  # takes its time to import
+    from skimage.segmentation import felzenszwalb  # slow to import
 
     height, width = image.shape[1:]
     factor = SIDE / math.sqrt(height * width)
@@ -122,7 +122,7 @@ def grown(labels: Tensor) -> Tensor:
 
 
 def ranked(values: Tensor, regions: Tensor, least: int) -> Tensor:
-    """Return the map (H, W) where each pixel has the mean of what its region added.
+    """Return the map (H, W) where each pixel has the mean of the values that its region added.
 
     Args:
         values: (H, W) float64.

@@ -1,1 +1,1 @@
-"""Perturbations: what the objective loses where parts of the picture are hidden."""
+"""Perturbations: the loss of the objective when parts of the picture are hidden."""

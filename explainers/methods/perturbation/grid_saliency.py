@@ -118,11 +118,11 @@ class GridSaliency(Explainer):
         objective: Objective,
         outputs: Tensor,
     ) -> Tensor:
-        """Return (R, 1, h, w): the gradient of what is lost in the region, with respect to masks (R, 1, h, w).
+        """Return (R, 1, h, w): the gradient of the loss in the region with respect to masks (R, 1, h, w).
 
         Args:
             question: about the pictures of one pass.
-            masks: masks of these pictures; so are all other arguments.
+            masks: masks of these pictures, as are all other arguments.
             visible: (R, 1, H, W) bool, the regions.
             baseline: (R, C, H, W).
             objective: whose region and probabilities count.

@@ -39,7 +39,7 @@ class Moments:
 
     @classmethod
     def zero(cls, images: Tensor, samples: int) -> "Moments":
-        """Return those of pictures (N, C, H, W) before any mask has run."""
+        """Return the sums of pictures (N, C, H, W) before any mask has run."""
         count, _, height, width = images.shape
         sums = images.new_zeros(count, 3, height, width, dtype=torch.float64)
         return cls(sums, torch.zeros_like(sums), torch.full((count, samples), torch.nan).to(sums))
@@ -139,7 +139,7 @@ class RandomMasks(Masking):
         return self.finished(replace(self.answer(maps(), objective, outputs), change=moments.spreads), moments)
 
     def finished(self, attribution: Attribution, moments: Moments) -> Attribution:
-        """Return the attribution, with what else the masks tell."""
+        """Return the attribution, with further results from the masks."""
         return attribution
 
 

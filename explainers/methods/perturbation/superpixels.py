@@ -68,7 +68,7 @@ class Superpixels(Perturbation):
         changes = torch.stack(
             [value.to(regions.device)[regions] for value, regions in zip(values, labels, strict=True)]
         )
-        if self.shrinks:  # small values tell nothing about rounding, only the scores do
+        if self.shrinks:  # small values say nothing about rounding; only the scores do
             change = torch.stack([spread(part) for part in scores]).to(changes.device)
             maps = self.project(torch.where((change > 0)[:, None, None], changes, 0.0)[:, None])
             return replace(self.answer(maps, objective, outputs), change=change)
@@ -92,7 +92,7 @@ class FeatureAblation(Superpixels):
         return 1 - torch.eye(regions, dtype=torch.float64)
 
     def values(self, coalitions: Tensor, scores: Tensor, plain: Tensor) -> Tensor:
-        """Return the falls."""
+        """Return the decreases of the score."""
         return plain - scores
 
 

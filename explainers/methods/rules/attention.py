@@ -16,16 +16,16 @@ ELEMENTWISE = (
     *("elu", "selu", "celu", "silu", "gelu", "mish", "softplus", "sigmoid", "tanh", "hardswish", "hardsigmoid"),
     *("softsign", "logsigmoid", "hardshrink", "softshrink", "tanhshrink", "erf", "exp", "square", "abs", "sin", "cos"),
 )
-"""Functions of one value, which hand all relevance on (the identity rule)."""
+"""Functions of one value, which pass all relevance on (the identity rule)."""
 
 
 def attention_rules(method: str, composite: Composite, epsilon: float) -> Rules:
-    """Return the rules of a composite, and those of AttnLRP for what transformers have besides; for one pass only.
+    """Return the rules of a composite, and those of AttnLRP for other operations of transformers; for one pass only.
 
     Args:
         method: its name, for messages.
-        composite: for what is linear.
-        epsilon: added to what the other rules divide by.
+        composite: rules for linear operations.
+        epsilon: added to the denominators of the other rules.
     """
     rules = relevance_rules(method, composite)
     products = dict.fromkeys(("matmul", "bmm", "mm"), partial(_product, epsilon, 0))

@@ -161,7 +161,7 @@ class Rewriting(TorchFunctionMode):
             self._detached[tensor] for tensor in tensors if tensor in self._detached and not tensor.requires_grad
         ]
         # A detached tensor (an index, a comparison) does no harm by itself. Combined with one that has a gradient, it
-        # would lose a part of the relevance without a trace.
+        # would silently lose a part of the relevance.
         if depends and culprits:
             raise self._unsupported(culprits[0], "whose result has no gradient")
         runs = depends and torch.is_grad_enabled()
@@ -350,14 +350,14 @@ _MOVES = frozenset(
     | {"ReflectionPad2D", "ReplicationPad1D", "ReplicationPad2D", "ReshapeAlias", "Roll", "Select", "Slice", "Split"}
     | {"SplitWithSizes", "Squeeze", "Stack", "T", "ToCopy", "Transpose", "Unbind", "Unsqueeze", "UnsafeSplit"}
     | {"UnsafeView", "Unfold", "UpsampleNearest2D", "UpsampleNearestExact2D", "View", "Diagonal", "SafeSplit"}
-    | {"Im2Col", "Where"}  # a condition that depends on the picture is refused before, as one without a gradient
+    | {"Im2Col", "Where"}  # a condition that depends on the picture has no gradient, and is refused earlier
 )
 _LINEAR = frozenset(
     {"Add", "Sub", "Rsub", "Neg", "Mean", "Sum", "AvgPool2D", "AvgPool3D", "AdaptiveAvgPool2D", "AdaptiveAvgPool3D"}
     | {"MkldnnAdaptiveAvgPool2D", "UpsampleBilinear2D", "UpsampleBicubic2D", "Col2Im"}
     | {"Cumsum", "UpsampleBilinear2DAa", "UpsampleBicubic2DAa"}
 )
-# Kinds that multiply operands, and the places of these.
+# Kinds that multiply operands, and the places of the operands.
 _FACTORS: dict[str, tuple[int, ...]] = {
     "Mul": (0, 1),
     "Mm": (0, 1),

@@ -86,7 +86,7 @@ def _max_pool(operation: Operation) -> Tensor | None:
         slopes = torch.where(equal, 1.0, (maximum - baseline_maximum).flatten(2) / torch.where(equal, 1.0, difference))
         first = multipliers.float().chunk(2)[0].flatten(2)
         result = torch.zeros_like(differences).scatter_add(2, winner, first * slopes).view_as(values[:half])
-        # Only the pictures' multipliers are read in the end.
+        # Finally only the pictures' multipliers are read.
         return (torch.cat([result, torch.zeros_like(result)]),)
 
     return replaced(output, backward, operation.args[0])

@@ -1,7 +1,7 @@
 """Layer-wise relevance propagation: the rules of a composite, applied to the operations of a model.
 
-Convolutions, dense layers, additions, average poolings and resizing are linear and follow a rule. Rectifiers hand their
-relevance on, max pooling hands it to the maximum. Batch normalisation is folded into the convolution or dense layer
+Convolutions, dense layers, additions, average poolings and resizing are linear and follow a rule. Rectifiers pass their
+relevance on; max pooling passes it to the maximum. Batch normalisation is folded into the convolution or dense layer
 before it; elsewhere it is a linear operation with a bias.
 """
 
@@ -244,7 +244,7 @@ def _scaled(operation: Operation) -> Tensor | None:
 
 
 def _activation(operation: Operation) -> Tensor | None:
-    """Rectifiers hand on all relevance."""
+    """Rectifiers pass on all relevance."""
     return identity_rule(operation) if operation.name == "leaky_relu" or rectifies(operation) else None
 
 

@@ -26,7 +26,7 @@ from seewhy.explainers.methods.catalogue import method
 from seewhy.explainers.methods.explainer import Explainer
 
 MOST_TOKENS = 1024
-"""Most tokens of a model that is searched for attention whenever it is loaded: its matrices hold their square."""
+"""Maximum number of tokens of a model that is searched for attention when it is loaded: matrices hold its square."""
 
 
 @plain(frozen=True)
@@ -49,14 +49,14 @@ class AttentionExplainer(Explainer):
     reads_attention: ClassVar[bool] = True
 
     def must_suit(self, question: Question) -> None:
-        """Raise also where the model has no such blocks, unless looking for them would take much memory."""
+        """Raise an error also if the model has no such blocks, unless looking for them would take much memory."""
         super().must_suit(question)
         layers = survey_for(question).layers
         if all(layer.tokens is None or layer.tokens.size <= MOST_TOKENS for layer in layers):
             blocks_of(question)
 
     def attribute(self, question: Question) -> Attribution:
-        """A pass of one picture, which shows the blocks, and one of all, forward and back."""
+        """A pass of one picture, which finds the blocks, and one of all pictures, forward and back."""
         blocks = blocks_of(question)
         with torch.enable_grad():
             relevance, objective, outputs = self.relevance(question, blocks)
@@ -118,7 +118,7 @@ def run_blocks(
         question: its pictures.
         blocks: blocks of its model.
         apart: whether each block has a graph of its own, which begins at its input.
-        last: returns what takes the place of the last block's tokens, given those of all blocks.
+        last: returns the replacement of the last block's tokens, given those of all blocks.
 
     Returns:
         The outputs (N, ...), as the model's task reads them; for each block the probabilities (N, heads, T, T), and the
@@ -155,7 +155,7 @@ def gradients_of(scores: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return the gradients of scores (N,), by picture, with respect to tensors, in float32.
 
     Raises:
-        ModelOutputError: none of them gets any.
+        ModelOutputError: none of them gets a gradient.
     """
     gradients = torch.autograd.grad(scores.sum(), tensors, allow_unused=True)
     if all(gradient is None for gradient in gradients):
@@ -165,7 +165,7 @@ def gradients_of(scores: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def read_rows(matrix: Tensor, slopes: Tensor) -> Tensor:
-    """Return the relevance (N, T) of tokens for those that the head reads, given that for each token.
+    """Return the relevance (N, T) of tokens for the tokens that the head reads, given their relevance for each token.
 
     Args:
         matrix: (N, T, T), a row for each token after the last block.

@@ -182,10 +182,10 @@ class DAVE(Explainer):
             yield from zip(pictures, terms, strict=True)
 
     def _views(self, images: Tensor) -> Iterator[tuple[int, Tensor, float, Tensor]]:
-        """Yield the views of each picture, (N, C, H, W), which are random, and the same whatever the others are.
+        """Yield random views of each picture, (N, C, H, W), which do not depend on the other pictures.
 
-        Each is the picture's index; where the view's pixels lie in it, (H, W, 2); by what they are multiplied; and
-        normal noise (C, H, W).
+        Each consists of the picture's index, the places of the view's pixels in the picture, (H, W, 2), their factor,
+        and normal noise (C, H, W).
         """
         levels = torch.linspace(0, self.noise_level, self.samples).tolist()
         for picture, image in enumerate(images):
@@ -213,7 +213,7 @@ class DAVE(Explainer):
 
 
 def grid_of(size: tuple[int, int], mirrored: bool, degrees: float, shift: tuple[float, float], scale: float) -> Tensor:
-    """Return where the pixels of a view lie in the picture, (H, W, 2) float32, as `grid_sample` reads it.
+    """Return the places of a view's pixels in the picture, (H, W, 2) float32, as `grid_sample` reads them.
 
     The picture is mirrored first, then scaled and turned about its middle, then moved.
 

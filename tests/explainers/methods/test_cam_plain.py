@@ -49,7 +49,7 @@ def test_cam_of_a_convolution_as_head():
     [
         ("densenet", [], "other logits .* 'features', up to .* off"),
         ("resnet18", ["layer3"], "no linear layer that takes 256 features"),
-        ("resnet18", ["layer4.0"], "other logits of the averages of layer 'layer4.0'"),
+        ("resnet18", ["layer4.0"], "other logits for the averages of layer 'layer4.0'"),
         ("squeezenet1_1", ["features"], "other logits"),
     ],
 )
