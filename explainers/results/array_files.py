@@ -14,7 +14,7 @@ from torch import Tensor
 ArrayForm = Literal["npz", "safetensors"]
 
 PIECE_BYTES = 2**18
-"""Most bytes of one piece of an array."""
+"""Maximum bytes of one piece of an array."""
 
 _NAMES = {
     torch.complex64: "C64",
@@ -51,7 +51,7 @@ class ArrayFile:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays, with room to copy the largest twice: into C order, and into another dtype."""
+        """Bytes of the arrays, and of two copies of the largest one: in C order, and in another dtype."""
         sizes = [array.nbytes for array in self.arrays.values()]
         return sum(sizes) + 2 * max(sizes, default=0)
 

@@ -10,10 +10,10 @@ class DetectedBox:
     """A box that a detector shows.
 
     Attributes:
-        index: its number, in order of score: ``box:INDEX`` asks about it.
+        index: its number, in order of score; the target ``box:INDEX`` names it.
         box: left, top, right, bottom, in pixels of the upload.
         label: label of its class.
-        score: the detector's, in [0, 1].
+        score: the detector's score, in [0, 1].
     """
 
     index: int

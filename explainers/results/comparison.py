@@ -1,4 +1,4 @@
-"""The comparison of several methods that a model explains itself by, and how far they agree."""
+"""The comparison of several methods' explanations of a model, and the agreement of their maps."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

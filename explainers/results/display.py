@@ -43,10 +43,10 @@ def picture_of(canvas: Canvas | None) -> Canvas:
 
 
 def must_show(top: int) -> None:
-    """Refuse a sheet of nothing.
+    """Refuse an empty sheet.
 
     Raises:
-        OptionError: fewer than one, or no whole number.
+        OptionError: the number is less than 1, or not whole.
     """
     if not isinstance(top, Integral) or top < 1:
         raise OptionError(f"top is {top!r}; it must be a whole number, 1 or more.", field="top")
@@ -68,12 +68,14 @@ class Result(ABC):
         """Write a file whose suffix names the format, and return its path.
 
         Args:
-            path: the suffix is ``.png``, ``.jpg``, ``.jpeg`` or ``.webp``; or that of numbers, if the class names one.
+            path: the suffix is ``.png``, ``.jpg``, ``.jpeg`` or ``.webp``; or a suffix of numbers, if the class has
+                one.
             drawing: how to draw the picture: for a `Capture` or `Sweep`, the arguments of `sheet`; otherwise those of
                 `render.Style`.
 
         Raises:
-            OptionError: another suffix, a value out of bounds or an unknown name; or a drawing's arguments for numbers.
+            OptionError: another suffix, a value out of bounds or an unknown name; or arguments of a drawing for
+                numbers.
             LayerError, PictureError: as in the method that draws.
         """
         path, numbers = Path(path), self._number_files
@@ -151,7 +153,7 @@ class Drawing(Document):
 
         Args:
             view, colormap, alpha, scale: see `render.Style`.
-            max_side: longest side in pixels; None for that of the pictures.
+            max_side: longest side in pixels; None for the pictures' own.
 
         Raises:
             OptionError: a value out of bounds, or an unknown name.

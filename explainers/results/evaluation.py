@@ -76,7 +76,7 @@ _UNLIKELY = f"values are shares of the target's probability, which is less than 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation(Result):
-    """How good the maps of several methods are; `save` writes ``.csv``, ``.json``, and the plot as a picture or PDF.
+    """The quality of several methods' maps; `save` writes ``.csv``, ``.json``, and the plot as a picture or PDF.
 
     Intervals are percentiles of 1000 resamples of the pictures, the same for all methods.
 
@@ -145,7 +145,8 @@ class Evaluation(Result):
 
     @property
     def notes(self) -> list[str]:
-        """How many pictures the means of columns leave out, a sentence for each number; none if they leave out none."""
+        """The numbers of pictures that the means of columns leave out, a sentence for each number; empty if there are
+        none."""
         columns: dict[int, list[Column]] = {}
         for column in self.columns:
             if column.name in self.left_out and self.left_out[column.name].any():
@@ -235,7 +236,7 @@ class Evaluation(Result):
         from matplotlib.figure import Figure  # matplotlib takes long to import
 
         down = -(-len(self.columns) // _ACROSS)
-        across = -(-len(self.columns) // down)  # as many in each row, or one less in the last
+        across = -(-len(self.columns) // down)  # as many in each row, or fewer in the last
         figure = Figure(figsize=(1.2 + 2.1 * across, down * (0.8 + 0.24 * len(self.methods))), layout="constrained")
         axes = figure.subplots(down, across, squeeze=False, sharey=True).flatten()
         for ax, column in zip(axes, self.columns, strict=False):

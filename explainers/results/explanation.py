@@ -42,7 +42,7 @@ from seewhy.explainers.trust.sanity import Sanity
 from seewhy.explainers.trust.sentences import subject_of
 
 _NAMED = 4
-"""Most branches that are named."""
+"""Maximum number of branches that are named."""
 
 _MAX_SIDE = 2048
 """Longest side of the drawings in documents, in pixels; the default of the command line and of the service."""
@@ -65,7 +65,7 @@ class Region:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation(MapDrawing):
-    """Why a model gave a picture a class.
+    """The explanation of a model's prediction for a picture.
 
     `save` writes ``.json``, the `document`; ``.npz``, the `arrays`; ``.html``, a report; and pictures.
 
@@ -80,12 +80,12 @@ class Explanation(MapDrawing):
         layers: paths of the layers used; empty for methods that use none.
         against: the class that the target is contrasted with; None without a contrast.
         regions: regions of methods that segment the picture, the largest gain first; empty for all others.
-        notes: diagnostics by the method itself.
-        remarks: diagnostics of the target's score, by the model's task, and of the picture.
+        notes: diagnostics from the method itself.
+        remarks: diagnostics of the target's score, from the model's task, and of the picture.
         outside: share of the map's magnitude that lies outside the region of a segmenter, in [0, 1]; None for other
             targets, and for a map that is zero everywhere.
         proof: how far the map can be relied on; None unless requested.
-        origin: the model, the method's options and the file that it comes from; None if read from a batch.
+        origin: the model, the options of the method, and the picture's file; None if read from a batch.
     """
 
     picture: Image.Image
@@ -135,7 +135,7 @@ class Explanation(MapDrawing):
         Args:
             style: style of the overlay.
             overlay: the drawing, a PNG.
-            numbers: which to include: the heatmap's, an array (H, W), or the raw map's, in rows.
+            numbers: the values to include: those of the heatmap, an array (H, W), or those of the raw map, in rows.
         """
         raw = self.geometry.scaled(*self.picture.size).lay_back(self.map)
         low, high = render.value_range(raw, self.signed, render.ends(self.map, style.scale))
@@ -233,7 +233,7 @@ def agreeing(explanations: Sequence[Explanation]) -> Iterator[tuple[Explanation,
 def document_of(explanations: Sequence[Explanation], *, values: bool = True) -> dict[str, Any]:
     """Return the document of explanations of one picture, with the heatmaps' `values` in rows.
 
-    What was read from a batch has no `model` and `versions`, and no options.
+    Explanations that were read from a batch have no `model`, `versions` or options.
     """
     origin = explanations[0].origin
     style = render.Style(max_side=_MAX_SIDE)
@@ -253,7 +253,7 @@ def report_of(explanations: Sequence[Explanation]) -> bytes:
     """Return the report of explanations of one picture, HTML as UTF-8.
 
     Raises:
-        OptionError: they were read from a batch, which does not say by which weights.
+        OptionError: they were read from a batch, which does not name the weights.
     """
     first = explanations[0]
     origin = first.origin
@@ -332,11 +332,11 @@ def explanations(
         picture: the upright upload, or a smaller copy to draw on.
         geometry: geometry of the upload itself.
         attribution: one map per explained class.
-        task: what was asked of the model; None for its own.
-        calibration: what proofs are compared with; None for what ships with the model's weights.
-        explainer: the method with its options, for what is known of its sanity.
-        sanity: sanity of the method on the model, where it was measured; None for what ships.
-        remarks: what the reader should know of the picture.
+        task: the task that the outputs were read by; None for the model's own.
+        calibration: scores that proofs are compared with; None for those included with the model's weights.
+        explainer: the method with its options, for its included sanity.
+        sanity: measured sanity of the method on the model; None for the included one.
+        remarks: remarks about the picture for the reader.
     """
     task = task or model.task
     maps = attribution.maps.cpu().numpy()
@@ -416,7 +416,7 @@ def _notes(attribution: Attribution, row: int, method: str) -> tuple[Diagnostic,
 
 
 def _other_branches(layers: tuple[str, ...], model: Model) -> Iterator[Diagnostic]:
-    """Yield what a map of the default layer misses."""
+    """Yield a diagnostic about the evidence that a map of the default layer misses."""
     survey = model.survey
     if survey.branches and layers == survey.default_layers:
         named, rest = survey.branches[:_NAMED], len(survey.branches) - _NAMED

@@ -1,4 +1,5 @@
-"""Likenesses: how alike two pictures are to a network, what each of their patches adds, and which belong together."""
+"""Likenesses: the similarity of two pictures to a network, and the contributions of their patches and pairs of
+these."""
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -35,7 +36,7 @@ class Pair(NamedTuple):
 
     Attributes:
         image, reference: left, top, right, bottom in pixels of the upload, without what lies beyond it.
-        contribution: what the pair adds to the score.
+        contribution: the pair's contribution to the score.
     """
 
     image: Box
@@ -58,8 +59,8 @@ class Likeness(Drawing):
 
     Attributes:
         score: the cosine of the embeddings, in [-1, 1].
-        maps: each (h, w) float32: what each cell of the layer adds to the score.
-        pairs: the pairs of patches that add most, the largest first.
+        maps: each (h, w) float32: the contribution of each cell of the layer to the score.
+        pairs: the pairs of patches that contribute most, the largest first.
         embedding: path of the layer whose input is the embedding; None if the model's outputs are.
         layer: path of the layer that has the cells.
         exact: whether all pairs, and each of the maps, sum to the score; otherwise they are estimated.
@@ -118,7 +119,7 @@ class Likeness(Drawing):
 
     @property
     def caption(self) -> str:
-        """One line: the score, what it is of, and the layer of the maps."""
+        """One line: the score, its embeddings, and the layer of the maps."""
         source = "the outputs" if self.embedding is None else f"the input of {self.embedding}"
         return f"cosine {self.score:z.3f} of {source}, {'' if self.exact else 'estimated '}by patches of {self.layer}"
 
@@ -225,7 +226,7 @@ class Likeness(Drawing):
 
 
 def _legend(contributions: list[float], width: int) -> Image.Image:
-    """Draw the numbers of pairs with what they add, as many as there is room for."""
+    """Draw the numbers of pairs with their contributions, as many as there is room for."""
     bar = Image.new("RGB", (width, _BAR), "white")
     pen = ImageDraw.Draw(bar)
     left = _GAP // 2

@@ -135,7 +135,7 @@ class MapDrawing(Drawing):
         return MapWidget([self, *others], **traits)
 
     def _preview(self) -> Image.Image:
-        """Return the drawing under its caption and, where it is one map, above the colours' meaning."""
+        """Return the drawing under its caption and above the colour bar."""
         style = render.Style(max_side=800)
         drawing = self.draw(style)
         bar = _colour_bar(self, style, drawing.width)

@@ -1,4 +1,4 @@
-"""Where an explanation comes from, for its documents: model, options, file, versions."""
+"""The origin of an explanation, for its documents: model, options, file, versions."""
 
 import hashlib
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from seewhy.explainers.core.model import Model, ModelIdentity
 from seewhy.explainers.methods.explainer import Explainer
 
 VERSIONS = {name: version(name) for name in ("seewhy", "torch", "torchvision", "timm", "pillow")}
-"""The releases that results depend on."""
+"""The packages whose versions results depend on."""
 
 
 @dataclass(frozen=True)
 class FileIdentity:
-    """Which file it was.
+    """The identity of a file.
 
     Attributes:
         sha256: hexadecimal.
@@ -31,24 +31,25 @@ class FileIdentity:
     name: str = ""
 
     def document(self) -> dict[str, Any]:
-        """Return what is known of it, for JSON."""
+        """Return the known attributes, for JSON."""
         return {name: value for name, value in asdict(self).items() if value != ""}
 
 
 def file_identity(content: bytes, name: str = "") -> FileIdentity:
-    """Return the identity of a file; bytes of its name that are no text are replaced."""
+    """Return the identity of a file; bytes of its name that are not text are replaced."""
     return FileIdentity(hashlib.sha256(content).hexdigest(), len(content), name.encode("utf-8", "replace").decode())
 
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """Where an explanation comes from.
+    """The origin of an explanation.
 
     Attributes:
         model: the model; not its module, so that explanations stay small.
         device, accelerator: where the model ran.
         options: options of the method.
-        outputs: (K,) float32, the model's, such as logits; None for detectors and segmenters, whose outputs are large.
+        outputs: (K,) float32, the model's outputs, such as logits; None for detectors and segmenters, whose outputs are
+            large.
         file: the picture's file; None where there was none.
         is_declared: whether a models file declares the model.
         repeats: whether the command line can repeat the explanation.

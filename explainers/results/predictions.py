@@ -6,16 +6,16 @@ from typing import Any
 from seewhy.explainers.core.task import Prediction
 
 _OF_TARGETS = {"logit", "direction", "attribute"}
-"""Fields that only what is explained has."""
+"""Fields that only targets have."""
 
 
 def target_of(prediction: Prediction) -> dict[str, Any]:
-    """Return what is explained."""
+    """Return the target, for a document."""
     return dict(vars(prediction))
 
 
 def ranked(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
-    """Return predictions without what belongs to targets; the value of a box is that of its attribute."""
+    """Return predictions without the fields of targets; the value of a box belongs to its attribute."""
     rows = []
     for prediction in predictions:
         fields = vars(prediction)

@@ -40,7 +40,7 @@ def report_page(
         record: see `record_of`.
         document: the JSON of the explanations, with their drawings.
         explanations: explanations of one picture.
-        methods: by which they were made.
+        methods: their methods.
         max_side: longest side of the picture in the report, in pixels; None for its own.
     """
     picture = fit(explanations[0].picture, max_side)
@@ -72,7 +72,7 @@ def record_of(
         document: the JSON of the explanations.
         files: the members `picture` and, where there is one, `mask`.
         runtime: device, precision and accelerator.
-        command: repeats the maps; None if none does.
+        command: the command that repeats the maps; None if there is none.
     """
     explanations = [
         {name: value for name, value in part.items() if name != "overlay"} for part in document["explanations"]
@@ -160,7 +160,7 @@ def _linked(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _linked_file(picture: Mapping[str, Any]) -> dict[str, str]:
-    if "sha256" not in picture:  # it was no file
+    if "sha256" not in picture:  # it was not a file
         return {}
     return {"sha256": picture["sha256"], "contentSize": f"{picture['bytes']} B"}
 
@@ -227,7 +227,7 @@ def linked(explanation: MapDrawing) -> dict[str, Any]:
 
 
 def _measurements(measurement: Measurement) -> Iterator[tuple[str, float | None, str]]:
-    """Yield name, value and format of what the model says of parts of the picture."""
+    """Yield the name, value and format of the scores of parts of the picture."""
     what, form = ("Probability", "%") if measurement.probability is not None else ("Value", ".4g")
     whole = measurement.probability if measurement.value is None else measurement.value
     yield "Share of the picture that is marked", measurement.area, ".0%"

@@ -1,4 +1,4 @@
-"""Segments: which class each pixel of a picture belongs to."""
+"""Segments: the class of each pixel of a picture."""
 
 import os
 from dataclasses import dataclass
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 Indices = NDArray[np.uint8] | NDArray[np.uint16]
 
 _LEAST = 240
-"""Pixels of width and of height that a legend may take however small the picture is."""
+"""Width and height that a legend may always take, in pixels, however small the picture is."""
 
 _LOSSY = (".jpg", ".jpeg", ".webp")
 
 
 @dataclass(frozen=True, eq=False)
 class Segments(Document):
-    """Which class a segmenter gives each pixel of a picture.
+    """The class that a segmenter gives each pixel of a picture.
 
     `save` writes ``.json``, a `document`, ``.npz``, the `arrays`, and pictures.
 
     Attributes:
-        classes: those that the model predicts anywhere, the largest first, each with its ``area``, the share of the
+        classes: the classes that the model predicts, the largest first, each with its ``area``, the share of the
             model's input.
         map: (h, w) uint8, or uint16 for more than 255 classes: the class index of each position of the model's input.
         picture: the upright upload, RGB, or a smaller copy to draw on.

@@ -20,7 +20,7 @@ class MapWidget(anywidget.AnyWidget):
         view: ``overlay``; ``clear``, one whose low values are clear; ``contour`` and ``mask``: the strongest part.
         strongest: percent of the map that a contour or a mask shows, 1 to 99.
         colormap: a name of `SEQUENTIAL` or `DIVERGING`; None for that of each map.
-        pixel: what is under the pointer: ``x`` and ``y`` in pixels of the upload, ``map``, the map's index, and its
+        pixel: the pixel under the pointer: ``x`` and ``y`` in pixels of the upload, ``map``, the map's index, and its
             ``value`` there, that of `raw_heatmap`; None if the pointer is elsewhere. The browser sets it.
     """
 
@@ -40,7 +40,7 @@ class MapWidget(anywidget.AnyWidget):
     _palettes = traitlets.Bytes().tag(sync=True)
     """The 256 colours of each map, 3 bytes each."""
     _maps: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
-    """What else is known of each map."""
+    """Further properties of each map."""
 
     def __init__(self, maps: Sequence[PictureMap], **traits: Unpack[WidgetTraits]) -> None:
         """Show maps.

@@ -1,4 +1,4 @@
-"""What the widget of notebooks gives its front end, `widget.js`; without anywidget."""
+"""The state that the widget of notebooks gives its front end, `widget.js`; without anywidget."""
 
 import io
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 class WidgetTraits(TypedDict, total=False):
-    """The traits of `MapWidget` that a person sets; see there."""
+    """The traits of `MapWidget` that users set; see there."""
 
     alpha: float
     view: WidgetView
@@ -49,7 +49,7 @@ class PictureMap(Protocol):
 
     @property
     def caption(self) -> str:
-        """One line: what is explained, and how."""
+        """One line: the target and the method."""
 
 
 def state_of(maps: Sequence[PictureMap]) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def must_be_usable(name: str, value: Any) -> None:
     """Refuse an unknown trait, and a value of the wrong type, out of bounds or unknown.
 
     Raises:
-        OptionError: says what is possible.
+        OptionError: the trait is unknown, or its value is not allowed; the message says what is.
     """
     if name not in _TYPES:
         raise OptionError(f"A widget has no {name!r}; it has {', '.join(_TYPES)}.", field=name)
@@ -96,7 +96,7 @@ def must_be_usable(name: str, value: Any) -> None:
 def _cells(drawing: PictureMap) -> tuple[NDArray[np.float32], Box]:
     """Return a map's values, no finer than the upload's pixels, and the box of these pixels that they cover.
 
-    Between them the browser interpolates; of finer values it would have to take the mean, as `Geometry.lay` does.
+    The browser interpolates between the values; it would have to average finer ones, as `Geometry.lay` does.
     """
     values, box = drawing.geometry.covering(drawing.map), drawing.geometry.box
     left, top, right, bottom = box
