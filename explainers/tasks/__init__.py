@@ -1,1 +1,1 @@
-"""What can be asked of a model's outputs."""
+"""Tasks: the possible targets in a model's outputs."""

@@ -1,4 +1,4 @@
-"""What is asked of a detector about one picture, as users name it and as it lies in the model's input."""
+"""Targets of a detector in one picture, as users name them and as they lie in the model's input."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from seewhy.explainers.imaging.geometry import Box, Geometry
 from seewhy.explainers.tasks.classification import class_index
 
 Attribute = Literal["score", "x1", "y1", "x2", "y2", "box", "objectness", "mask"]
-"""What of a box is explained: its logit, an edge, half its perimeter, how much it is a thing, or its mask."""
+"""The explained attribute of a box: its logit, an edge, half its perimeter, its objectness, or its mask."""
 
 ATTRIBUTES: tuple[Attribute, ...] = get_args(Attribute)
 
@@ -26,16 +26,16 @@ _NUMBER = r"-?\d{1,6}(?:\.\d{1,6})?"
 
 @dataclass(frozen=True)
 class BoxTarget:
-    """What is asked of a detector about one picture.
+    """The target of a detector in one picture.
 
     Attributes:
         kind: the box with the highest score; the box of that number; the shown box nearest to these edges; the boxes of
             a class; the candidate with the largest logit in a region; or a candidate that was explained before.
-        label: class index; None where the detector's outputs tell.
+        label: class index; None if it depends on the detector's outputs.
         number: number of the box among those shown, or of a candidate among all.
         box: its edges, or those of the region, in pixels of the picture; once placed, as fractions of the model's
             input.
-        attribute: what of the box is explained.
+        attribute: the explained attribute of the box.
         is_mirrored: whether the picture is mirrored, so that left is right.
         name: as users name it.
     """
@@ -76,7 +76,7 @@ class BoxTarget:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """The factors of `FEATURES` in what is explained."""
+        """The factors of `FEATURES` in the explained score."""
         signs = {"box": (0, -1, -1, 1, 1, 0, 0)}.get(self.attribute)
         weights = signs or tuple(int(name == self.attribute) for name in FEATURES)
         if not self.is_mirrored:
@@ -95,10 +95,10 @@ def parse_target(target: int | str, labels: Sequence[str], attributes: Sequence[
         target: a class by its index or label (``label:NAME`` too), `_FORMS`, with ``:LABEL`` after edges and
             ``:ATTRIBUTE`` after each of these.
         labels: labels of the classes.
-        attributes: what can be asked of a box of this detector.
+        attributes: the attributes of this detector's boxes.
 
     Raises:
-        TargetError: it is none of these, or means two things.
+        TargetError: it is none of these, or is ambiguous.
     """
     if not isinstance(target, str):
         return BoxTarget("label", class_index(target, labels), name=f"label:{target}")
@@ -110,7 +110,7 @@ def parse_target(target: int | str, labels: Sequence[str], attributes: Sequence[
         return _of_class(details, name, labels, attributes)
     place, _, suffix = details.partition(":")
     if form == "box" and re.fullmatch(r"\d{1,6}", place):
-        # Answers name boxes so, and such a box has its class already.
+        # Answers name boxes in this way, and such a box already has a class.
         is_attribute = suffix in ATTRIBUTES
         target_of_box = _suffix(suffix, () if is_attribute else labels, attributes)
         return replace(target_of_box, kind="box", number=int(place), name=name)
@@ -136,7 +136,7 @@ def _of_class(label: str, name: str, labels: Sequence[str], attributes: Sequence
 
 
 def _suffix(suffix: str, labels: Sequence[str], attributes: Sequence[str]) -> BoxTarget:
-    """Return what stands after a place: nothing, a label, an attribute, or both."""
+    """Return the label and the attribute after a place, if any."""
     if not suffix:
         return BoxTarget()
     if suffix in ATTRIBUTES:
@@ -162,7 +162,7 @@ def checked(attribute: str, attributes: Sequence[str]) -> Attribute:
     """Return an attribute.
 
     Raises:
-        OptionError: there is none of that name, or a detector lacks it.
+        OptionError: there is no such attribute, or the detector lacks it.
     """
     for name in ATTRIBUTES:
         if name == attribute and name in attributes:

@@ -35,7 +35,7 @@ class Candidates(NamedTuple):
         return self.boxes[..., label, :] if self.boxes.ndim > self.logits.ndim else self.boxes
 
     def scores(self, scoring: Scoring) -> Tensor:
-        """Return the scores (..., A, K) in [0, 1]; 0 of boxes without an area, which stand for no candidate."""
+        """Return the scores (..., A, K) in [0, 1]; 0 for boxes without an area, which stand for no candidate."""
         if scoring == "softmax":
             scores = self.logits.softmax(dim=-1)
         else:
@@ -49,7 +49,7 @@ class Candidates(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How the candidates of a picture lie in one tensor (A, F): each part is some columns.
+    """The layout of a picture's candidates in one tensor (A, F): each part takes some columns.
 
     Attributes:
         classes: number K of classes.
@@ -100,7 +100,7 @@ class Layout:
 
 
 class Detector(Protocol):
-    """How the results of a detector are read, and which of its candidates it shows; `models.detectors` has it."""
+    """The head of a detector: reads its results and selects the candidates to show; see `models.detectors`."""
 
     @property
     def layout(self) -> Layout:
@@ -116,14 +116,14 @@ class Detector(Protocol):
 
     @property
     def background(self) -> int | None:
-        """The class that means that there is nothing; None without one."""
+        """The class of the background; None without one."""
 
     @property
     def moving(self) -> bool:
-        """Whether the candidates of another picture are others, as proposals are, so that their order says nothing."""
+        """Whether the candidates, such as proposals, depend on the picture, so that their order says nothing."""
 
     def candidates(self, raw: Any) -> Candidates:
-        """Return the candidates in what the module returns, boxes as fractions of the model's input.
+        """Return the candidates in the module's result, with boxes as fractions of the model's input.
 
         Raises:
             ModelOutputError: there are none.

@@ -1,6 +1,6 @@
-"""What tasks offer to choose from, and their default methods.
+"""The choices that tasks offer, and their default methods.
 
-It imports no PyTorch, because the help and the completion of commands use it.
+This module imports no PyTorch, because the help and the completion of commands use it.
 """
 
 from typing import Literal, get_args

@@ -34,15 +34,15 @@ EQUAL = 1e-5
 """Up to this share of their largest magnitude, logits differ by rounding alone."""
 
 _LISTED = 12
-"""Labels that an error lists."""
+"""Maximum number of labels that an error lists."""
 
 _PLACES = ("box:", "region:", "pixel:")
-"""How targets of detectors and segmenters begin that name a place."""
+"""Prefixes of the targets of detectors and segmenters that name a place."""
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Tells which of several classes a picture shows, or which of several labels apply to it.
+    """Classification: finds the class that a picture shows, or the labels that apply to it.
 
     Outputs are logits (N, K); a target is the index of a class.
 
@@ -106,7 +106,7 @@ class Classification:
         return probabilities(outputs, self.head)
 
     def remarks(self, outputs: Tensor, target: int) -> tuple[Diagnostic, ...]:
-        """Return what the reader of a map should know of the probability of its target, for logits (K,)."""
+        """Return remarks about the probability of a target, given logits (K,), for the reader of its map."""
         count = len(outputs)
         head = self.head or head_of(count)
         likely, *_, best_one = self.describe(outputs, [target], top=1)
@@ -163,7 +163,7 @@ class ClassObjective(Objective):
     """For each picture the logit of a class, or its lead over the logit of another class.
 
     Attributes:
-        head: as of `Classification`.
+        head: as in `Classification`.
     """
 
     is_linear: ClassVar[bool] = True
@@ -262,7 +262,7 @@ class ClassPrediction(OfClass):
 
 
 def class_index(target: int | str, labels: Sequence[str]) -> int:
-    """Return the index of a class that a user names; an integer of another library is one too.
+    """Return the index of a class that a user names; integers of other libraries are accepted.
 
     A string that equals a label means that label. Case is ignored unless it distinguishes two labels (ImageNet has a
     dog named Cardigan and a cardigan). Any other string of digits is an index.
@@ -304,13 +304,13 @@ def outside(index: int, count: int) -> TargetError:
 
 
 def _unreached(probability: float, count: int, head: ClassHead) -> str | None:
-    """Return the bound that the probability of one of `count` classes does not reach; None for one that is probable."""
+    """Return the bound that the probability of one of `count` classes does not reach; None for a probable class."""
     if head == "sigmoid":
         bound = "chance" if count == 1 else "one half"
         return bound if probability < 0.5 else None
     if probability < 1 / count:
         return "chance"
-    # Rounded as it is read: no message says "1.0%, below 1%".
+    # Rounded as in messages, so that none says "1.0%, below 1%".
     return f"{IMPROBABLE:.0%}" if round(probability, 3) < IMPROBABLE else None
 
 

@@ -1,4 +1,4 @@
-"""What a detector shows in one picture, which of its candidates a target means, and how boxes read."""
+"""The boxes that a detector shows in one picture, the candidate that a target means, and the text of boxes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ class BoxPrediction:
         label: class label.
         number: its place among the boxes that the detector shows, in order of score; None if it does not show it.
         probability: the detector's score of it, in [0, 1].
-        logit: raw, of the class.
+        logit: raw logit of the class.
         box: left, top, right, bottom, in pixels of the upload; as fractions of the model's input until it is `located`.
         attribute: property of the box that is explained, if the box is a target.
         value: value of that property: the logit, an edge, half the perimeter, a raw objectness or a mask's mean logit.
@@ -86,7 +86,7 @@ class BoxPrediction:
         return f"{(self.probability - before.probability) * 100:+z.1f} points"
 
     def located(self, geometry: Geometry) -> Self:
-        """Return it in pixels of the upload, whose part `geometry.box` the model sees."""
+        """Return the prediction with its box in pixels of the upload, of which the model sees `geometry.box`."""
         left, top, right, bottom = geometry.box
         across, down = right - left, bottom - top
         x1, y1, x2, y2 = self.box
@@ -123,7 +123,7 @@ class DetectedPicture:
 
     @cached_property
     def shown(self) -> list[Place]:
-        """What the detector shows, in order of score."""
+        """The boxes that the detector shows, in order of score."""
         numbers, labels = self._detector.shown(self._candidates)
         return [Place(*pair) for pair in zip(numbers.tolist(), labels.tolist(), strict=True)]
 
@@ -163,7 +163,7 @@ class DetectedPicture:
 
     @cached_property
     def _scores(self) -> Tensor:
-        """(A, K): the scores, 0 of the background."""
+        """(A, K): the scores; 0 for the background."""
         scores = self._candidates.scores(self._detector.scoring)
         if self._detector.background is not None:
             scores[:, self._detector.background] = 0
@@ -231,7 +231,7 @@ class DetectedPicture:
 
     @property
     def _listing(self) -> str:
-        """What there is to ask about."""
+        """The possible targets, as a sentence."""
         if not self.shown:
             return f"It finds no box with a score of {self._detector.threshold:g} or more."
         names = [f"box:{number} ({self._label(place.label)})" for number, place in enumerate(self.shown[:5])]

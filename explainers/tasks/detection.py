@@ -21,7 +21,7 @@ from seewhy.explainers.tasks.detected import BoxPrediction, DetectedPicture
 
 @dataclass(frozen=True)
 class Detection:
-    """Tells which things a picture shows, each with a box.
+    """Detection: finds the objects that a picture shows, each with a box.
 
     Outputs are candidates (N, A, F), packed by the detector's `Layout`. Without a target, the best box is explained.
 
@@ -37,7 +37,7 @@ class Detection:
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """What can be asked of a box."""
+        """The attributes of a box that can be explained."""
         layout = self.detector.layout
         absent = {"objectness": layout.objectness, "mask": layout.masks}
         return tuple(name for name in ATTRIBUTES if absent.get(name, True))
@@ -95,7 +95,8 @@ class Detection:
         return replace(target, label=index)
 
     def each(self, outputs: Tensor, target: BoxTarget) -> tuple[BoxTarget, ...]:
-        """Return what a target means in one picture's outputs (A, F): each box of a class, in order of score.
+        """Return the targets that a target stands for in one picture's outputs (A, F): each box of a class, in order of
+        score.
 
         Raises:
             TargetError: there is none.
@@ -125,7 +126,7 @@ class Detection:
         return (*rows, *(picture.describe(place) for place in picture.shown[:top]))
 
     def remarks(self, outputs: Tensor, target: Any) -> tuple[Diagnostic, ...]:
-        """Return what the reader of a map should know of a box that is not shown."""
+        """Return remarks about a box that is not shown, for the reader of its map."""
         (row,) = self.describe(outputs, [target], top=0)
         if row.number is not None:
             return ()
@@ -158,7 +159,7 @@ class Detection:
         return DetectedPicture(self.detector, self._label, outputs)
 
     def _pictures(self, outputs: Tensor) -> list[DetectedPicture]:
-        """Return the pictures of candidates (N, A, F); equal ones are one."""
+        """Return the pictures of candidates (N, A, F); equal pictures share one object."""
         if outputs.stride(0) == 0:
             return [self._picture(outputs[0])] * len(outputs)
         return [self._picture(row) for row in outputs]
@@ -168,8 +169,8 @@ class Detection:
 class BoxObjective(Objective):
     """For each picture the logit of a box, its lead over another class's, an edge, its objectness or its mask.
 
-    In other pictures, such as masked copies, the same candidate counts; of a detector whose candidates move, that whose
-    box overlaps the explained one most.
+    In other pictures, such as masked copies, the same candidate counts. If the detector's candidates move, the one
+    whose box overlaps the explained box most counts instead.
 
     Attributes:
         detector: reads outputs.
@@ -197,7 +198,7 @@ class BoxObjective(Objective):
         )
 
     def scores(self, outputs: Tensor) -> Tensor:
-        """Return (N,) float32: what is explained of each picture's candidate, minus that of its contrast."""
+        """Return (N,) float32: the explained attribute of each picture's candidate, minus that of its contrast."""
         picks, rows = self._picks(outputs)
         logits = picks.logits[rows, self.targets]
         absent = torch.zeros_like(logits)

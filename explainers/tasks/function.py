@@ -1,4 +1,4 @@
-"""A function of the outputs, in place of what a task knows to ask."""
+"""A function of the outputs as a target, in place of a task's own targets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ TargetFunction = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class FunctionTask(Task):
-    """Asks for a function of the outputs of another task, which reads and describes them.
+    """A task whose target is a function of the outputs of another task, which reads and describes them.
 
     Attributes:
         task: the model's own.
@@ -31,7 +31,7 @@ class FunctionTask(Task):
 
     @property
     def default_method(self) -> str:
-        """That of the model's own task."""
+        """The default method of the model's own task."""
         return self.task.default_method
 
     @property
@@ -54,7 +54,7 @@ class FunctionTask(Task):
         raise TargetError("A target function cannot be combined with other targets.")
 
     def describe(self, outputs: Tensor, targets: Sequence[int] = (), top: int = 5) -> tuple[Prediction, ...]:
-        """Return the function's value once for each target, then what the model's own task says."""
+        """Return the function's value once for each target, then the predictions of the model's own task."""
         rows: tuple[Prediction, ...] = self.task.describe(outputs, top=top)
         if not targets:
             return rows
@@ -96,7 +96,7 @@ class FunctionObjective(Objective):
     """For each picture the value of a function of its outputs.
 
     Attributes:
-        task: which has the function.
+        task: the task with the function.
     """
 
     task: FunctionTask

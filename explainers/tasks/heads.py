@@ -1,4 +1,4 @@
-"""Heads: what a network's outputs are, as users declare it, and the task that follows from it."""
+"""Heads: the kinds of a network's outputs, as users declare them, and the tasks that follow from them."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -24,7 +24,7 @@ def declared_head(head: Head | None, count: int) -> Head:
 
 
 def guessed_head(raw: Any) -> Head | None:
-    """Return the head of a network that returns this, where that is certain: as torchvision's segmenters do."""
+    """Return the head of a network with this result, if it is certain, as with torchvision's segmenters."""
     logits = raw.get("out") if isinstance(raw, dict) else None
     return "segmentation" if isinstance(logits, Tensor) and logits.ndim == 4 else None
 

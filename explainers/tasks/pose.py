@@ -1,4 +1,4 @@
-"""Where a model enters: its task, or that of a bare module, and a question put to it."""
+"""The task of a model, or of a bare module, and the questions put to it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +43,7 @@ def survey(
     """Run the model once on an empty picture and describe every module that ran.
 
     A model on the ``meta`` device is surveyed without any arithmetic. Compiled and scripted submodules, where hooks do
-    not reach, are neither listed nor touched, and what parametrises weights counts as part of its module.
+    not reach, are neither listed nor touched, and parametrisations of weights count as part of their module.
 
     Args:
         model: an `nn.Module` or a `LoadedModel`.
@@ -60,12 +60,12 @@ def survey(
 def named_target(
     task: Task, target: Any, attribute: str | None = None, label: int | str | None = None
 ) -> int | SpatialTarget | None:
-    """Return a target as a user names it, see `Task.target`; None for what is explained where nothing is named.
+    """Return the target that a user names, see `Task.target`; None for the default target.
 
     Args:
         task: task of the model.
         target: its name, or None.
-        attribute: what is asked of a box instead of its score.
+        attribute: the attribute of a box to explain instead of its score.
         label: class of a box that is named by its place.
 
     Raises:
@@ -84,7 +84,7 @@ def named_target(
 
 
 def must_have_boxes(task: Task, attribute: str | None, label: int | str | None) -> None:
-    """Raise OptionError for what only boxes can be asked, of a task without any."""
+    """Raise OptionError if a task without boxes gets an option that only boxes have."""
     for field, value in (("label", label), ("attribute", attribute)):
         if value is not None and not isinstance(task, Detection):
             raise OptionError(f"Only a detector's boxes have {field}s; omit {field}.", field)
@@ -101,7 +101,7 @@ def named_ask(
 
     Args:
         task, target, attribute, label: as in `named_target`, including the errors.
-        against: what the target is contrasted with.
+        against: the class that the target is contrasted with.
 
     Raises:
         TargetError: the contrast names no class.
@@ -115,7 +115,8 @@ def named_ask(
 
 
 def each_ask(task: Task, outputs: Tensor, ask: Ask) -> list[Ask]:
-    """Return what a question about one picture means in its outputs (...): of each box of a class, one question.
+    """Return the questions that a question about one picture stands for, given its outputs (...): one for each box of a
+    class.
 
     Raises:
         TargetError: there is none.
@@ -150,7 +151,7 @@ def pose(model: AnyModel, images: Tensor, ask: Ask = DEFAULT_ASK, progress: Prog
 
 
 def _tensor_of(numbers: object, count: int) -> str:
-    """Return the tensor of `count` targets that was probably meant, as one types it."""
+    """Return the tensor of `count` targets that was probably meant, as Python code."""
     if isinstance(numbers, list) and len(numbers) == count:
         return f"torch.tensor({numbers})"
     number = numbers if isinstance(numbers, int) else 281
@@ -158,12 +159,12 @@ def _tensor_of(numbers: object, count: int) -> str:
 
 
 def _returns_probabilities(question: Question) -> bool:
-    """Whether what the model returns looks like probabilities."""
+    """Whether the model's outputs look like probabilities."""
     try:
-        with torch.no_grad():  # not inference mode: the model may keep what it makes
+        with torch.no_grad():  # not inference mode, because the model may keep tensors
             outputs = question.task.outputs(question.run_copy(question.images[:1]))
             return question.task.are_probabilities(outputs)
-    except Exception:  # of whatever the model raises: the error at hand says more
+    except Exception:  # the model may raise anything, but the current error says more
         return False
 
 

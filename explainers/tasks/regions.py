@@ -1,4 +1,4 @@
-"""Regions of a picture, of which a segmenter's logits are averaged: predicted ones, islands, borders, masks."""
+"""Regions of a picture over which a segmenter's logits are averaged: predicted ones, islands, borders, masks."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -16,14 +16,14 @@ from seewhy.explainers.tasks.choices import Part
 Mask = NDArray[np.bool_]
 
 _MOST = 8192
-"""Pixels of a mask, along a side, that all count; of larger ones every second does, and so on."""
+"""Largest side of a mask, in pixels, of which all pixels count; of larger masks every second one does, and so on."""
 
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """What is asked of a segmenter about one picture: a class, a region, and where the class's logits are averaged.
+    """The target of a segmenter in one picture: a class, a region, and the part over which its logits are averaged.
 
-    The region is a mask, the connected one at a pixel, or what the model gives the class.
+    The region is a mask, the connected one at a pixel, or the part of the picture that the model gives the class.
 
     Attributes:
         label: class index; None for the class that the model gives the pixel, most of the mask, or most of the picture.
@@ -42,7 +42,7 @@ class Region:
 
     @property
     def is_plural(self) -> bool:
-        """Return no: it is one region."""
+        """False: the target is one region."""
         return False
 
     def placed(self, geometry: Geometry) -> Self:
@@ -70,7 +70,7 @@ class Region:
 def share_outside(
     region: Region, values: NDArray[np.float32], reach: tuple[float, float, float, float]
 ) -> float | None:
-    """Return the share of a map's magnitude outside a region with a mask; None of a map that is zero everywhere.
+    """Return the share of a map's magnitude outside a region with a mask; None for a map that is zero everywhere.
 
     Args:
         region: in the model's input.
@@ -89,7 +89,7 @@ def checked(mask: NDArray[Any]) -> Mask:
     """Return a mask (H, W).
 
     Raises:
-        MaskError: it is empty, or no mask.
+        MaskError: the mask is empty, or not a mask.
     """
     if mask.ndim != 2 or mask.dtype != np.bool_:
         raise MaskError(
@@ -108,7 +108,7 @@ def resized(mask: Mask, like: Tensor) -> Tensor:
 
 
 def island(pixel: tuple[float, float], predicted: Tensor) -> tuple[int, Tensor]:
-    """Return the class at a pixel, fractions of the input, and the connected region (H, W) of it there."""
+    """Return the class at a pixel, given as fractions of the input, and its connected region (H, W) there."""
     from skimage.measure import label  # slow to import
 
     height, width = predicted.shape
@@ -122,7 +122,7 @@ def border(mask: Tensor) -> Tensor:
     """Return the positions of a mask (H, W) with a neighbour outside it, of eight, in the picture.
 
     Raises:
-        TargetError: there is none.
+        TargetError: there are none.
     """
     outside = functional.pad((~mask).float()[None, None], (1, 1, 1, 1))
     edge = mask & (functional.max_pool2d(outside, 3, stride=1)[0, 0] > 0)

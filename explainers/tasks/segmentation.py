@@ -24,7 +24,7 @@ _FORMS = "label:NAME and pixel:X,Y, each optionally followed by :border or :pict
 
 @dataclass(frozen=True)
 class Segmentation(Task):
-    """Tells which class each position of a picture belongs to.
+    """Segmentation: finds the class of each position of a picture.
 
     Outputs are logits (N, K, H, W). Without a target, the class of the largest region is explained.
 
@@ -69,7 +69,8 @@ class Segmentation(Task):
         return RegionObjective(targets, contrasts_of(ask, targets, outputs.shape[1]), weights=weights)
 
     def _resolved(self, region: Any, predicted: Tensor) -> tuple[int, Tensor]:
-        """Return the class of a target or a number, and where it is averaged (H, W), given predicted classes (H, W)."""
+        """Return the class of a target or a number, and its averaged positions (H, W), given predicted classes (H,
+        W)."""
         region = region if isinstance(region, Region) else Region(region)
         label, mask = self._region(region, predicted)
         if region.part == "picture":
@@ -99,16 +100,16 @@ class Segmentation(Task):
         """Return the region that a user names.
 
         A label or an index (``label:NAME`` too), ``pixel:X,Y`` in pixels of the picture, or a mask, an array (H, W) of
-        the picture's size, true in the region. A text may end in ``:border`` or ``:picture``, which say where logits
-        are averaged; alone, they are of the largest region.
+        the picture's size, true in the region. A text may end in ``:border`` or ``:picture``, the part over which
+        logits are averaged; alone, these apply to the largest region.
 
         Args:
             target: as above; empty for the class of most of the mask, or of the picture.
             mask: the region where the class's logits are averaged, in place of the predicted one.
 
         Raises:
-            TargetError: there is no such class, or it is none of these.
-            MaskError: the mask is empty, or no mask.
+            TargetError: there is no such class, or the target has another form.
+            MaskError: the mask is empty, or not a mask.
         """
         if isinstance(target, np.ndarray | Tensor):
             return self.target("", np.asarray(target))
@@ -142,7 +143,7 @@ class Segmentation(Task):
         largest = [int(index) for index in areas.argsort(descending=True, stable=True)[:top] if areas[index] > 0]
         rows: list[tuple[int, Tensor]] = []
         for target in targets:
-            # A contrast is a number behind its target, and is seen in the same region.
+            # A contrast is a number after its target, and is read in the same region.
             row = (int(target), rows[0][1]) if rows and not isinstance(target, Region) else None
             rows.append(row or self._resolved(target, predicted))
         rows += [(index, predicted == index) for index in largest]
@@ -229,7 +230,7 @@ class RegionObjective(Objective):
 
 @dataclass(frozen=True)
 class RegionPrediction(OfClass):
-    """One class, and where it is.
+    """One class, and its area.
 
     Attributes:
         index: class index.
@@ -264,7 +265,8 @@ class RegionPrediction(OfClass):
 
 
 def _parted(target: str, labels: Sequence[str]) -> tuple[str, Part]:
-    """Return a target, and where its logits are averaged; a whole label goes before a label and such a part."""
+    """Return a target, and the part over which its logits are averaged; a whole label goes before a label with a
+    part."""
     front, colon, back = target.rpartition(":")
     name = target.removeprefix("label:").casefold()
     is_label = front == "label" or name in (label.casefold() for label in labels)

@@ -16,18 +16,18 @@ from seewhy.explainers.execution.deferred_checks import require
 from seewhy.explainers.tasks.choices import DEFAULT_METHOD
 
 Direction = Literal["up", "down"]
-"""What is explained of a value: what makes it larger, or smaller."""
+"""The explained direction of a value: its increase, or its decrease."""
 
 _NAMED = 5
-"""Values that an error names."""
+"""Maximum number of values that an error names."""
 
 
 @dataclass(frozen=True)
 class Values(Task):
-    """Tells how much of something a picture shows, such as an age, a distance or an angle.
+    """Regression: measures something that a picture shows, such as an age, a distance or an angle.
 
-    Outputs are values (N, K), in the units of the training. A target K asks what makes value K larger; ``~K``, as of
-    integers in Python, what makes it smaller. Without a target, the first value is explained.
+    Outputs are values (N, K), in the units of the training. A target K stands for the increase of value K; ``~K``, the
+    complement of integers in Python, for its decrease. Without a target, the first value is explained.
 
     Attributes:
         labels: one per value; empty for ``output 0``, ``output 1`` and so on.
@@ -45,7 +45,7 @@ class Values(Task):
         return ValueObjective
 
     def outputs(self, raw: Any) -> Tensor:
-        """Return the values (N, K) in the module's result; one that holds (N,) has one value."""
+        """Return the values (N, K) in the module's result; a result (N,) has one value."""
         tensors = [value for value in tree_flatten(raw)[0] if isinstance(value, Tensor) and value.is_floating_point()]
         if len(tensors) != 1 or tensors[0].ndim not in (1, 2) or 0 in tensors[0].shape:
             shapes = ", ".join(str(tuple(value.shape)) for value in tensors) or "none"
@@ -74,12 +74,13 @@ class Values(Task):
         require(~same.any(), lambda: TargetError(fault))
         opposite = is_contrasted & (against < 0) & (targets >= 0)
         require(~opposite.any(), lambda: TargetError("A contrast has the direction of its target; omit its ':down'."))
-        # What lowers a value rather than another one lowers its lead: both have the direction of the target.
+        # Evidence that lowers a value rather than another one lowers its lead: both have the direction of the target.
         directed = torch.where(targets < 0, ~places, places)
         return ValueObjective(targets, torch.where(is_contrasted, directed, against))
 
     def target(self, target: int | str) -> int:
-        """Return the number of a value: its index, ``output:INDEX`` or its label; with ``:down``, that of its fall."""
+        """Return the number of a value: its index, ``output:INDEX`` or its label; with ``:down``, that of its
+        decrease."""
         name, direction = str(target).strip(), "up"
         if name not in self.labels and name.rpartition(":")[2] in ("up", "down"):
             name, _, direction = name.rpartition(":")
@@ -131,10 +132,10 @@ class ValuePrediction:
 
     Attributes:
         index: its place among the outputs.
-        label: what it is of.
-        value: the model's, in the unit.
-        unit: empty where none is known.
-        direction: direction of a target: whether what makes it larger is explained, or what makes it smaller.
+        label: the name of the value.
+        value: the model's value, in the unit.
+        unit: empty if unknown.
+        direction: direction of a target: whether its increase or its decrease is explained.
     """
 
     probability: ClassVar[None] = None  # a value has none
@@ -157,17 +158,17 @@ class ValuePrediction:
 
     @property
     def text(self) -> str:
-        """The value with its unit; where its fall is explained, it says so."""
+        """The value with its unit, and a note if its decrease is explained."""
         return _with_unit(f"{self.value:.4g}", self.unit) + (" (what lowers it)" if self.direction == "down" else "")
 
     @property
     def verb(self) -> str:
-        """What the explained evidence does to it."""
+        """The verb for the explained evidence."""
         return "raises" if self.direction == "up" else "lowers"
 
     @property
     def sign(self) -> int:
-        """-1 where its fall is explained."""
+        """-1 if its decrease is explained; otherwise 1."""
         return 1 if self.direction == "up" else -1
 
     def reading(self, score: float) -> str:
@@ -182,12 +183,12 @@ class ValuePrediction:
 
 
 def _places(numbers: Tensor) -> Tensor:
-    """Return the indices of the values that targets ask about, whatever their direction."""
+    """Return the indices of the values of targets, whatever their direction."""
     return torch.maximum(numbers, ~numbers)
 
 
 def _signed(outputs: Tensor, numbers: Tensor) -> Tensor:
-    """Return the value (N,) of each number, negative where its fall is asked about."""
+    """Return the value (N,) of each number, negative if its decrease is explained."""
     places = _places(numbers).clamp(0, outputs.shape[1] - 1)  # a check on a GPU is read later
     values = outputs.gather(1, places[:, None])[:, 0]
     return torch.where(numbers < 0, -values, values)
