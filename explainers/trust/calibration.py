@@ -1,4 +1,4 @@
-"""Whether a calibration suits a model and a trial, and how often it errs."""
+"""Checks that a calibration suits a model and a trial, and its rate of false alarms."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from seewhy.explainers.trust.trial import Trial
 
 
 def is_leading(target: Prediction, best: Prediction) -> bool:
-    """Whether contrasts of a target are compared with others: it is the most probable class, and likely."""
+    """Whether contrasts of a target can be compared with others: whether it is the most probable class, and likely."""
     return target.index == best.index and (best.probability or 0.0) >= LIKELY
 
 
@@ -29,7 +29,7 @@ def is_comparable(task: Task, attribution: Attribution) -> bool:
 
 
 def check_calibration(calibration: Calibration | None, model: Model, trial: Trial | None) -> None:
-    """Refuse what cannot grade the proofs of a model's maps.
+    """Refuse a calibration that cannot grade the proofs of a model's maps.
 
     Args:
         calibration: as users pass it; None for none.
@@ -37,8 +37,8 @@ def check_calibration(calibration: Calibration | None, model: Model, trial: Tria
         trial: parameters of the proofs; None if there are none to grade.
 
     Raises:
-        OptionError: there is nothing to grade; or another object; or it is for another area or fill; or as
-            `check_model`.
+        OptionError: there are no proofs to grade; or the object is not a calibration, or is for another area or fill;
+            or as in `check_model`.
     """
     if calibration is None:
         return

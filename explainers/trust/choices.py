@@ -6,7 +6,7 @@ This module imports no PyTorch, because the help and the completion of commands 
 from typing import Literal
 
 Aspect = Literal["faithfulness", "localisation", "complexity", "stability", "randomisation"]
-"""What of a map a metric measures."""
+"""The aspects of a map that metrics measure."""
 
 Better = Literal["higher", "lower"]
 """Which values of a metric are better."""

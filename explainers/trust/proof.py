@@ -34,7 +34,8 @@ SUPPORTED, PARTLY = 0.95, 0.8
 """Share of the maps that do not depend on the picture that a map must beat, for the two best grades."""
 
 LEAST_EFFECT = 0.05
-"""Minimum score of these grades: below it, the marked part matters hardly more than the rest, whatever others do."""
+"""Minimum score of these grades: below it, the marked part matters hardly more than the rest, whatever other maps
+do."""
 
 SPREAD = 0.5
 """Evidence is spread over the picture if at most this share of the score remains without the marked part."""
@@ -57,7 +58,7 @@ _BORDER = _GRID // 14
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the model says of the whole picture and of parts of it; see `Faithfulness`.
+    """The model's scores of the whole picture and of parts of it; see `Faithfulness`.
 
     Attributes:
         area: share of the model's input that is marked.
@@ -242,7 +243,7 @@ def _is_improbable(measurement: Measurement, warnings: Collection[WarningCode]) 
 
 
 def _hides_little(measurement: Measurement) -> bool:
-    """Whether the probability hardly changes, whichever part is hidden: the fill may leave what the model sees."""
+    """Whether the probability hardly changes, whichever part is hidden: the fill may hide too little of it."""
     whole = measurement.probability
     least = min(measurement.kept, measurement.dropped)
     return whole is not None and whole >= LIKELY and least >= UNMOVED * whole
@@ -279,7 +280,7 @@ def shape_of(values: NDArray[np.float32], geometry: Geometry) -> Shape:
 
 
 def reaches_cut(values: NDArray[np.float32], geometry: Geometry) -> bool:
-    """Return whether a map (h, w) is denser than on average at a side beyond which most of the picture is cut off."""
+    """Return whether a map (h, w) is denser than average at a side beyond which most of the picture is cut off."""
     mass = _mass(values, geometry)
     left, top, right, bottom = geometry.box
     if (right - left) / geometry.width > (bottom - top) / geometry.height:

@@ -11,7 +11,7 @@ class Sanity:
     """Mean magnitude of Spearman's correlation of the method's map with other maps, over some pictures.
 
     Attributes:
-        same_with_random_head: with the map of the network after shuffling its classes.
+        same_with_random_head: with the map of the network with shuffled classes.
         same_with_random_model: with the map of a network with the same structure and random weights.
         same_for_an_unlikely_class: with the map for a class that is unlikely according to the network.
         pictures: number of pictures.

@@ -30,7 +30,7 @@ _DECISIVE = 1 / 3
 """Minimum loss, as a share of the score, for saying that the hidden part decides; as much must be left of it alone."""
 
 _UNCHANGED = 1e-4
-"""Minimum change of a probability, as a share of it, that is told."""
+"""Minimum change of a probability, as a share of it, that the sentence reports."""
 
 _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 """The hyphens that stand for a minus sign."""
@@ -47,9 +47,9 @@ class Subject:
 
     Attributes:
         name: its name.
-        verb: what evidence does for it.
-        reading: returns what the model says of it as text.
-        sign: -1 where the explained score is the negative of that; otherwise 1.
+        verb: the verb for evidence in its favour.
+        reading: returns its score as text.
+        sign: -1 if the explained score is the negative of that score; otherwise 1.
         is_compared: whether its score can be compared with those of other maps.
     """
 
@@ -60,7 +60,7 @@ class Subject:
     is_compared: bool = True
 
     def said(self, score: Tensor) -> float:
-        """Return what the model says where the explained score (1,) is this."""
+        """Return the model's score as text, given the explained score (1,)."""
         return self.sign * float(score) + 0.0  # never -0
 
 
@@ -85,8 +85,8 @@ def sentence_of(
         faithfulness: faithfulness of the map (N = 1).
         about: the explained target.
         leads: whether the map beats all of its own rotated and mirrored copies; None if they were not tried.
-        count: number of comparable scores of other maps, if too few for a grade; None if those that are known are of
-            another kind.
+        count: number of comparable scores of other maps, if too few for a grade; None if the known ones are of another
+            kind.
         is_improbable: whether a map is not supported because the target is improbable.
     """
     sentence = _verdict(grade, faithfulness, about, count)

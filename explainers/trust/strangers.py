@@ -7,12 +7,13 @@ from torch import Tensor
 
 
 class Strangers:
-    """Assigns to each picture the map of the previous one, across batches, but once to each picture and kind of score.
+    """Assigns the map of the previous picture to each picture, across batches, but only once per picture and kind of
+    score.
 
     It stores the previous picture, and a digest of each one that had a map. Calls must not overlap.
 
     Args:
-        are_distinct: whether no picture comes twice, so that none is digested.
+        are_distinct: whether no picture is repeated, so that no digests are needed.
     """
 
     def __init__(self, are_distinct: bool = False) -> None:
@@ -22,7 +23,8 @@ class Strangers:
     def of(
         self, images: Tensor, marks: Tensor, are_blank: Tensor, are_probabilities: Tensor, are_likely: Tensor
     ) -> tuple[Tensor, Tensor] | None:
-        """Return a map of another picture for each likely one; none if the one before is the same, or its map is blank.
+        """Return a map of another picture for each likely one; none if the previous picture is the same, or its map is
+        blank.
 
         Args:
             images: (N, C, H, W).
@@ -32,8 +34,8 @@ class Strangers:
             are_likely: (N,) bool, whether others may be compared with each score.
 
         Returns:
-            The pixels that they mark, (N, H, W) bool, and whether there is one, (N,) bool; None if there is none at
-            all.
+            The pixels that these maps mark, (N, H, W) bool, and whether each picture has one, (N,) bool; None if none
+            has.
         """
         last = self._last
         if last is None or last[0].shape[1:] != images.shape[1:] or last[0].device != images.device:
@@ -48,7 +50,7 @@ class Strangers:
         return torch.cat([last[1], marks[:-1]]), torch.tensor(exist, device=images.device)
 
     def _is_new(self, image: Tensor, kind: bool) -> bool:
-        """Whether a picture (C, H, W) has had no map yet for a score of this kind; from now on it has."""
+        """Note that a picture (C, H, W) gets a map for a score of this kind; return whether it is the first one."""
         if self._tried is None:
             return True
         key = digest_of(image), kind

@@ -29,7 +29,8 @@ class Trial:
 
     @property
     def passes(self) -> Passes:
-        """The maximum of forward passes for a map: one more than in `Faithfulness` if the score is a probability."""
+        """The maximum number of forward passes for a map: one more than in `Faithfulness` if the score is a
+        probability."""
         return Passes((_COPIES if self.full else _PLAIN) + 1)
 
 

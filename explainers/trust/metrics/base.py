@@ -130,7 +130,7 @@ class Subject:
         return torch.cat(scores).view(-1, count)
 
     def explained(self, images: Tensor, ask: Ask | None = None) -> Tensor:
-        """Return the method's maps (N, h, w) of other pictures (N, C, H, W), of the same targets or those of `ask`."""
+        """Return the method's maps (N, h, w) of other pictures (N, C, H, W), for the same targets or those of `ask`."""
         question = replace(self.question, images=images.to(self.images.dtype), ask=ask or self.question.ask)
         question = replace(question, progress=question.progress.unseen)
         maps = self.explainer.attribution(question).maps

@@ -105,7 +105,7 @@ def metric(
 ) -> Callable[[Class], Class]:
     """Return a decorator that makes a class the frozen dataclass of its options, and adds it to the catalogue.
 
-    The arguments are the attributes of `MetricEntry`, but for the paper, which stands in `papers.csv`, and the summary,
+    The arguments are the attributes of `MetricEntry`, except for the paper, which is in `papers.csv`, and the summary,
     which is the first sentence of the docstring, after the name and a colon.
 
     Raises:

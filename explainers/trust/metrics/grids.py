@@ -79,12 +79,12 @@ class Grid(Metric):
         """Return the mosaics of a subject's pictures.
 
         Raises:
-            UnmeasurableError: the targets are not classes, or too few classes are surely seen.
+            UnmeasurableError: the targets are not classes, or too few classes are seen with certainty.
         """
         name = entry_of(self).name
         if not isinstance(subject.objective.ask_targets, Tensor):
             raise UnmeasurableError(
-                f"Mosaics need classes as targets, and those of this model lie in the pictures: leave {name} out.",
+                f"Mosaics need classes as targets, but this model's targets lie in the pictures: leave {name} out.",
                 "metrics",
             )
         classes = subject.objective.targets
@@ -120,7 +120,7 @@ class Grid(Metric):
         """Return the maps (M, h, w) of some mosaics."""
 
     def score(self, subject: Subject) -> Tensor:
-        """Return for each mosaic the shares of positive mass and of the highest positions in the right cell."""
+        """Return, for each mosaic, the shares of the positive mass and of the highest positions in the right cell."""
         mosaics, rows = self.mosaics(subject), []
         height, width = subject.images.shape[2:]
         for part in subject.question.chunks(len(mosaics.places), backward=True, copies=self.side**2):

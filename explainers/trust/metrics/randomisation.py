@@ -166,11 +166,11 @@ def copy_of(module: nn.Module) -> nn.Module:
     """Return a private copy of a module, in evaluation mode, its parameters frozen.
 
     Raises:
-        UnsupportedModuleError: it cannot be copied.
+        UnsupportedModuleError: the module cannot be copied.
     """
     try:
         copy = deepcopy(module)
-    except Exception as error:  # such as an attribute that cannot be copied, a lock
+    except Exception as error:  # an attribute that cannot be copied, such as a lock
         raise UnsupportedModuleError(
             f"{type(module).__name__} cannot be copied ({error}), so its weights cannot be randomised: leave out the "
             "metrics that randomise the network."

@@ -114,7 +114,8 @@ def _smoothed(images: Tensor, visible: Tensor) -> Tensor:
 
 def _neighbours(images: Tensor) -> Tensor:
     """Return the weighted sum of each pixel's neighbours inside the picture, with the weights of `_NEIGHBOURS`."""
-    # The weights are the product of (1, 2, 1) down and across, but for the centre. Sums are faster than a convolution.
+    # The weights are the product of (1, 2, 1) down and across, except for the centre. Sums are faster than a
+    # convolution.
     down = 2 * images
     down[..., 1:, :] += images[..., :-1, :]
     down[..., :-1, :] += images[..., 1:, :]
