@@ -1,4 +1,4 @@
-"""Choices of batch runs. It imports neither PyTorch nor Parquet, because the command line uses it."""
+"""Choices of batch runs; without PyTorch and Parquet, because the command line uses them."""
 
 from typing import Literal, get_args
 
@@ -10,4 +10,4 @@ MAP_TYPES: tuple[MapType, ...] = get_args(MapType)
 Engine = Literal["local", "ray"]
 
 ENGINES: tuple[Engine, ...] = get_args(Engine)
-"""What runs a batch."""
+"""The engines that run a batch."""

@@ -21,7 +21,7 @@ from seewhy.app.system.processors import processors
 from seewhy.explainers.errors import OptionError
 
 _DECODERS = 4
-"""Processors for a worker with a GPU, if there are so many: it decodes in as many threads."""
+"""Processors for a worker with a GPU, if there are that many: it decodes in as many threads."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ class OnRay:
 
     @staticmethod
     def _publish(folder: Path, row: dict[str, Any]) -> None:
-        """Show a shard. Only this process does, which holds the lock: a worker that outlives it adds nothing."""
+        """Publish a shard. Only this process does so, because it holds the lock: a worker that outlives it adds
+        nothing."""
         try:
             shards.publish(folder, row["name"], row["number"])
         except FileNotFoundError as error:
@@ -83,7 +84,7 @@ class _Worker:
     Args:
         shared: the work, with the model on the CPU, and the data set of the user, if the pictures are from one.
         folder: the folder of the run.
-        attempts: workers that may die on a part.
+        attempts: number of workers that may die on a part.
     """
 
     def __init__(self, shared: "ray.ObjectRef[tuple[Work, DataSource | None]]", folder: Path, attempts: int) -> None:
@@ -93,7 +94,7 @@ class _Worker:
         self._folder, self._data, self._attempts = folder, data, attempts
 
     def __call__(self, part: dict[str, Any]) -> dict[str, Any]:
-        """Write the shard of a part, and return its hidden name and what became of the pictures."""
+        """Write the shard of a part, and return its hidden name and the outcome of its pictures."""
         if shards.count_attempt(self._folder, int(part["number"][0])) > self._attempts:
             raise WorkerError(f"{self._attempts} workers died on pictures {part['pictures'][0]}.")
         shard, outcome = explain_part(self._work, load(part["sources"][0], self._data), self._folder)

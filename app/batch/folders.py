@@ -1,4 +1,4 @@
-"""Pictures in folders. It imports neither PyTorch nor Parquet, because the command line uses it."""
+"""Pictures in folders; without PyTorch and Parquet, because the command line uses this module."""
 
 import os
 import stat
@@ -9,7 +9,7 @@ READABLE = (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".tif", "
 
 SUFFIXES = (*READABLE, ".dcm", ".heic", ".heif", ".jp2", ".jxl")
 """Suffixes of pictures in a folder; a named file is tried whatever its suffix. Those that cannot be read fail with the
-reason, instead of being skipped in silence."""
+reason, instead of being silently skipped."""
 
 
 def below(folder: str) -> Iterator[str]:
@@ -26,5 +26,5 @@ def is_special(path: str) -> bool:
     """Whether a file is a folder, a pipe, a socket or a device: reading some of these never ends."""
     try:
         return not stat.S_ISREG(os.stat(path).st_mode)
-    except OSError:  # such as a broken link, which fails where it is read, with the reason
+    except OSError:  # such as a broken link, which fails with the reason when it is read
         return False

@@ -1,4 +1,4 @@
-"""The manifest of a run: what was asked of which model, and how many pictures were explained."""
+"""The manifest of a run: its model, its question, and the number of explained pictures."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ NAME = "manifest.json"
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a folder of shards holds.
+    """The contents of a folder of shards.
 
     Attributes:
         model: name of the model.
@@ -26,10 +26,10 @@ class Manifest:
         options: options of the method and of the question, by name, with their defaults.
         source: the data set, see `description_of`.
         versions: versions of packages, when the run began.
-        started: when, in UTC.
+        started: time of the start, in UTC.
         finished: likewise; None while pictures are missing.
         pictures: rows without an error.
-        errors: rows with one.
+        errors: rows with an error.
         sha256: SHA-256 of the weights file; None if there is none.
     """
 
@@ -47,7 +47,7 @@ class Manifest:
 
     @property
     def run(self) -> str:
-        """Digest of what decides the rows. A run goes on only in a folder of the same digest."""
+        """Digest of everything that decides the rows. A run continues only in a folder with the same digest."""
         question = self.model, self.digest, self.method, json.dumps(self.options, sort_keys=True), self.source
         return hashlib.sha256(repr(question).encode()).hexdigest()
 

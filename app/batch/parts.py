@@ -1,6 +1,6 @@
 """Parts of a listing, which processes explain: each becomes a shard."""
 
-import pickle  # nosec B403 - of what the same run has written
+import pickle  # nosec B403 - reads only what the same run has written
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
@@ -16,16 +16,16 @@ from seewhy.app.batch.work import Outcome, Work
 from seewhy.app.system.warnings import ignore_large_pictures
 
 _SHARES = 8
-"""Parts of the listing for each worker, at least, so that all end at about the same time."""
+"""Minimum number of parts of the listing per worker, so that all workers end at about the same time."""
 
 _FEWEST, _MOST = 32, 1024
 """Pictures in a part."""
 
 _PASSES = 8192
-"""Passes of the model in a part, about: what a worker that is killed loses."""
+"""Approximate number of passes of the model in a part; a killed worker loses them."""
 
 ATTEMPTS = 5
-"""Workers that may die on a part; it may hold a picture that ends every process."""
+"""Number of workers that may die on a part; it may hold a picture that ends every process."""
 
 _DATA = "the data set"
 
@@ -35,7 +35,7 @@ class Part(NamedTuple):
 
     Attributes:
         number: number of the shard.
-        pictures: which they are, for people.
+        pictures: a description of the pictures, for people.
         sources: the pictures, as `dump` writes them.
     """
 
@@ -85,7 +85,7 @@ def dump(sources: list[Source], data: DataSource | None) -> bytes:
 def load(content: bytes, data: DataSource | None) -> list[Source]:
     """Return pictures from the bytes of `dump`, which refer to this data set."""
 
-    class Unpickler(pickle.Unpickler):  # of what this run has written
+    class Unpickler(pickle.Unpickler):  # reads only what this run has written
         def persistent_load(self, _: object) -> DataSource | None:
             return data
 
@@ -105,7 +105,7 @@ def portable(work: Work) -> Work:
 def explain_part(work: Work, sources: Iterable[Source], folder: Path) -> tuple[str, Outcome]:
     """Write the shard of some pictures, in a process of its own.
 
-    Return the name by which `publish` knows it, and what became of them.
+    Return the name by which `publish` knows the shard, and the outcome of the pictures.
     """
     ignore_large_pictures()
     shard, outcome = work.shard(folder), Outcome(0)

@@ -31,19 +31,19 @@ SHARD_ROWS = 1024
 """Rows of a shard that this process writes."""
 
 _SHARD_SECONDS = 60.0
-"""After this time it is written with fewer rows, so that a run that is killed loses a minute."""
+"""Seconds after which a shard is written with fewer rows, so that a killed run loses only a minute."""
 
 _WORTH = 16_384
-"""Passes of a run, at least, that several processes end sooner than this one: each takes seconds to start."""
+"""Minimum number of passes that several processes end sooner than this one: each takes seconds to start."""
 
 _MEMORY = 2 * 2**30
 """Bytes for a process, which holds a compiled model."""
 
 _UNKNOWN_PASSES = 100
-"""Passes for a picture, where they depend on it, about."""
+"""Approximate number of passes for a picture, if they depend on the picture."""
 
 _AHEAD = 2
-"""Parts that a process has been given: it need not wait for the next."""
+"""Number of parts given to a process at a time, so that it need not wait for the next one."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ class OnThisMachine:
         """Write model and data set to a file, from which all processes map the same weights.
 
         Returns:
-            Whether it is possible.
+            Whether this is possible.
 
         Raises:
-            OptionError: it is not, and several processes are wanted.
+            OptionError: this is impossible, but several processes are wanted.
         """
         try:
             torch.save((portable(work), self.data), file, pickle_module=cloudpickle)
-        except Exception as error:  # whatever objects of users raise
+        except Exception as error:  # objects of users may raise anything
             if self.workers is None:
                 return False
             raise OptionError(
@@ -122,7 +122,7 @@ def _in_processes(parts: list[Part], workers: int, file: Path, folder: Path) -> 
     If a process dies, all are started anew, with the parts that are not done.
 
     Raises:
-        WorkerError: processes died `ATTEMPTS` times and no part was done between.
+        WorkerError: processes died `ATTEMPTS` times without finishing a part in between.
     """
     waiting, deaths = deque(parts), 0
     while waiting:
@@ -164,7 +164,7 @@ def _explain(file: Path, parent: int, folder: Path, sources: bytes) -> tuple[str
 def _saved(file: Path) -> tuple[Work, DataSource | None]:
     """Return the work and the data set of this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one ends the others
-    tqdm.set_lock(RLock())  # its own would be of all processes, and stay behind where one is killed
+    tqdm.set_lock(RLock())  # its own lock is shared by all processes, and would stay behind if one is killed
     work, data = torch.load(file, mmap=True, weights_only=False)  # nosec B614 - of what the same run has written
     return work, data
 

@@ -39,7 +39,7 @@ def open_batch(path: str | os.PathLike[str]) -> "Batch":
     """Return the results in a folder that `batch` has written, even if the run was stopped.
 
     Raises:
-        OptionError: it is not such a folder.
+        OptionError: the folder has no such results.
     """
     folder = Path(path)
     manifest = Manifest.read(folder)
@@ -55,7 +55,7 @@ class Batch:
     Iterating gives the explanations of all pictures that have one.
 
     Attributes:
-        manifest: what was asked of which model.
+        manifest: the model and the question, among others.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -81,7 +81,8 @@ class Batch:
         return self._explanation(index)
 
     def _explanation(self, index: int, side: int | None = None) -> Explanation:
-        """Return the explanation of a picture, which may be reduced to what a drawing of this longest side needs."""
+        """Return the explanation of a picture, which may be reduced to the size that a drawing of this longest side
+        needs."""
         rows = f"the run has {counted(len(self), 'row')}, numbered from 0"
         try:
             number = range(len(self))[operator.index(index)]
@@ -186,7 +187,7 @@ class Batch:
         """
         if not find_spec("zarr"):
             raise OptionError("to_zarr needs more packages: pip install 'seewhy[zarr]'.", "zarr")
-        from seewhy.app.batch import zarr_store  # of an extra
+        from seewhy.app.batch import zarr_store  # needs an extra
 
         zarr_store.write(self._files, self.manifest, Path(path))
         return Path(path)
@@ -195,8 +196,8 @@ class Batch:
         """Write `report.html` into the folder again, and return its path.
 
         It has counts and errors, distributions of probabilities and scores, the most confident wrong answers, the least
-        trustworthy, a gallery, and for each frequent class groups of heatmaps that look at the same places. Large runs
-        are sampled.
+        trustworthy heatmaps, a gallery, and for each frequent class groups of heatmaps that look at the same places.
+        Large runs are sampled.
         """
         place = self._folder / REPORT
         part = self._folder / f".{REPORT}"

@@ -7,17 +7,17 @@ from scipy.linalg import eigh
 from scipy.spatial import cKDTree
 
 SIDE = 16
-"""Cells along each side of the maps that are compared, at most."""
+"""Maximum number of cells along each side of the compared maps."""
 
 _NEIGHBOURS = 10
-"""Nearest maps that a map is tied to."""
+"""Number of nearest maps that a map is tied to."""
 
 _MOST = 8
-"""Groups, at most."""
+"""Maximum number of groups."""
 
 
 def downsized(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return a map (h, w) with at most `SIDE` cells along each side, each the mean of what it covers."""
+    """Return a map (h, w) with at most `SIDE` cells along each side, each the mean of the cells that it covers."""
     for axis in (0, 1):
         length = values.shape[axis]
         if length > SIDE:

@@ -21,7 +21,7 @@ from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.results.templates import template
 
 _SHOWN, _GALLERY, _OF_GROUP = 12, 24, 4
-"""Pictures in a list, in the gallery, and of a group."""
+"""Numbers of pictures in a list, in the gallery, and in a group."""
 
 _SIDE = 240
 """Longest side of a picture, in pixels."""
@@ -29,19 +29,19 @@ _SIDE = 240
 _BINS = 20
 
 _CLASSES, _MAPS, _FEWEST = 8, 400, 20
-"""Classes whose maps are grouped, maps of each at most, and at least."""
+"""Maximum number of classes whose maps are grouped, and maximum and minimum number of maps of each."""
 
 _REASONS = 10
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a report is about.
+    """The subject of a report.
 
     Attributes:
         manifest: manifest of the run.
         table: all columns but the maps.
-        explanation: returns that of a row, by its index, for drawings of a longest side.
+        explanation: returns the explanation of a row, by its index, for drawings of a longest side.
         maps: returns the maps of rows, by their indices, as arrays (h, w) float32.
     """
 
@@ -57,7 +57,7 @@ class Group:
 
     Attributes:
         label: the explained class.
-        rows: their indices.
+        rows: indices of their rows.
         share: share of the class's maps that were compared.
         mean: mean of the maps, each divided by its largest value.
     """
@@ -123,7 +123,7 @@ def groups(results: Results) -> list[Group]:
             break
         rows = np.sort(generator.permutation(np.flatnonzero(_equal(labels, label)))[:_MAPS])
         maps = [relevance.downsized(values) for values in results.maps(rows.tolist())]
-        if len({values.shape for values in maps}) > 1:  # of a model that takes pictures of any size
+        if len({values.shape for values in maps}) > 1:  # the model takes pictures of any size
             continue
         stacked = np.abs(np.stack(maps))
         stacked /= np.maximum(stacked.max(axis=(1, 2), keepdims=True), np.finfo(np.float32).tiny)

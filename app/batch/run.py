@@ -36,21 +36,21 @@ _OF_QUESTIONS = ("target", "layer", "against", *_NO_PROOF)
 """Options that are not the method's."""
 
 _CPU_BATCH, _GPU_BATCH = 8, 32
-"""Pictures in a pass: OpenVINO's graphs are made for so many; a GPU needs more to be busy."""
+"""Pictures per pass: OpenVINO's graphs are made for this number; a GPU needs more to be busy."""
 
 _TRIAL, _AGAIN = 24, 8
-"""Pictures that a dry run explains, during which the model is compiled, and how many, at least, of them again for the
-time that a picture takes from then on."""
+"""Number of pictures that a dry run explains while the model is compiled, and the minimum number that it then explains
+again to measure the time for a picture."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run would cost, as measured on a few pictures.
+    """The estimated cost of a run, measured on a few pictures.
 
     Attributes:
         pictures: pictures of the data set.
-        remaining: those without a row.
-        passes: passes of the model for a picture, at most; None if they depend on the picture.
+        remaining: pictures without a row.
+        passes: maximum passes of the model for a picture; None if they depend on the picture.
         seconds: estimated time for the remaining pictures, once the process has started.
         bytes: size of their shards, without compression.
     """
@@ -159,7 +159,7 @@ def batch(
 def _explain_rest(
     run: _Run, explain: RunsBatch, listing: list[Source], max_errors: int | None, progress: bool
 ) -> Outcome:
-    """Explain the pictures that have no row, and return what became of all.
+    """Explain the pictures that have no row, and return their outcome.
 
     Args:
         listing: the pictures; those that have a row are removed from it.
@@ -200,7 +200,7 @@ def forecast(
     logits: bool = False,
     **options: Any,
 ) -> Forecast:
-    """Return what `batch` with the same arguments would cost; it explains a few pictures and writes nothing.
+    """Estimate the cost of `batch` with the same arguments, by explaining a few pictures; nothing is written.
 
     Raises:
         OptionError, LayerError, TargetError, ModelError: as in `batch`.
@@ -233,7 +233,7 @@ def _engine(engine: str, address: str | None, workers: int | None, source: DataS
     """Return an engine by its name.
 
     Raises:
-        OptionError: there is none, its package is missing, it takes no address or not so many workers.
+        OptionError: there is no such engine, its package is missing, or it takes no address or fewer workers.
     """
     if workers is not None and (type(workers) is not int or workers < 1):
         raise OptionError(f"workers is {workers!r}; it must be an integer of at least 1.", "workers")
@@ -290,7 +290,7 @@ def _plan(
 
 
 def _named(calibration: Calibration) -> str:
-    """Return the name of a calibration in manifests: others have another one."""
+    """Return the name of a calibration in manifests; different calibrations have different names."""
     digest = hashlib.sha256(repr(calibration).encode()).hexdigest()
     return f"{len(calibration.scores)} scores for {calibration.model or 'a model'}, SHA-256 {digest[:16]}"
 
@@ -299,7 +299,7 @@ def _earlier_manifest(run: _Run) -> Manifest | None:
     """Return the manifest of the folder, which this run continues; None if it is new or empty.
 
     Raises:
-        OptionError: the folder holds another run, or something else.
+        OptionError: the folder holds another run, or other files.
     """
     earlier = Manifest.read(run.folder)
     if earlier is None:
@@ -313,7 +313,7 @@ def _earlier_manifest(run: _Run) -> Manifest | None:
 
 
 def _changes(before: Manifest, after: Manifest) -> Iterator[str]:
-    """Yield what differs between two runs; options that only one of two methods has are no differences of their own."""
+    """Yield the differences between two runs; options that only one of two methods has do not count separately."""
     if before.model == after.model and before.digest != after.digest:
         yield f"another version of {after.model}, such as other weights, preprocessing, labels or another device"
     for name in ("model", "method", "source"):
@@ -335,10 +335,10 @@ def _shown(value: Any) -> str:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    """Keep other processes from the folder; if this one dies, the system lets them in.
+    """Keep other processes out of the folder; if this one dies, the system lets them in.
 
     Raises:
-        OptionError: another process runs in it.
+        OptionError: another process writes to the folder.
     """
     with open(folder / ".lock", "a") as file:
         try:

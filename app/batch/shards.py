@@ -30,7 +30,7 @@ from seewhy.explainers.tasks.values import ValuePrediction
 from seewhy.explainers.trust.proof import Proof
 
 _ROWS, _PICTURES = ("part-", ".parquet"), ("pictures-", ".tar")
-"""How names of files begin and end; between is the number of the shard."""
+"""Prefixes and suffixes of file names, with the number of the shard in between."""
 
 _ATTEMPTS = ".attempts"
 
@@ -38,7 +38,7 @@ TABLE_ROWS = 32
 """Rows that are moved to a table at once."""
 
 TRIMMED_TABLES = 8
-"""Tables after which free memory is returned: allocating it anew takes time."""
+"""Number of tables after which free memory is returned: allocating it anew takes time."""
 
 COLUMNS: dict[str, Any] = {
     "path": pyarrow.string(),
@@ -67,7 +67,7 @@ LARGE = ("map", "details", "logits")
 
 @dataclass(frozen=True)
 class _Details:
-    """What an `Explanation` has besides picture, map and regions."""
+    """The attributes of an `Explanation` besides picture, map and regions."""
 
     geometry: Geometry
     signed: bool
@@ -132,7 +132,7 @@ def _best(answer: Explanation) -> str:
 def _predicts(answer: Explanation, label: str) -> bool | None:
     """Whether a label is the best class, or has half of the probability where classes do not exclude each other.
 
-    None if the label is not listed, though all that are have half of the probability.
+    None if the label is not listed, but all listed ones have half of the probability.
     """
     if answer.origin is None or answer.origin.model.head != "sigmoid":
         return _best(answer) == label
@@ -141,7 +141,7 @@ def _predicts(answer: Explanation, label: str) -> bool | None:
 
 
 def size_of(row: dict[str, Any]) -> int:
-    """Return about how many bytes a row takes, without compression."""
+    """Return the approximate size of a row in bytes, without compression."""
     present = [row[name] for name in LARGE if row[name] is not None]
     large = sum(value.nbytes if isinstance(value, np.ndarray) else len(value) for value in present)
     return large + sum(len(value) if isinstance(value, str) else 8 for name, value in row.items() if name not in LARGE)
@@ -212,7 +212,7 @@ class Shard:
         self._tables.append(table_of(self._rows, self._map_type))
         self._rows = []
         if len(self._tables) % TRIMMED_TABLES == 0:
-            trim()  # what is free between the objects that remain; the process would grow by it
+            trim()  # the memory between the remaining objects, by which the process would grow
 
     def _draw(self, row: dict[str, Any], overlay: bytes) -> None:
         """Add an overlay to the tar file, as a sample of WebDataset: the picture, and what it shows."""
@@ -243,7 +243,7 @@ def count_attempt(folder: Path, number: int) -> int:
 
 
 def publish(folder: Path, name: str, number: int) -> None:
-    """Give a shard its number. It is whole then: a process that is killed leaves hidden files; `discard` removes them.
+    """Give a shard its number. It is then complete: a killed process leaves hidden files, which `discard` removes.
 
     Raises:
         FileNotFoundError: there is no such shard.
@@ -261,7 +261,7 @@ def _hidden(folder: Path, name: str, suffix: str) -> Path:
 
 
 def discard(folder: Path) -> None:
-    """Remove what processes left that were killed."""
+    """Remove the files that killed processes left."""
     name = "[0-9a-f]" * len(uuid4().hex)  # others' hidden files stay
     for pattern in (f".{name}{_PICTURES[1]}", f".{name}{_ROWS[1]}", f"{_ATTEMPTS}/*-{name}"):
         for file in folder.glob(pattern):
@@ -269,7 +269,7 @@ def discard(folder: Path) -> None:
 
 
 def tidy(folder: Path) -> None:
-    """Remove what a run left that was killed, and the rows with errors, so that their pictures are tried again."""
+    """Remove the files that a killed run left, and the rows with errors, so that their pictures are tried again."""
     discard(folder)
     for file in files(folder):
         table = parquet.read_table(file)

@@ -21,13 +21,13 @@ from seewhy.explainers.errors import ExplainerError, OptionError
 from seewhy.explainers.view import ViewSource
 
 _PICTURES, _PATHS, _TRUTHS = ("image", "bytes"), ("path", "id", "file_name"), ("label", "truth")
-"""Names of columns of a Parquet file: the first that it has counts."""
+"""Names of columns of a Parquet file; the first one that it has counts."""
 
 _ROWS = 64
-"""Pictures that are read from a Parquet file at once."""
+"""Number of pictures that are read from a Parquet file at once."""
 
 _RECENT = 8
-"""Such parts of a column that stay in memory: threads ask for rows in nearly the right order."""
+"""Number of such parts of a column that stay in memory: threads ask for rows in nearly the right order."""
 
 _TABLE, _ARCHIVE = ".parquet", ".tar"
 
@@ -37,12 +37,12 @@ class Source:
     """A picture of a data set.
 
     Attributes:
-        path: names it; unique in the data set.
-        file: where it can be read again: an absolute path or an address; None for what a table or a data set holds, and
-            for a path in a table perhaps before `open`.
-        content: a path or bytes, or a function that returns what `explain` takes, or a pair of this and the truth. It
-            may raise `OSError`.
-        truth: index or label of its class; None if it is not known, perhaps before `open`.
+        path: its name, unique in the data set.
+        file: absolute path or address from which it can be read again; None for a picture in a table or a data set, and
+            possibly, for a path in a table, before `open`.
+        content: a path or bytes, or a function that returns a picture as for `explain`, or a pair of it and its truth.
+            The function may raise `OSError`.
+        truth: index or label of its class; None if it is not known, possibly only before `open`.
     """
 
     path: str
@@ -51,10 +51,10 @@ class Source:
     file: str | None = None
 
     def open(self) -> ViewSource:
-        """Return what `explain` takes.
+        """Return the picture, as for `explain`.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the picture cannot be read.
         """
         content: Any = self._call() if callable(self.content) else self.content
         if content is None:
@@ -77,7 +77,7 @@ class Source:
 
 
 class Dataset(Protocol):
-    """What a `torch.utils.data.Dataset` of pictures, or of pairs of a picture and its class, offers."""
+    """The interface of a `torch.utils.data.Dataset` of pictures, or of pairs of a picture and its class."""
 
     def __len__(self) -> int:
         """Return the number of pictures."""
@@ -126,7 +126,7 @@ def places_of(data: DataSource) -> list[str] | None:
 
 
 def description_of(data: DataSource) -> list[str]:
-    """Return what a manifest says of a data set: absolute paths and addresses, or its type and length."""
+    """Return the description of a data set in a manifest: absolute paths and addresses, or its type and length."""
     places = places_of(data)
     if places is None:
         return [f"{type(data).__name__} of {_length(data)}"]
@@ -215,7 +215,7 @@ def _sources_in_file(place: str) -> Iterator[Source]:
     """Yield the pictures of a Parquet file or a tar file.
 
     Raises:
-        OptionError: it cannot be read.
+        OptionError: the file cannot be read.
     """
     try:
         with fsspec.open(place, "rb") as file:
@@ -224,12 +224,12 @@ def _sources_in_file(place: str) -> Iterator[Source]:
             else:
                 with tarfile.open(fileobj=file, mode="r:") as archive:
                     yield from _sources_in_tar(place, archive)
-    except (ImportError, ValueError, OSError, tarfile.TarError) as error:  # ValueError: Parquet that is none
+    except (ImportError, ValueError, OSError, tarfile.TarError) as error:  # ValueError: not a Parquet file
         raise OptionError(f"{place} cannot be read: {error}", "source") from error
 
 
 def _sources_in_tar(place: str, archive: tarfile.TarFile) -> Iterator[Source]:
-    """Yield the pictures of a WebDataset shard: files in a row with one name up to the first dot are one sample."""
+    """Yield the pictures of a WebDataset shard: consecutive files with one name up to the first dot are one sample."""
     address = place if "://" in place else os.path.abspath(place)
     name_of_sample, sample, truth = None, list[Source](), None
     for member in archive:
@@ -282,7 +282,7 @@ def _column(place: str, column: str) -> "_Column":
 
 
 class _Column:
-    """Reads a column of a Parquet file on, in parts, so that groups of rows may have any size.
+    """Reads a column of a Parquet file in parts, so that row groups may have any size.
 
     Args:
         place: path or address of the file.
@@ -308,7 +308,7 @@ class _Column:
             return self._read(number)
 
     def _read(self, number: int) -> Any:
-        """Read on up to a row; from the beginning of its group, if the row lies behind or in a later group."""
+        """Read on up to a row; from the beginning of its row group, if the row was passed or is in a later group."""
         group = bisect_right(self._starts, number) - 1
         if number < self._next or self._starts[group] > self._next:
             groups = range(group, self._file.num_row_groups)

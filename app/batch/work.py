@@ -1,4 +1,4 @@
-"""The work of a run that engines do: from pictures to rows."""
+"""The work of engines: from pictures to rows."""
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from seewhy.explainers.tasks.classification import class_index
 from seewhy.models import LoadedModel
 
 _NAMES = 4096
-"""Most names of classes whose labels are remembered."""
+"""Maximum number of names of classes whose labels are cached."""
 
 
 class TooManyErrorsError(ExplainerError):
@@ -65,11 +65,11 @@ class Work:
 
 
 class Outcome(NamedTuple):
-    """What became of some pictures.
+    """The outcome of some pictures.
 
     Attributes:
         pictures: their number.
-        errors: how many of them have none but an error.
+        errors: number of pictures with an error instead of an explanation.
         last: path and error of the last of these; empty if there is none.
     """
 
@@ -92,7 +92,8 @@ class RunsBatch(Protocol):
     """An engine: it explains pictures, writes their rows, and publishes shards in this process."""
 
     def __call__(self, work: Work, remaining: list[Source], folder: Path) -> Generator[Outcome]:
-        """Yield what became of the pictures as it becomes known; what was yielded is in a shard when this ends."""
+        """Yield the outcomes of pictures as they become known; when this ends, the rows of all of them are in
+        shards."""
 
 
 def _truth(model: LoadedModel, truth: int | str | None) -> str | None:

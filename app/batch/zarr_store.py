@@ -20,14 +20,14 @@ from seewhy.explainers.errors import OptionError
 from seewhy.explainers.process_wide import exclusive
 
 _ROWS, _BYTES = 8192, 2**23
-"""Rows of a chunk at most, and bytes of a chunk of maps."""
+"""Maximum rows of a chunk, and maximum bytes of a chunk of maps."""
 
 _MISSING: dict[pyarrow.DataType, tuple[type, Any]] = {
     pyarrow.string(): (str, ""),
     pyarrow.bool_(): (np.int8, -1),
     pyarrow.float32(): (np.float32, np.nan),
 }
-"""Dtypes of arrays by those of columns, and the value of a row that has none."""
+"""Dtypes of arrays by those of columns, with the value for rows that have none."""
 
 
 def write(files: Sequence[Path], manifest: Manifest, place: Path) -> None:
