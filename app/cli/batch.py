@@ -24,7 +24,7 @@ from seewhy.app.cli.output import exit_failed, is_quiet, note, print_failure
 from seewhy.app.pipeline.option_table import EXPLAIN, HEATMAP, METHOD
 
 _SHOWN = 10
-"""Failures that are printed; all are in the table."""
+"""Maximum number of failures that are printed; all are in the table."""
 
 if TYPE_CHECKING:  # it imports PyTorch
     from seewhy.app.batch.run import Forecast
@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # it imports PyTorch
 @proof_options
 @calibration_option
 @extra_option
-@click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="What runs the batch.")
+@click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Batch engine.")
 @click.option("--address", help="The Ray cluster to join, such as auto; by default processes of this machine.")
 @click.option(
     "--workers", type=click.IntRange(1), help="Number of processes; by default as many as the machine keeps busy."
@@ -137,7 +137,7 @@ def batch(
 
 
 def _print(cost: "Forecast") -> None:
-    """Print what a run would cost."""
+    """Print the estimated cost of a run."""
     passes = "an unknown number of" if cost.passes is None else f"up to {cost.passes:,}"
     click.echo(f"pictures: {cost.pictures:,}, of which {cost.remaining:,} remain")
     click.echo(f"passes of the model for a picture: {passes}")

@@ -138,7 +138,7 @@ def _kind(schema: dict[str, Any]) -> str:
 
 
 def _default(name: str, schema: dict[str, Any]) -> str:
-    """Return what an option is where it is not given; nothing where its description says so."""
+    """Return the default of an option as text; empty if its description names it."""
     default = schema.get("default")
     if default != []:
         return f" default {str(default).lower() if isinstance(default, bool) else default}"

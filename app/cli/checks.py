@@ -1,7 +1,7 @@
 """Checks of a command's options and files before it loads PyTorch, which takes seconds.
 
-What only the model knows, such as its classes and layers, is checked when it is loaded. Functions import what is slow
-and seldom needed: NumPy, and at last the methods with PyTorch, for the values of their options.
+Options that depend on the model, such as classes and layers, are checked when it is loaded. Functions import slow
+modules that are seldom needed: NumPy and, last of all, the methods with PyTorch, for the values of their options.
 """
 
 from collections.abc import Sequence
@@ -51,11 +51,11 @@ def check(schema: type[Schema], fields: dict[str, Any], items: Sequence[Item]) -
 
 
 def check_series(command: str, options: dict[str, Any], extra: tuple[str, ...]) -> ExplainOptions:
-    """Return the options of a command that asks the same of many pictures, with one method and one target.
+    """Return the options of a command that explains many pictures with one method and one target.
 
     Args:
         command: its name.
-        options: its own; others belong to `explain` alone.
+        options: its own options; others belong to `explain` alone.
         extra: as for `fields`.
     """
     single = [name for name in ("method", "target") if name in options]
@@ -94,7 +94,7 @@ def _method_options(schema: type[BaseModel], fields: dict[str, Any]) -> set[str]
 
 
 def _check_methods(options: MethodOptions, names: Sequence[str], settings: Settings) -> None:
-    """Check the names of methods and their options; those of the default method, which the model names, roughly."""
+    """Check the names of methods and their options; only roughly if the model decides on the default method."""
     known = method_names()
     for name in names:
         if name not in known:

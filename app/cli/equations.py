@@ -50,7 +50,7 @@ def _group(text: str) -> tuple[str, str]:
 
 
 def _command(name: str, text: str) -> tuple[str, str]:
-    """Return what a command is for a reader, and what follows its arguments."""
+    """Return the text of a command, and what follows its arguments."""
     if name in ("frac", "tfrac", "binom"):
         upper, text = _argument(text)
         lower, text = _argument(text)

@@ -146,7 +146,7 @@ drawing_options = table_options(DRAWING, **_DRAWING)
 
 
 class _Extent(click.Choice[str]):
-    """An extent of proofs. `--proof` may stand alone, so it takes a picture behind it for one."""
+    """An extent of proofs. Because `--proof` may stand alone, it takes a picture after it for an extent."""
 
     def fail(self, message: str, param: click.Parameter | None = None, ctx: click.Context | None = None) -> NoReturn:
         super().fail(f"{message} Write --proof=true, or put --proof after the pictures.", param, ctx)

@@ -10,7 +10,7 @@ import click
 from seewhy.app.errors import FAILED
 
 log = logging.getLogger("seewhy.command")
-"""What `--verbose` prints."""
+"""The log that `--verbose` prints."""
 
 _QUIET = "seewhy.quiet"
 
@@ -83,12 +83,12 @@ def yes(value: bool) -> str:
 
 
 def print_failure(name: str, fault: str) -> None:
-    """Print why something failed, such as a picture."""
+    """Print the reason of a failure, such as that of a picture."""
     click.echo(f"{click.style('Error:', fg='red')} {name}: {fault}", err=True)
 
 
 def exit_failed(failures: int, total: int) -> NoReturn:
-    """End the command, as pictures failed."""
+    """End the command, because pictures failed."""
     if total > 1:
         click.echo(f"{failures} of {total} pictures failed.", err=True)
     sys.exit(FAILED)

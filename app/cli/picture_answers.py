@@ -251,7 +251,7 @@ def _print_each(
     ask: Callable[[bytes], Answered],
     form: Callable[[Answered], list[str] | BaseModel],
 ) -> None:
-    """Print what the model says of each picture: in lines below both names, or as a line of JSON."""
+    """Print the predictions for each picture: in lines below both names, or as a line of JSON."""
 
     def text(item: Item) -> str:
         result = ask(read(item.picture))
@@ -313,11 +313,12 @@ def _proofs(result: ExplainResult) -> list[str]:
 
 
 _GRAVE = {"blank-map", "first-frame", "improbable-target", "other-branches", "votes-unavailable"}
-"""Notes of maps that are printed without a proof, too: the map is not what it seems to be, or of a part of the file."""
+"""Warnings that are printed even without a proof: the map is not what it seems, or shows only a part of the file."""
 
 
 def _is_told(code: str, part: Explanation) -> bool:
-    """Whether a warning about a map is printed. Most photographs are cropped: that matters if the map reaches there."""
+    """Whether a warning about a map is printed. Most photographs are cropped, which matters only if the map reaches
+    there."""
     if code == "crop-hides":
         return reaches_cut(part.map, part.geometry)
     return part.proof is not None or code in _GRAVE

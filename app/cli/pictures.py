@@ -230,7 +230,7 @@ def calibrate(
     output: Path,
     **options: Any,
 ) -> None:
-    """Score maps that do not depend on the picture, so that proofs of a model's heatmaps are graded.
+    """Score maps that do not depend on the picture, so that proofs of a model's heatmaps can be graded.
 
     Needs at least 34 pictures that resemble those to be explained; those without the target are left out.
     Scores for the embedded models are included. Pass the file to `seewhy explain` or `seewhy batch` with

@@ -41,7 +41,7 @@ _SHORT = 1.0
 def open_service(device: str | None, calibration: Calibration | None = None) -> Service:
     """Return a service with the settings of the environment, on this device if it is not None.
 
-    A calibration takes the place of the models' own.
+    A calibration replaces those of the models.
     Its queue holds all concurrent pictures of the command, and it has no deadline unless SEEWHY_DEADLINE is set.
     """
     settings = read_settings()

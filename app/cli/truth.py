@@ -64,6 +64,6 @@ def _box(edges: Any) -> Box:
 
 
 def _names(picture: Path) -> Iterator[str]:
-    """Yield a picture's path, without its first folder, and so on to its mere name."""
+    """Yield a picture's path, the same without its first folder, and so on down to the mere name."""
     for start in range(len(picture.parts)):
         yield Path(*picture.parts[start:]).as_posix()

@@ -38,7 +38,7 @@ from seewhy.explainers.tasks.choices import Part
 
 _OF_DRAWINGS = ("view", "colormap", "alpha", "scale")
 _OF_REQUESTS = ("image", "format", "values", *_OF_DRAWINGS)
-"""Options of requests that are none of methods: they would change what a result is made from."""
+"""Options of requests that are not options of methods: they would change what a result is made from."""
 
 Inspected = TypeVar("Inspected", bound=Inspection)
 
@@ -54,8 +54,8 @@ class Client:
     >>> client = Client("http://127.0.0.1:8000")  # doctest: +SKIP
     >>> client.explain("cat.jpg", target="tabby").save("why.png")  # doctest: +SKIP
 
-    Errors are those of the library, with the same messages. What only a service refuses, such as too many requests, is
-    a `ServiceError`.
+    Errors are those of the library, with the same messages. Refusals that only a service makes, such as of too many
+    requests, are `ServiceError`s.
 
     Args:
         url: address of the service.
@@ -63,7 +63,7 @@ class Client:
         timeout: seconds to wait for an answer.
 
     Raises:
-        OptionError: the address is not an HTTP address, or the key has characters that no key has.
+        OptionError: the address is not an HTTP address, or the key has characters that keys cannot have.
     """
 
     def __init__(self, url: str, *, key: str | None = None, timeout: float = 600.0) -> None:
@@ -153,7 +153,7 @@ class Client:
         return self._posted("/detect", {"image": picture, "model": model}, boxes_of)
 
     def segment(self, picture: PictureSource, *, model: str | None = None) -> Segments:
-        """Return which class a segmenter of the service gives each pixel of a picture; errors as in `explain`.
+        """Return the class that a segmenter of the service gives each pixel of a picture; errors as in `explain`.
 
         Its `map` covers the pixels of the upload that the model saw.
         """
@@ -375,7 +375,8 @@ class Client:
 
 @contextmanager
 def _of_methods(options: Mapping[str, Any]) -> Iterator[None]:
-    """Raise `OptionError` where an option is one of requests, or is spelt like one; it says where these belong."""
+    """Raise `OptionError` if an option belongs to requests, or is spelt like one that does; it says where that
+    belongs."""
     for name in options:
         if name in _OF_REQUESTS:
             raise _misplaced(name, name)
@@ -396,7 +397,7 @@ def _misplaced(name: str, meant: str) -> OptionError:
 
 
 def _body(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON of a request, with pictures as base64 and without what is None."""
+    """Return the JSON of a request, with pictures as base64 and without fields that are None."""
     body: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
     for name in body.keys() & {"image", "reference", "truth", "other"}:
         body[name] = _base64(_upload(body[name]))
@@ -412,7 +413,7 @@ def _parts(value: Any) -> Sequence[Any]:
 
 
 def _upload(source: PictureSource) -> bytes:
-    """Return the file of a picture; errors as in `read_picture`, which says what is not one."""
+    """Return the file of a picture; errors as in `read_picture`, which reports anything that is not a picture."""
     if hasattr(source, "read"):
         source = source.read()
     if isinstance(source, bytes):

@@ -17,13 +17,13 @@ from seewhy.models.errors import ModelError
 
 _PROBLEM_TYPE = "urn:seewhy:problem:"
 _FOREIGN = (AttributeError, LookupError, TypeError, ValueError)
-"""What readers of an answer raise where it is not SeeWhy's."""
+"""Exceptions that readers raise if an answer is not SeeWhy's."""
 
 Result = TypeVar("Result")
 
 
 class UnreachableError(ServiceError):
-    """The service cannot be reached, or is none."""
+    """The service cannot be reached, or is not SeeWhy."""
 
 
 class _AnyStatus(HTTPErrorProcessor):
@@ -44,7 +44,7 @@ class Connection:
         timeout: seconds to wait for the service to send something.
 
     Raises:
-        OptionError: the address is not one of HTTP, or the key has characters that none has.
+        OptionError: the address is not an HTTP address, or the key has characters that keys cannot have.
     """
 
     def __init__(self, url: str, key: str | None, timeout: float) -> None:
@@ -69,13 +69,13 @@ class Connection:
         Raises:
             ExplainerError, ModelError: as the library, with the same message.
             OptionError: an option cannot be sent as JSON.
-            ServiceError: the service refuses the request, cannot be reached or is none.
+            ServiceError: the service refuses the request, cannot be reached or is not SeeWhy.
         """
         headers = {**self._headers, "Content-Type": "application/json"}
         return self._answer(Request(f"{self.url}{path}", json.dumps(body, default=_plain).encode(), headers), read)
 
     def download(self, path: str, body: Mapping[str, Any]) -> bytes:
-        """Send JSON to a route, and return the file that it answers. Errors as `post`."""
+        """Send JSON to a route, and return the file in its answer. Errors as `post`."""
         headers = {**self._headers, "Accept": "*/*", "Content-Type": "application/json"}
         request = Request(f"{self.url}{path}", json.dumps(body, default=_plain).encode(), headers)
         return self._answer(request, bytes, parse=bytes)
@@ -115,7 +115,7 @@ def _plain(value: Any) -> Any:
 
 
 def exception_of(problem: Mapping[str, Any], retry_after: str = "") -> Exception:
-    """Return the exception of a problem document: the library's where it has one of that code, or a `ServiceError`.
+    """Return the exception of a problem document: the library's if it has one with that code, or a `ServiceError`.
 
     Args:
         retry_after: the header of that name.

@@ -1,4 +1,4 @@
-"""What a service answers about hooks: traces, captures, interventions and sweeps."""
+"""Answers of a service about hooks: traces, captures, interventions and sweeps."""
 
 import json
 import os
@@ -25,23 +25,23 @@ class Inspection:
     """
 
     formats: ClassVar[Mapping[str, str]] = PICTURE_SUFFIXES
-    """By the suffix of a file."""
+    """Formats by the suffix of a file."""
 
     answer: Mapping[str, Any]
     download: Callable[[str, Mapping[str, Any]], bytes]
 
     def __post_init__(self) -> None:
-        repr(self)  # reads what the answer of another service lacks
+        repr(self)  # reads members that the answer of another service lacks
 
     @property
     def target(self) -> RemotePrediction:
-        """What gradients and scores are of, without edits."""
+        """The target of gradients and scores, without edits."""
         return RemotePrediction(self.answer["target"])
 
     def save(self, path: str | os.PathLike[str], **drawing: Any) -> Path:
         """Write a file whose suffix names the format, and return its path.
 
-        The service makes all but ``.json``, and is asked once more.
+        The service makes all formats but ``.json``, and is asked once more.
 
         Args:
             path: path of the file.
@@ -89,7 +89,7 @@ class RemoteCapture(Inspection):
 
     @cached_property
     def tensors(self) -> tuple[Any, ...]:
-        """What is known of each tensor: `key`, `layer`, `kind`, `call`, `name` and `statistics`."""
+        """The description of each tensor: `key`, `layer`, `kind`, `call`, `name` and `statistics`."""
         return tuple(map(objects, self.answer["tensors"]))
 
     @cached_property
@@ -146,7 +146,8 @@ class RemoteSweep(Inspection):
 
     @cached_property
     def channels(self) -> tuple[Any, ...]:
-        """With the members of `ChannelEffect`; the channel whose edit lowers the score most comes first."""
+        """The effects, with the members of `ChannelEffect`; the channel whose edit lowers the score most comes
+        first."""
         return tuple(map(objects, self.answer["channels"]))
 
     def __repr__(self) -> str:

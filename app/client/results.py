@@ -1,4 +1,4 @@
-"""What a service answers: explanations that are drawn, saved and shown like those of the library."""
+"""Answers of a service: explanations that are drawn, saved and shown like those of the library."""
 
 import base64
 import io
@@ -28,7 +28,7 @@ class RemotePrediction(SimpleNamespace):
 
     Attributes:
         index: its place among the model's outputs.
-        label: what it is called.
+        label: its name.
         probability: in [0, 1]; None where the model gives none.
     """
 
@@ -41,7 +41,7 @@ class RemotePrediction(SimpleNamespace):
 
     @property
     def name(self) -> int | str:
-        """What names it as a target."""
+        """Its name as a target."""
         members = vars(self)
         if "unit" in members:
             return f"output:{self.index}" + (":down" if members.get("direction") == "down" else "")
@@ -53,7 +53,7 @@ class RemotePrediction(SimpleNamespace):
 
     @property
     def text(self) -> str:
-        """What the model says, for a person: ``37.1%``, ``41.2 years``."""
+        """The model's answer, for people: ``37.1%``, ``41.2 years``."""
         members = vars(self)
         if "unit" in members:
             down = " (what lowers it)" if members.get("direction") == "down" else ""
@@ -66,10 +66,10 @@ class RemotePrediction(SimpleNamespace):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RemoteExplanation(MapDrawing):
-    """Why a model of a service gave a picture a class; it has the interface of `Explanation`.
+    """The explanation of a prediction by a model of a service; it has the interface of `Explanation`.
 
     `save` writes ``.json`` and pictures here. The service is asked once more for ``.npz`` and ``.html``, which have
-    what its JSON lacks, such as all logits.
+    data that its JSON lacks, such as all logits.
 
     Attributes:
         upload: the picture's file, as it was sent.
