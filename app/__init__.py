@@ -1,7 +1,7 @@
 """HTTP, web page and command line: the only package that imports Flask.
 
-The names in `__init__.pyi` are imported on first use: importing PyTorch takes seconds and half a gigabyte, and what
-does not need it, such as the help of the command, does not wait for it.
+The names in `__init__.pyi` are imported on first use: importing PyTorch takes seconds and half a gigabyte, and code
+that does not need it, such as the command's help, does not wait for it.
 """
 
 import lazy_loader

@@ -203,7 +203,7 @@ def field_of(error: Exception) -> str | None:
 
 
 BAD_INPUT, FAILED = 2, 1
-"""Exit statuses of commands: what the user wrote is wrong, as argparse and click have it; what is right failed."""
+"""Exit statuses of commands: the input is invalid, as in argparse and click; a valid command failed."""
 
 
 def exit_status(error: Exception) -> int:
@@ -213,7 +213,7 @@ def exit_status(error: Exception) -> int:
 
 
 def with_notes(error: BaseException) -> str:
-    """Return the message of an error with its notes, such as paths, for who runs this process."""
+    """Return the message of an error with its notes, such as paths, for whoever runs this process."""
     return " ".join([str(error), *vars(error).get("__notes__", [])])
 
 

@@ -28,7 +28,7 @@ def report_body(
     """Return the report of explanations as UTF-8.
 
     Args:
-        name: that of the picture's file, empty if unknown.
+        name: name of the picture's file, empty if unknown.
         has_scores: whether proofs are compared with the scores of a file of the request.
     """
     (document,) = json_documents([result], values=False, max_values=settings.max_json_values)
@@ -53,7 +53,7 @@ def command(
 ) -> str:
     """Return the command that repeats explanations; `PICTURE`, `MASK`, `SCORES` and `MODELS` stand for the files.
 
-    What the request left to defaults that may change, the model, the methods and the targets, is spelled out.
+    The model, the methods and the targets are spelled out, even if the request left them to defaults, which may change.
     """
     fields: dict[str, Any] = {"model": result.model.name, "method": [method.name for method, _ in result.methods]}
     if not (options.target or options.region or has_mask):

@@ -88,13 +88,13 @@ AnyPrediction = PredictionAnswer | ValueAnswer | SegmentAnswer | BoxAnswer
 
 
 class ModelIdentity(BaseModel):
-    """Which model answered."""
+    """The model that answered."""
 
     name: str
     weights: str | None
     sha256: str | None = Field(description="SHA-256 of the weights file.")
     head: HeadName
-    precision: str = Field(description="The least precise type of numbers that the model computes with.")
+    precision: str = Field(description="The lowest precision in which the model computes.")
 
 
 class PredictAnswer(BaseModel):
@@ -153,7 +153,7 @@ class BoxTargetAnswer(BoxAnswer):
 
 
 AnyTarget = TargetAnswer | ValueTargetAnswer | SegmentTargetAnswer | BoxTargetAnswer
-"""What is explained."""
+"""The explained target."""
 
 
 class HeatmapAnswer(BaseModel):

@@ -11,7 +11,7 @@ from seewhy.app.settings import Settings
 from seewhy.explainers.results.array_files import ArrayFile
 
 _COPIES = (3, 7)
-"""How often an answer holds a mask's bytes, at most: as they are, as rows and file of a PNG; in JSON, as texts."""
+"""Maximum number of copies of a mask's bytes in an answer: themselves, rows and file of a PNG; in JSON, texts."""
 
 
 def segment_body(result: SegmentResult, form: Format, settings: Settings) -> Body:

@@ -54,7 +54,7 @@ _IGNORED = {"binary_data_output", "sequence_id", "sequence_start", "sequence_end
 """Ignored parameters of clients; the service sets the deadline."""
 
 PLATFORM = "pytorch_seewhy"
-"""What runs the models, to clients."""
+"""The platform of the models, for clients."""
 
 _V2 = "The V2 protocol. Options go in `parameters`:"
 _BINARY = f"Both bodies are JSON, or JSON and binary tensors; then the header {HEADER} is the length of the JSON."

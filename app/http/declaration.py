@@ -63,7 +63,7 @@ class Declaration:
 
     Attributes:
         summary: the answer in one line; empty if OpenAPI leaves the view out.
-        description: what else a client needs to know.
+        description: further information for clients.
         option_names: names of the options that OpenAPI lists; empty for all.
         body: makes the schemas of its bodies by media type from those of its options; None for a picture with options.
         headers: request headers, as OpenAPI parameters.

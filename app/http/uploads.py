@@ -170,7 +170,7 @@ def _read_form(request: Request, other: str | None) -> Upload:
         raise FieldError(f"{other} must be a file.", field=other)
     image, second = request.files["image"], None if other is None else request.files.get(other)
     other_picture = None if second is None else file_bytes(second)
-    # Forms send what nobody chose: browsers an empty file without a name, Swagger UI an empty text.
+    # Forms also send fields that nobody filled in: browsers an empty file without a name, Swagger UI an empty text.
     if second is not None and not (second.filename or other_picture):
         other_picture = None
     fields = merge(flatten(request.args), flatten(request.form, is_form=True))

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from seewhy.app.memory.budget import MemoryBudget, Purpose
 
 UNLIMITED = MemoryBudget(sys.maxsize)
-"""The budget of work without a request, and of what a request takes after its end."""
+"""The budget of work without a request, and of memory that a request takes after its end."""
 
 
 class Account:

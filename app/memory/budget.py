@@ -1,9 +1,9 @@
 """The memory budget of all requests of a process: bodies, pixels, tensors and answers count before they are allocated.
 
-What a model returns counts once its pass is over and it is a request's. Each pass has memory of its own (`limit`).
+A model's outputs count once their pass is over and they belong to a request. Each pass has memory of its own (`limit`).
 
-What does not fit at present is refused with 503, after idle models have been dropped; what could never fit, with 413.
-Requests wait only for pixels, which are held briefly; an answer may be held as long as its client reads.
+Work that does not fit at present is refused with 503, after idle models have been dropped; work that could never fit,
+with 413. Requests wait only for pixels, which are held briefly; an answer may be held as long as its client reads.
 """
 
 import threading
@@ -44,7 +44,7 @@ class Purpose:
 BODY = Purpose("The body", BodyTooLargeError, "send a smaller one")
 PIXELS = Purpose("The picture", PictureTooLargeError, "use a smaller one")
 CAPTURE = Purpose("The capture", CaptureTooLargeError, "name fewer layers or kinds")
-OUTPUTS = Purpose("What the model returns", AnswerTooLargeError, "use fewer classes or pictures")
+OUTPUTS = Purpose("The model's output", AnswerTooLargeError, "use fewer classes or pictures")
 ANSWER = Purpose("The answer", AnswerTooLargeError, "use fewer classes or values, or a smaller picture")
 
 
@@ -109,7 +109,7 @@ class MemoryBudget:
             OutOfMemoryError: the bytes are in use, or too little would be left for requests.
         """
         while not self._set_aside(size, lasts):
-            # In vain, if they would not fit even without all droppable models.
+            # In vain if the bytes would not fit even without all droppable models.
             is_vain = not lasts and max(self.occupancy, self._least) + size > self._whole - self._lasting
             if is_vain or not self.spare():
                 if lasts:  # cannot be refused: it counts, however little that leaves for requests
@@ -157,7 +157,8 @@ class MemoryBudget:
     ) -> None:
         """Take bytes once earlier waiters leave enough; see `Account.wait`."""
         self._tidy(size)
-        # Pixels of others are freed soon. Models are dropped only if what stays, answers and bodies, is in the way.
+        # Pixels of others are freed soon. Models are dropped only if long-lived bytes, answers and bodies, are in the
+        # way.
         while self.size < self.occupancy - self._brief + size <= self.most and self.spare():
             pass
         with self._condition:
@@ -221,8 +222,8 @@ class MemoryBudget:
     def _tidy(self, size: int) -> None:
         """Trim free memory before much is taken: the allocator may hold it in pieces that are too small.
 
-        Trimmed pages are faulted in again by the next requests, some milliseconds for each. So this waits until all
-        that was given back, if the allocator held it still, would not fit into the budget beside what is in use.
+        Trimmed pages are faulted in again by the next requests, some milliseconds for each. So this waits until the
+        released bytes, if the allocator still held them all, would not fit into the budget beside those in use.
         """
         if size >= _LARGE and self._freed >= max(_MUCH, self.size - self.occupancy - size):
             self._freed = 0

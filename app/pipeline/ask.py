@@ -59,7 +59,7 @@ class Service:
 
     Attributes:
         processors: semaphore for decoding and drawing; see `Decoder`.
-        null: what proofs are compared with where nothing ships.
+        null: scores that proofs are compared with if none are included.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class Service:
         Args:
             times: number of pictures times classes.
             methods: methods of the computation, for the message of a refusal.
-            less: what else to ask for less of, for the same message; None if there is nothing else.
+            less: another quantity that can be reduced, for the same message; None if there is none.
 
         Returns:
             The total number of passes; None if unknown.
@@ -285,7 +285,7 @@ class Service:
     def etag(self, uploads: Sequence[bytes], options: Options, media_type: str) -> str | None:
         """Return the ETag of the answer: a digest of everything it depends on.
 
-        None before the model is loaded, and of proofs that are compared with what earlier requests have left.
+        None before the model is loaded, and for proofs that are compared with scores from earlier requests.
         """
         model = self.models.engine.loaded(options.model or self.settings.default_model)
         if model is None:

@@ -224,7 +224,7 @@ def _results(model: LoadedModel, jobs: list[Job], batch: RunningBatch, offer_tur
             if done * job.progress.passes[1] >= job.progress.passes[0] * total:  # a rerun starts from zero
                 job.progress.passes = done, total
         offer_turn()
-        cancel()  # again, for the turn may have taken long to come back
+        cancel()  # again, because the turn may have taken long to come back
         left = time_left(done, total, batch.turns - turns, batch.seconds - seconds)
         if left > CLEARLY * max(job.deadline.remaining for job in jobs):
             raise hopeless(jobs[0], left)

@@ -56,7 +56,7 @@ class Computation(ABC):
 
     @property
     def part(self) -> type[Explainer] | None:
-        """The method whose passes go through the model behind its default layers; None of other passes."""
+        """The method whose passes go through the model behind its default layers; None for other passes."""
         return None
 
 
@@ -92,8 +92,8 @@ class ExplainComputation(Computation):
     """Explain pictures by one or several methods; equal explainers and proofs share a batch.
 
     Attributes:
-        trial: how each map is tried for its proof; None without proofs.
-        null: gathers what proofs are compared with; None to gather nothing.
+        trial: parameters of the proof of each map; None without proofs.
+        null: collects scores that proofs are compared with; None to collect nothing.
     """
 
     explainers: tuple[Explainer, ...]
@@ -163,7 +163,7 @@ class ChannelGradients(ExplainComputation):
     explainers: tuple[IntegratedGradients]
 
     def outputs(self, result: Any) -> Sequence[Tensor]:
-        """Return none; the result is gradients alone."""
+        """Return no outputs; the result consists of gradients alone."""
         return ()
 
     def run(self, model: LoadedModel, images: Tensor, ask: Ask, progress: Progress) -> Sequence[Tensor]:

@@ -51,7 +51,7 @@ def most_passes(pace: float, seconds: float) -> int | None:
 
     Args:
         pace: shortest time of a pass, in seconds; 0 if it is unknown.
-        seconds: that the request has.
+        seconds: time that the request has, in seconds.
 
     Returns:
         The number; None if it is unknown.

@@ -91,7 +91,7 @@ class Decoder:
     def _counted(
         self, probe: Probe, deadline: Deadline, decode: Callable[[], Decoded], size_of: Callable[[Decoded], int]
     ) -> Decoded:
-        """Return what is decoded, once there is memory for it; of the memory, as much as its size remains counted."""
+        """Return the decoded picture, once there is memory for it; only its own size remains counted."""
         decoding, remaining = probe.pixels * PIXEL_BYTES, 0
         account().wait(decoding, PIXELS, deadline.check, self._processor_count, self.processors)
         try:

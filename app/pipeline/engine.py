@@ -111,7 +111,7 @@ class Engine:
                 return False
             threads = self._threads.pop(name)
             self._dropped.add(name)
-        threads.stop()  # outside the lock, for others use their models while this one ends
+        threads.stop()  # outside the lock, because others use their models while this one ends
         threads.join(timeout)
         del threads
         gc.collect()  # models have reference cycles

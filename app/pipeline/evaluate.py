@@ -31,7 +31,7 @@ def evaluate(service: Service, upload: bytes, truth: bytes | None, options: Eval
         truth: the bytes of a picture that marks where the target lies, as large as the upload.
 
     Raises:
-        OptionError: an unknown method, metric or option, or a metric needs what is not given.
+        OptionError: an unknown method, metric or option, or a metric needs something that is not given.
         MaskError, PictureError: the truth is not a mask of the picture; `field` is ``truth``.
         Exception: errors as in `Service.explain`.
     """

@@ -307,7 +307,7 @@ class ModelThreads:
         if tier not in startable:
             self._turn = resumable[tier]
         elif not self._start(startable[tier], fills):
-            self._pass_on(fills)  # that job has failed for want of a thread; what comes next may need none
+            self._pass_on(fills)  # that job has failed for want of a thread; the next one may need none
 
     def _start(self, first: QueuedJob, fills: bool) -> bool:
         """Start a batch: a short one in the first thread if that is free, any other in its own thread.

@@ -15,7 +15,7 @@ from seewhy.explainers.trust.trial import Trial
 from seewhy.models import LoadedModel
 
 Explained = Literal["target", "likeness"]
-"""What a map explains; its scores are compared with those of the same kind."""
+"""The subject of a map; its scores are compared with those of the same kind."""
 
 LIKENESS: Explained = "likeness"
 

@@ -22,7 +22,7 @@ def parse(schema: type[Schema], fields: dict[str, Any]) -> Schema:
 
 @lru_cache(maxsize=32)
 def _options(schema: type[BaseModel], methods: int) -> frozenset[str]:
-    """Return the names of all options of this schema, including those of methods, of which there are so many."""
+    """Return the names of all options of this schema and of its methods, whose number is part of the cache key."""
     takes_more = schema.model_config.get("extra") == "allow"
     names = (name for method in METHODS.values() if takes_more for name in method.options)
     return frozenset((*schema.model_fields, *names))

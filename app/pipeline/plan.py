@@ -41,7 +41,7 @@ class Plan:
         asks: the first questions, each about one picture (N = 1).
         stage: name of the computation's stage in answers and metrics.
         top: number of most probable classes to explain, or of the boxes of a class; 1 if single targets are given.
-        attribute: what is asked of each box of a detector; None for its score.
+        attribute: the explained attribute of each box of a detector; None for its score.
     """
 
     model: LoadedModel
@@ -143,7 +143,8 @@ def explain_plan(
 
 
 def _targets(options: ExplainOptions, model: LoadedModel, mask: Mask | None) -> list[Any]:
-    """Return what the request names; a mask or a part of a region alone is of the class that the model sees there."""
+    """Return the targets of a request; a mask or a part of a region alone belongs to the class that the model sees
+    there."""
     field = "region" if mask is None else "mask"
     box_options = options.attribute, options.label
     if options.region is None and mask is None:

@@ -30,7 +30,7 @@ from seewhy.models import LoadedModel
 
 @dataclass(frozen=True)
 class Result:
-    """The part that all share."""
+    """The part that all results share."""
 
     model: LoadedModel
     timings: Timings

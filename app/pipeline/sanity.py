@@ -1,8 +1,8 @@
-"""Sanity of methods on networks for which none ships, measured while the service is idle, on pictures of its requests.
+"""Sanity of methods on networks without included measurements, measured on pictures of requests in idle time.
 
 One thread does it, a picture and a network at a time, as a job of the model's queue like any other. It waits until no
-model has worked for a while before each, so that a request waits for one such job at most, and gives up where
-requests leave it no time, the model leaves memory, or memory is short.
+model has worked for a while before each, so that a request waits for one such job at most. It gives up if requests
+leave it no time, the model leaves memory, or memory is short.
 """
 
 import logging
@@ -36,7 +36,7 @@ from seewhy.models import LoadedModel, ModelError
 _log = logging.getLogger(__name__)
 
 PICTURES = 8
-"""Pictures that sanity is measured on."""
+"""Number of pictures that sanity is measured on."""
 
 MOST_PASSES = 8
 """Maximum passes of a method whose sanity is measured."""
@@ -66,10 +66,10 @@ class _PostponedError(Exception):
 
 @dataclass(eq=False)
 class _Wish:
-    """What is to be measured on a model.
+    """The pending measurements on a model.
 
     Attributes:
-        pictures: different ones, each (1, C, H, W), on the CPU.
+        pictures: different pictures, each (1, C, H, W), on the CPU.
     """
 
     model: LoadedModel
@@ -105,7 +105,7 @@ class SanityChecks:
         return self._enabled and not ships and has_sanity(model) and size <= MOST_BYTES
 
     def of(self, model: LoadedModel, explainer: Explainer) -> Sanity | None:
-        """Return the sanity of a method on a model; None where it is not measured yet, or cannot be."""
+        """Return the sanity of a method on a model; None if it is not measured yet, or cannot be."""
         with self._lock:
             return self._results.get((model.fingerprint, explainer))
 
@@ -137,7 +137,7 @@ class SanityChecks:
         self._thread = thread
 
     def _measure(self) -> None:
-        """Measure what is wanted, until nothing is for which there are enough pictures."""
+        """Measure the pending methods, until none is left with enough pictures."""
         while (wish := self._next()) is not None:
             images = torch.cat(wish.pictures)
             while wish.explainers:

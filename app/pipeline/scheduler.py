@@ -27,16 +27,16 @@ CLEARLY = 1.25
 """Factor by which the shortest possible time of work must exceed its time limit before it is refused."""
 
 TELLING = 0.05
-"""Share of its passes after which the pace of work tells when it ends."""
+"""Share of its passes after which the pace of work predicts its end."""
 
 TELLING_TURNS = 5
-"""Turns after which it does: the first ones may be slow."""
+"""Number of turns after which it does: the first ones may be slow."""
 
 FORGETTING = 0.2
 """Share of its weight that each measurement in the recent average loses when another one comes."""
 
 MOST_WEIGHT = 100
-"""Most passes for which a measurement counts there, so that long work is forgotten, too."""
+"""Maximum weight of a measurement there, in passes, so that long work is forgotten, too."""
 
 
 def tier_of(passes: int | None) -> Tier:
@@ -58,7 +58,7 @@ class Shares:
 
     def choose(self, tiers: Collection[Tier]) -> Tier:
         """Return which of the tiers with work, one or more, runs next."""
-        # Who comes back starts from now: time without work must not be made up for at the cost of those who had some.
+        # A tier that comes back starts from now: it must not make up for its time without work at the cost of others.
         for tier in set(tiers) - self._busy:
             self._clocks[tier] = max(self._clocks[tier], self._now)
         self._busy = frozenset(tiers)
@@ -87,7 +87,7 @@ class Pace:
 
         Args:
             busy: processor time of the thread, in seconds; None for the whole duration.
-            part: what tells the part of the model from others; None for passes through all of it.
+            part: key of the part of the model; None for passes through all of it.
         """
         if not passes.total:
             return

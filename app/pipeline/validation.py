@@ -57,7 +57,7 @@ def validate(
 
 
 def _empty(schema: type[BaseModel], fields: Mapping[str, Any], options: Set[str]) -> list[Fault]:
-    """Return the error of each option that has an empty value: it is not the default that somebody may mean."""
+    """Return the error of each option with an empty value, which does not mean the default."""
     required = {name for name, field in schema.model_fields.items() if field.is_required()}
     return [
         (name, f"It is empty; give a value{'' if name in required else ', or leave the option out'}.")

@@ -140,11 +140,11 @@ def _forget(server: Processes, worker: Worker) -> None:
 
 
 def _end_process(_server: Processes, worker: Worker) -> None:
-    # gunicorn also calls this in the first process, for a worker that was gone before its signal came.
+    # gunicorn also calls this in the first process, for a worker that ended before it got its signal.
     if os.getpid() != worker.pid:
         return
     worker.state.answers = False
-    application = getattr(worker, "wsgi", None)  # None where the worker ends before it has loaded one
+    application = getattr(worker, "wsgi", None)  # None if the worker ends before it has loaded one
     if application is not None:
         application.close()
     end_process(sys.exception())

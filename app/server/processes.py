@@ -18,7 +18,7 @@ WAITS = (0.0, 1.0, 2.0, 4.0, 8.0, 10.0)
 class Processes(Arbiter):  # type: ignore[misc]
     """Replaces workers without a gap: a worker that answers stays until its replacements answer.
 
-    A worker that cannot start ends none of the others. Only a service that has never answered ends by itself, where its
+    A worker that cannot start ends none of the others. Only a service that has never answered ends by itself, if its
     configuration lets no worker load the default model.
     """
 

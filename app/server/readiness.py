@@ -76,10 +76,11 @@ class Readiness(threading.Thread):
 
 
 def lasting_fault(failure: Exception | None) -> int:
-    """Return the exit status for a failure to load a model that no wait mends; 0 for another, and for none.
+    """Return the exit status for a failure to load a model that waiting cannot mend; 0 for other failures, and for
+    none.
 
-    A models file, its code and weights stay as they are. What the system refused may mend itself: memory that another
-    process has, or a file of a network.
+    A models file, its code and weights stay as they are. A refusal by the system may not last: another process may have
+    the memory, or a network the file.
     """
     if not isinstance(failure, ModelsFileError | BadWeightsError):
         return 0

@@ -47,7 +47,7 @@ def serve(settings: Settings) -> None:
     try:
         Processes(Server(settings)).run()
     except SystemExit as error:
-        # `end_process` skips Python's slow exit, and with it what `atexit` would do.
+        # `end_process` skips Python's slow exit, and with it the functions of `atexit`.
         remove_figures()
         end_process(error)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 OWN_GROUPS = Path("/proc/self/cgroup")
-"""The file that lists those of this process, as far as it can see them."""
+"""The file that lists the control groups of this process, as far as it can see them."""
 
 
 def own_limits(controller: str, second: str, *first: str) -> Iterator[list[int]]:

@@ -213,7 +213,7 @@ def test_what_a_segmenter_returns_counts_until_it_is_read(app, monkeypatch):
     rows = service.classify([CAT.read_bytes()] * 2, "scene")
     assert [row.outputs.base.untyped_storage().nbytes() for row in rows] == [each] * 2  # and not those of their batch
     request = Account(MemoryBudget(each - 1))
-    with pytest.raises(AnswerTooLargeError, match="What the model returns would take"):
+    with pytest.raises(AnswerTooLargeError, match="The model's output would take"):
         service.classify([CAT.read_bytes()], "scene")
     assert request.holdings == 0
 
