@@ -1,4 +1,4 @@
-"""How fast SeeWhy is compared with other software: `make bench` runs everything here and writes docs/performance.md."""
+"""The speed of SeeWhy compared with other software: `make bench` runs everything and writes docs/performance.md."""
 
 import os
 

@@ -9,10 +9,10 @@ from benchmarks import page
 
 
 def main() -> None:
-    """Run all benchmarks and fill docs/performance.md with what they found.
+    """Run all benchmarks and fill docs/performance.md with the results.
 
-    Each has its own process. With --quick they run once and write nothing; with --page nothing runs, and the page
-    is filled with what was found before.
+    Each has its own process. With --quick they run once and write nothing; with --page nothing runs, and the page is
+    filled with earlier results.
     """
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--quick", action="store_true")
@@ -20,7 +20,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for part in () if arguments.page else page.PARTS:
         command = [sys.executable, "-m", f"benchmarks.{part}", *["--quick"] * arguments.quick]
-        # As the service and the commands run; in PyTorch's default, its idle threads slow OpenVINO's.
+        # The setting of the service and the commands; by default, PyTorch's idle threads slow OpenVINO's.
         subprocess.run(command, check=True, env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"})
     if not arguments.quick:
         page.write()

@@ -5,7 +5,7 @@ cost of a picture in a long run is the difference between two runs, divided by t
 cancels out.
 
 `--nodes` only compares two nodes of Ray, of one processor each, with one. Processes without Ray that share nothing, one
-alone and two at once, show how much the second processor can add at most.
+alone and two at once, show the most that the second processor can add.
 
 `--memory` only compares the memory of the command's process after a tenth of the pictures, which are then of 96×72, and
 after the last one.
@@ -42,14 +42,15 @@ from seewhy.explainers.view import prepare
 
 MODEL, METHOD = "efficientnet_lite0", "gradcam"
 PICTURES = 1500
-"""Pictures of the short run: so many that its report, whose pictures are limited, costs as much as a longer run's."""
+"""Pictures of the short run: enough that its report, whose pictures are limited, costs as much as that of a longer
+run."""
 
 SIZE, SMALL = (512, 384), (96, 72)
 """Width and height of pictures, and of those whose content does not matter."""
 
 
 class Cost(NamedTuple):
-    """What a run took after the model was ready, without Ray's processes.
+    """The cost of a run after the model was ready, without Ray's processes.
 
     Attributes:
         seconds: duration of the run.
@@ -113,7 +114,7 @@ def work(kind: str, folder: Path, out: Path) -> None:
 
 
 def gauge(engine: Engine, folder: Path, out: Path) -> None:
-    """Explain the pictures of a folder, and print what `Gauge` notes and the largest memory, with the report's."""
+    """Explain the pictures of a folder, and print the memory that `Gauge` notes and the largest, with the report's."""
     run.tqdm = Gauge
     run.batch(folder, out, MODEL, METHOD, engine=engine, progress=False)
     print(json.dumps([*Gauge.memory, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
@@ -166,7 +167,7 @@ def nodes_compared(rounds: int, pictures: int) -> None:
 
 
 def output_of(task: str, kind: str, folder: str, processor: int | None = None) -> list[Any]:
-    """Return what a task of this module prints in a new process, which may be kept to a processor."""
+    """Return the output of a task of this module in a new process, which may be restricted to one processor."""
     kept = [] if processor is None else ["taskset", "--cpu-list", str(processor)]
     with TemporaryDirectory() as out:
         command = [*kept, sys.executable, "-m", "benchmarks.batch", task, kind, folder, out]
@@ -175,7 +176,7 @@ def output_of(task: str, kind: str, folder: str, processor: int | None = None) -
 
 
 def measured(kind: str, folder: Path, processor: int | None = None) -> Cost:
-    """Return the cost of a run in a new process, which may be kept to a processor."""
+    """Return the cost of a run in a new process, which may be restricted to one processor."""
     return Cost(*output_of("--run", kind, str(folder), processor))
 
 
@@ -183,7 +184,7 @@ def stages(folder: Path) -> dict[str, float]:
     """Return milliseconds of a processor for a picture: decoding with preprocessing, making rows, writing them."""
     model = load_model(MODEL)
     listing = list(islice(sources(folder), SHARD_ROWS))
-    prepare(model, listing[0].open())  # what is loaded once
+    prepare(model, listing[0].open())  # loads what is loaded only once
     start = process_time()
     for source in listing:
         prepare(model, source.open())
@@ -202,7 +203,7 @@ def stages(folder: Path) -> dict[str, float]:
 
 
 def each_of(longer: Cost, shorter: Cost, pictures: int) -> Cost:
-    """Return the cost of a picture, from that of so many and of `PICTURES`; the memory is that of the longer run."""
+    """Return the cost of a picture, from runs of `pictures` and of `PICTURES`; the memory is that of the longer run."""
     seconds, busy, _, size = (
         (late - early) / (pictures - PICTURES) for late, early in zip(longer, shorter, strict=True)
     )
@@ -210,7 +211,7 @@ def each_of(longer: Cost, shorter: Cost, pictures: int) -> Cost:
 
 
 def plan(each: Cost, picture_bytes: float) -> list[tuple[str, str, str]]:
-    """Return what a million and a billion pictures take, by the cost of one."""
+    """Return the costs of a million and of a billion pictures, by the cost of one."""
     sizes, listing = (10**6, 10**9), listing_bytes()
     hours = [each.busy * size / 3600 for size in sizes]
     days = [value / 24 / 64 for value in hours]
@@ -224,7 +225,7 @@ def plan(each: Cost, picture_bytes: float) -> list[tuple[str, str, str]]:
 
 
 def listing_bytes(pictures: int = 10**5) -> float:
-    """Return how many bytes a picture takes in the list of a folder, after it was made in this process."""
+    """Return the bytes that a picture takes in the list of a folder, measured by making one in this process."""
     with TemporaryDirectory() as folder:
         place = Path(folder, "photographs", "train", "n01440764")
         place.mkdir(parents=True)

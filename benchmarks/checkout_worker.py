@@ -1,4 +1,4 @@
-"""Runs cases of `benchmarks.checkouts`, one a line, with the code of one checkout, and answers each with a line."""
+"""Runs cases of `benchmarks.checkouts`, one per line, with the code of one checkout, and answers each with a line."""
 
 import sys
 from functools import cache
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 PREFIX = "seewhy." if (Path(sys.argv[1]) / "seewhy").is_dir() else ""
-"""What a checkout's packages begin with: those before there was one package have nothing."""
+"""The prefix of a checkout's packages: empty for checkouts from before there was one package."""
 
 
 @cache

@@ -37,14 +37,14 @@ CLIENTS = (1, 32)
 
 
 def command(checkout: Path) -> tuple[list[str], dict[str, str]]:
-    """Return how a checkout's service is started, and with what environment."""
+    """Return the command that starts a checkout's service, and its environment."""
     package = "seewhy.app" if (checkout / "seewhy").is_dir() else "app"
     return [sys.executable, "-m", f"{package}.cli", "serve", "--port", "{port}"], {"PYTHONPATH": str(checkout)}
 
 
 @contextmanager
 def worker(checkout: Path) -> Iterator[Callable[[str], None]]:
-    """Start a process of a checkout; what it yields runs a case there once, and returns when that is done."""
+    """Start a process of a checkout, and yield a function that runs a case there once."""
     process = subprocess.Popen(
         [sys.executable, "-P", WORKER, checkout],
         env={"PATH": "", "PYTHONPATH": str(checkout)},

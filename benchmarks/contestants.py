@@ -1,4 +1,4 @@
-"""Who computes a method's maps: SeeWhy, and other libraries called as their own documentation calls them."""
+"""The contestants that compute a method's maps: SeeWhy, and other libraries, called as in their own documentation."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -22,12 +22,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "scorecam": {},
     "ablationcam": {},
 }
-"""The methods, and the options in which they differ from what SeeWhy does when none are given."""
+"""The methods, with the options in which they differ from SeeWhy's defaults."""
 
 SEEWHY = "SeeWhy"
 SEEWHY_BFLOAT16 = "SeeWhy in bfloat16"
 LIBRARIES = {"pytorch-grad-cam": "grad-cam", "captum": "captum", "torchcam": "torchcam"}
-"""The other libraries, and what they are called on PyPI."""
+"""The other libraries, and their names on PyPI."""
 
 PER_PASS = 32
 """Pictures in one pass of a method of many passes, for libraries that leave this to the caller."""
@@ -35,10 +35,10 @@ PER_PASS = 32
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """What all contestants do.
+    """The work of all contestants.
 
     Attributes:
-        model: ready, its parts compiled.
+        model: the model, ready, its parts compiled.
         images: (N, C, H, W).
         targets: (N,), the classes to explain.
         stack: closes what the contestants keep open.
@@ -53,7 +53,7 @@ class Workload:
 
     @property
     def layer(self) -> str:
-        """Path of the layer that CAMs look at."""
+        """Path of the layer that CAMs read."""
         return self.model.default_layers[0]
 
     def network(self) -> nn.Module:
@@ -88,7 +88,7 @@ def workload(
 
     Args:
         model: as `load` returns it.
-        batch: how many pictures.
+        batch: number of pictures.
         stack: closes what the contestants keep open.
         side: side of the pictures; the model's own if None.
         rounded: the model in bfloat16, if there is one.
@@ -102,7 +102,7 @@ def workload(
 
 
 def contestants(method: str, workload: Workload) -> dict[str, Run]:
-    """Return those who have a method, ready to run."""
+    """Return the contestants that have a method, ready to run."""
     explainer = get_method(method).build(OPTIONS[method])
     models = {SEEWHY: workload.model} | ({SEEWHY_BFLOAT16: workload.rounded} if workload.rounded else {})
     runs: dict[str, Run] = {
@@ -201,4 +201,4 @@ PEERS: Mapping[str, Mapping[str, Callable[[Workload], Run]]] = {
     "scorecam": {"pytorch-grad-cam": _grad_cam("ScoreCAM", PER_PASS), "torchcam": _torchcam("ScoreCAM")},
     "ablationcam": {"pytorch-grad-cam": _grad_cam("AblationCAM", PER_PASS)},
 }
-"""Who else has each method."""
+"""The other libraries that have each method."""

@@ -16,7 +16,7 @@ CLIENTS = 32
 
 @dataclass(frozen=True)
 class Choice:
-    """How the service runs.
+    """The resources of the service.
 
     Attributes:
         cores: processors that it may use.
@@ -32,13 +32,13 @@ class Choice:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the service gets in the environment."""
+        """The environment variables of the service."""
         variables = {"SEEWHY_WORKERS": str(self.workers), "SEEWHY_THREADS": str(self.threads)}
         return variables if self.each is None else {**variables, "OMP_NUM_THREADS": str(self.each)}
 
     @property
     def row(self) -> list[str]:
-        """What its row in the table begins with."""
+        """The first cells of its row in the table."""
         return [
             str(self.cores),
             str(self.workers),
@@ -48,7 +48,7 @@ class Choice:
 
 
 def choices(cores: int) -> list[Choice]:
-    """Return what is tried on a machine of so many cores; the usual one first."""
+    """Return the choices to try on a machine with this many cores, the usual one first."""
     combinations = [Choice(cores, 1, threads) for threads in (8, 4, 16, 32)]
     if cores > 1:
         combinations += [Choice(cores, 1, 8, 1), Choice(cores, 1, 16, 1)]
@@ -57,7 +57,7 @@ def choices(cores: int) -> list[Choice]:
 
 
 def measured(choice: Choice, seconds: float) -> tuple[Load, int]:
-    """Return what clients got from a service that was started for them, and its memory in bytes."""
+    """Return the results of clients of a service that is started for them, and its memory in bytes."""
     forms = bodies(pictures((512, 512), 16))
     with running(SERVE, choice.environment, choice.cores) as server:
         asyncio.run(load(server.url, forms, CLIENTS, min(seconds, 3)))
@@ -69,7 +69,7 @@ HEAD = ("cores", "processes", "threads", "threads of a pass", "requests/s", "of 
 
 
 def tables(results: Sequence[tuple[Choice, list[float], Load, int]]) -> str:
-    """Return what goes into the page."""
+    """Return the part of the page."""
     usual = {choice.cores: median(rates) for choice, rates, *_ in reversed(results)}  # the first of each
     rows = [
         [

@@ -25,7 +25,7 @@ SAMPLES, FINISHED = 20_000, 500
 """Samples of the RISE that is abandoned, and of the one that is waited for."""
 
 MOST_SECONDS = 300
-"""That the latter may take."""
+"""Time limit for the latter, in seconds."""
 
 ALONE, BESIDE = "30 × Grad-CAM", "30 × Grad-CAM beside RISE"
 SERVICE = {"SEEWHY_DEADLINE": "3600", "SEEWHY_MAX_SIDE": "512"}
@@ -33,14 +33,14 @@ SERVICE = {"SEEWHY_DEADLINE": "3600", "SEEWHY_MAX_SIDE": "512"}
 
 @dataclass
 class Rise:
-    """How far a RISE is: the share of its work that is done, 0 to 1, and whether it has been answered."""
+    """The progress of a RISE: the share of its work that is done, 0 to 1, and whether it has been answered."""
 
     share: float = 0.0
     answered: bool = False
 
 
 async def rise(url: str, form: bytes, samples: int, progress: Rise) -> None:
-    """Ask for RISE as a stream of events, and note how far it is; closing the connection gives it up."""
+    """Request RISE as a stream of events, and note its progress; closing the connection cancels it."""
     limit = aiohttp.ClientTimeout(total=MOST_SECONDS)
     address = f"{url}?method=rise&samples={samples}"
     async with (
@@ -62,7 +62,7 @@ async def rise(url: str, form: bytes, samples: int, progress: Rise) -> None:
 
 
 async def beside(url: str, forms: Iterator[bytes], clients: int, seconds: float) -> tuple[Load, float]:
-    """Return what clients of Grad-CAM got beside RISE, and how many samples per second RISE advanced by."""
+    """Return the results of clients of Grad-CAM beside RISE, and the samples per second by which RISE advanced."""
     progress = Rise()
     running_rise = asyncio.create_task(rise(url, next(forms), SAMPLES, progress))
     while not progress.share and not running_rise.done():
@@ -86,7 +86,7 @@ async def finished(url: str, forms: Iterator[bytes], clients: int) -> float | No
 
 
 def measured(url: str, seconds: float, rounds: int, clients: int = CLIENTS) -> dict[str, object]:
-    """Return what clients got without and with RISE beside them, and how it fared."""
+    """Return the results of clients without and with RISE beside them, and the progress of RISE."""
     forms = bodies(pictures((512, 512), 16))
     asyncio.run(load(url, forms, clients, min(seconds, 2)))
     totals, ratios, rates = {ALONE: Load(), BESIDE: Load()}, [], []
@@ -107,7 +107,7 @@ def measured(url: str, seconds: float, rounds: int, clients: int = CLIENTS) -> d
 
 
 def table(facts: dict) -> str:
-    """Return what goes into the page."""
+    """Return the part of the page."""
     rows = [
         (name, f"{row['rate']:.1f}", f"{row['p50']:.0f}", f"{row['p99']:.0f}", str(row["errors"]))
         for name, row in facts["rows"].items()

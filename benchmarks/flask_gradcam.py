@@ -1,4 +1,4 @@
-"""The server that most people would write: Flask around pytorch-grad-cam. `benchmarks.service` runs it under gunicorn.
+"""A typical server: Flask around pytorch-grad-cam. `benchmarks.service` runs it under gunicorn.
 
 The model, its preprocessing and the layer are SeeWhy's; the drawing is pytorch-grad-cam's.
 """

@@ -35,7 +35,7 @@ def _forward(workload: Workload, network: Callable[[torch.Tensor], torch.Tensor]
 
 
 def on_processor(workload: Workload) -> dict[str, Run]:
-    """Return the yardsticks on a processor, all in float32 and with as many threads; those that are installed."""
+    """Return the installed yardsticks on a processor, all in float32 and with the same number of threads."""
     runs = {EAGER: eager(workload)}
     exported = _exported(workload)
     if find_spec("onnxruntime"):
@@ -46,11 +46,11 @@ def on_processor(workload: Workload) -> dict[str, Run]:
 
 
 def on_gpu(workload: Workload) -> dict[str, Run]:
-    """Return the yardsticks on a GPU; without the compiled one where it cannot be compiled."""
+    """Return the yardsticks on a GPU, without the compiled one if it cannot be compiled."""
     runs, again = {EAGER: eager(workload)}, compiled(workload)
     try:
         again()
-    except Exception as error:  # of whatever the compiler lacks on this machine
+    except Exception as error:  # whatever the compiler lacks on this machine
         print(f"torch.compile is left out: {error}", file=sys.stderr)
         return runs
     return runs | {COMPILED: again}
@@ -77,7 +77,7 @@ def _onnxruntime(workload: Workload, exported: bytes) -> Run:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
-    # Its threads would go on waiting busily while the next contestant runs.
+    # Its threads would continue to spin while the next contestant runs.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     session = onnxruntime.InferenceSession(exported, options, providers=["CPUExecutionProvider"])
     inputs = {"images": workload.images.numpy()}

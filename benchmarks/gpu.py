@@ -25,22 +25,23 @@ HEAD = (
 
 
 def utilisation(run: Run, seconds: float = 2.0) -> int | None:
-    """Return the percentage of time that the GPU is busy while a contestant runs; None where it cannot be told."""
+    """Return the percentage of time that the GPU is busy while a contestant runs; None if it is unknown."""
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         run()
     try:
         return torch.cuda.utilization()
-    except (ModuleNotFoundError, RuntimeError):  # no pynvml, or a driver that does not tell
+    except (ModuleNotFoundError, RuntimeError):  # no pynvml, or a driver that does not report it
         return None
     finally:
         torch.cuda.synchronize()
 
 
 def timed(case: Case, model: Any, effort: Effort) -> tuple[Times, dict[str, int | None]]:
-    """Return the times of all contestants of a case, and how busy SeeWhy and the plain forward keep the GPU."""
+    """Return the times of all contestants of a case, and the load of the GPU by SeeWhy and by the plain forward
+    pass."""
     with ExitStack() as stack, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of other libraries
+        warnings.simplefilter("ignore")  # from other libraries
         work = workload(model, case.batch, stack)
         runs = {**on_gpu(work), **contestants(case.method, work)}
         times = interleaved(runs, effort, torch.cuda.synchronize)

@@ -52,7 +52,7 @@ class Case:
 
 
 def cases(models: Sequence[str], methods: Sequence[str], batches: Sequence[int] = BATCHES) -> Iterator[Case]:
-    """Yield what is to be timed, model by model; all the methods that are named, on a model that has no list."""
+    """Yield the cases to time, model by model; all named methods on a model without a list."""
     for model in models:
         for method in methods:
             if method in MODELS.get(model, methods):
@@ -76,7 +76,7 @@ def kept_bytes(run: Run, module: torch.nn.Module) -> int:
 def timed(case: Case, model: Any, effort: Effort, side: int | None = None, rounded: Any = None) -> Times:
     """Return the times of all contestants of a case."""
     with ExitStack() as stack, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of other libraries
+        warnings.simplefilter("ignore")  # from other libraries
         work = workload(model, case.batch, stack, side, rounded)
         return interleaved({**on_processor(work), **contestants(case.method, work)}, effort)
 
@@ -90,7 +90,7 @@ def memory(model: Any, side: int | None = None) -> dict[str, int]:
 
 
 def beside(case: Case, times: Times) -> list[str]:
-    """Return what the rows of a case begin with anywhere: its names, and SeeWhy beside other libraries."""
+    """Return the first cells of a case on any device: its names, and SeeWhy beside other libraries."""
     peers = [name for name in LIBRARIES if name in times]
     lead = min((ratio(times, name, SEEWHY) or 0.0 for name in peers), default=None)
     return [
@@ -120,14 +120,14 @@ HEAD = (
 
 
 def tables(rows: Iterable[Sequence[str]], sizes: Mapping[str, dict[str, int]]) -> str:
-    """Return what goes into the page."""
+    """Return the part of the page."""
     kilobytes = [(model, *(f"{value / 1e3:,.0f}" for value in figures.values())) for model, figures in sizes.items()]
     head = ("model", "SeeWhy, kB", "pytorch-grad-cam, kB")
     return f"{description()}\n\n{page.table(HEAD, rows)}\n{page.table(head, kilobytes)}"
 
 
 def together(earlier: Mapping[str, Any], results: Sequence[dict[str, Any]], sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the results of this run, and those of an earlier one for what this one did not time.
+    """Return the results of this run, and those of an earlier run for cases that this one did not time.
 
     Each row is a separate run, in which the contestants take turns, so rows of several runs stand together.
     """
@@ -142,7 +142,7 @@ def together(earlier: Mapping[str, Any], results: Sequence[dict[str, Any]], size
 
 
 def asked_for(purpose: str | None, seconds: float) -> argparse.Namespace:
-    """Return what the command line asks for: models, methods, the seconds for each case, and whether to be quick."""
+    """Return the options of the command line: models, methods, the seconds for each case, and whether to be quick."""
     parser = argparse.ArgumentParser(description=purpose)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--models", nargs="+", default=list(MODELS))
@@ -152,13 +152,13 @@ def asked_for(purpose: str | None, seconds: float) -> argparse.Namespace:
 
 
 def measurement(case: Case, times: Times) -> dict[str, Any]:
-    """Return what the results keep of a case: how many rounds there were, and the median milliseconds of each."""
+    """Return the stored results of a case: the number of rounds, and the median milliseconds of each contestant."""
     milliseconds = {contestant: round(median(seconds) * 1000, 3) for contestant, seconds in times.items()}
     return {**vars(case), "rounds": len(times[SEEWHY]), "milliseconds": milliseconds}
 
 
 def main() -> None:
-    """Print the tables and write the results, with those of earlier runs for what this one does not time.
+    """Print the tables and write the results, with those of earlier runs for cases that this one does not time.
 
     With --quick, one round of small pictures, and nothing is written.
     """

@@ -1,4 +1,4 @@
-"""What a benchmark ran on."""
+"""The machine of a benchmark."""
 
 import os
 import platform

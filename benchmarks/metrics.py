@@ -1,4 +1,4 @@
-"""Metrics compared with those of quantus, for the same maps and as many passes: `python -m benchmarks.metrics`."""
+"""Metrics compared with those of quantus, for the same maps and numbers of passes: `python -m benchmarks.metrics`."""
 
 import argparse
 import sys
@@ -61,7 +61,7 @@ METHOD = get_method("gradcam").build({})
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table: a metric of SeeWhy, and what does the same work in quantus.
+    """One row of the table: a metric of SeeWhy, and the class of quantus that does the same work.
 
     Attributes:
         metric: its name.
@@ -69,9 +69,9 @@ class Case:
         peer: class of quantus.
         arguments: arguments of its constructor, given the side of the pictures.
         passes: forward passes of each picture, in words.
-        truth: whether it is told where the target lies.
+        truth: whether it is given the place of the target.
         explains: whether it explains pictures anew, by SeeWhy's Grad-CAM on either side.
-        methods: how many methods are measured in turn, as in a table; all have the same maps here.
+        methods: number of methods measured in turn, as in a table; all have the same maps here.
     """
 
     metric: str
@@ -162,7 +162,7 @@ def quantus(case: Case, work: Workload, maps: Tensor, truth: Tensor) -> Run:
 
     def run() -> Any:
         for _ in range(case.methods):
-            copies = images.copy(), targets.copy(), attributions.copy()  # which it changes
+            copies = images.copy(), targets.copy(), attributions.copy()  # copies, because quantus changes them
             metric(network, *copies, device="cpu", batch_size=len(images), **extra)
 
     return run
@@ -223,7 +223,7 @@ def cells(times: Times) -> list[str]:
 
 
 def tables(rows: Iterable[Sequence[str]]) -> str:
-    """Return what goes into the page."""
+    """Return the part of the page."""
     return f"{description((*PACKAGES, 'quantus'))}\n\n{page.table(HEAD, rows)}"
 
 

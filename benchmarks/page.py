@@ -1,4 +1,4 @@
-"""docs/performance.md: the tables between its markers come from the results, the words around them stay."""
+"""docs/performance.md: the results fill the tables between its markers; the text around them stays."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def publish(part: str, results: dict[str, Any], quick: bool) -> None:
 
 
 def saved(part: str, machine: str) -> dict[str, Any]:
-    """Return the results of an earlier run of a benchmark if it ran on such a machine with such software; else none."""
+    """Return the results of an earlier run of a benchmark, if the machine and the software were the same; else none."""
     results = _results(part)
     return results if results.get("machine") == machine else {}
 
@@ -56,5 +56,5 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def times(value: float | None) -> str:
-    """Return a ratio as a cell; empty where there is none."""
+    """Return a ratio as a cell; empty if there is none."""
     return "" if value is None else f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"

@@ -1,6 +1,6 @@
 """Heatmaps with and without their proofs, in turn: `python -m benchmarks.proofs`.
 
-For one picture, in Python (the model alone) and through the whole pipeline, from the bytes of a JPEG to those of a PNG.
+They are timed for one picture, in Python (the model alone) and through the whole pipeline, from JPEG to PNG.
 """
 
 import io
@@ -75,7 +75,7 @@ def table(times: Times) -> str:
 
 
 def tables(parts: Mapping[str, Times]) -> str:
-    """Return what goes into the page."""
+    """Return the part of the page."""
     return "\n".join([f"{description()}\n", *(f"{title}:\n\n{table(times)}" for title, times in parts.items())])
 
 

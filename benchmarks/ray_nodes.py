@@ -13,11 +13,11 @@ from secrets import token_hex
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 
 START_SECONDS = 15
-"""Time in which a node is ready."""
+"""Time limit for a node to become ready."""
 
 
 class Nodes:
-    """Nodes of one processor each, which only their processes use among those of the nodes.
+    """Nodes of one processor each, which the processes of other nodes do not use.
 
     Processes that connect to `address` need the environment of this one, with the token.
     """
@@ -58,7 +58,7 @@ class Nodes:
 
 @contextmanager
 def nodes(count: int) -> Iterator[Nodes]:
-    """Start so many nodes, and kill them."""
+    """Start this many nodes, and kill them afterwards."""
     started = Nodes(count)
     try:
         yield started

@@ -10,12 +10,12 @@ from typing import Any
 Run = Callable[[], Any]
 
 SETTLE = 0.02
-"""Seconds between two contestants, after which threads of the one no longer spin in wait for more to do."""
+"""Seconds between two contestants, after which the threads of the first no longer spin."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure.
+    """The duration of a measurement.
 
     Attributes:
         seconds: after which no further round begins.
@@ -30,19 +30,19 @@ class Effort:
 
 
 QUICK = Effort(seconds=0, least=1, most=1, warm=0)
-"""One round: whether it runs at all."""
+"""One round, to see whether it runs at all."""
 
 Times = dict[str, list[float]]
 """Seconds of each contestant in each round."""
 
 
 def interleaved(runs: Mapping[str, Run], effort: Effort, finish: Callable[[], None] = lambda: None) -> Times:
-    """Run all contestants once in each round, each round beginning with another, and return what they took.
+    """Run all contestants once in each round, each round beginning with another one, and return their times.
 
     Args:
         runs: the contestants.
-        effort: how many rounds.
-        finish: waits until a contestant is really done.
+        effort: number of rounds.
+        finish: waits until a contestant has really finished.
     """
     for _ in range(effort.warm):
         started = time.perf_counter()
@@ -68,7 +68,7 @@ def interleaved(runs: Mapping[str, Run], effort: Effort, finish: Callable[[], No
 
 
 def ratio(times: Times, name: str, peer: str) -> float | None:
-    """Return the median over the rounds of one contestant's time over another's; None where one did not run."""
+    """Return the median over the rounds of one contestant's time over another's; None if one did not run."""
     if name not in times or peer not in times:
         return None
     return median(seconds / peer_seconds for seconds, peer_seconds in zip(times[name], times[peer], strict=True))

@@ -1,7 +1,7 @@
 """The service compared with a small Flask server around pytorch-grad-cam, under load: `python -m benchmarks.service`.
 
-All run throughout; each case loads them in turn, round after round. A client sends its next picture when it
-has the answer to the last; no two pictures are the same bytes.
+All run throughout; each case loads them in turn, round after round. A client sends its next picture once it has the
+answer to the last one; no two pictures have the same bytes.
 """
 
 import argparse
@@ -41,7 +41,7 @@ SERVERS = {
     FLASK: (_FLASK, {"MAX_SIDE": str(MAX_SIDE)}),
     FLASK_ONE: (_FLASK, {"MAX_SIDE": str(MAX_SIDE), "OMP_NUM_THREADS": "1"}),
 }
-"""Commands, and what they get in the environment."""
+"""Commands, and their environment variables."""
 
 BOUNDARY = "seewhy-benchmark"
 HEADERS = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
@@ -50,7 +50,7 @@ PACKAGES = ("seewhy", "torch", "openvino", "grad-cam", "flask", "gunicorn", "pil
 
 @dataclass(frozen=True)
 class Case:
-    """What is sent, and by how many clients at once."""
+    """The requests, and the number of concurrent clients."""
 
     name: str
     size: tuple[int, int]
@@ -69,13 +69,13 @@ CASES = (
 
 @dataclass
 class Load:
-    """What clients got.
+    """The results of clients.
 
     Attributes:
         latencies: seconds of each answered request.
         errors: requests that got no picture.
         seconds: from the first request to the last answer.
-        stages: milliseconds of each stage that the server told, by name.
+        stages: milliseconds of each stage, as the server reports them, by name.
     """
 
     latencies: list[float] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Load:
         return {"rate": self.rate, "p50": p50, "p99": p99, "requests": len(self.latencies), "errors": self.errors}
 
     def add(self, part: "Load") -> None:
-        """Add what other clients got."""
+        """Add the results of other clients."""
         self.latencies += part.latencies
         self.errors += part.errors
         self.seconds += part.seconds
@@ -105,7 +105,7 @@ class Load:
 
 @dataclass(frozen=True, eq=False)
 class Server:
-    """A server that runs."""
+    """A running server."""
 
     url: str
     process: "subprocess.Popen[bytes]"
@@ -153,9 +153,9 @@ def running(
 
     Args:
         command: with `{port}` for its port.
-        extra: what it gets in the environment.
-        cores: how many processors it may use; all if None.
-        folder: in which it starts.
+        extra: additional environment variables.
+        cores: number of processors that it may use; None for all.
+        folder: working directory.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -228,7 +228,8 @@ async def load(url: str, forms: Iterator[bytes], clients: int, seconds: float) -
 
 
 def measured(case: Case, servers: dict[str, Server], seconds: float, rounds: int) -> dict[str, object]:
-    """Return what each server did in a case; ratios are the medians over the rounds of SeeWhy's rate over another's."""
+    """Return each server's results in a case; ratios are the medians over the rounds of SeeWhy's rate over
+    another's."""
     forms = bodies(pictures(case.size, 16 if case.size[0] < 1000 else 4))
     for server in servers.values():
         asyncio.run(load(server.url, forms, case.clients, min(seconds, 2)))
@@ -252,12 +253,12 @@ def measured(case: Case, servers: dict[str, Server], seconds: float, rounds: int
 
 
 def _ratio(rates: list[float], peers: list[float]) -> float | None:
-    """Return the median over the rounds; None where the other answered nothing in one."""
+    """Return the median over the rounds; None if the other one answered nothing in a round."""
     return median(rate / peer for rate, peer in zip(rates, peers, strict=True)) if all(peers) else None
 
 
 def percentile(values: list[float], percent: int) -> float:
-    """Return a percentile; of one value, this."""
+    """Return a percentile; of a single value, the value itself."""
     return quantiles(values, n=100, method="inclusive")[percent - 1] if len(values) > 1 else sum(values)
 
 
@@ -266,7 +267,7 @@ STAGES = ("decode", "queue", "explain", "render", "encode")
 
 
 def tables(results: Sequence[dict]) -> str:
-    """Return what goes into the page."""
+    """Return the part of the page."""
     rows, stages = [], []
     for case in results:
         for name, got in case["servers"].items():
@@ -284,9 +285,9 @@ def tables(results: Sequence[dict]) -> str:
 
 
 def asked_for(purpose: str | None, seconds: float, rounds: int) -> tuple[bool, float, int]:
-    """Return whether a benchmark of servers is to be quick, and its seconds of load and rounds, by the command line.
+    """Return the options of a benchmark of servers: whether it is quick, the seconds of load, and the rounds.
 
-    From then on a termination ends the program in an orderly way, so that the servers are stopped too.
+    From then on, a signal to terminate ends the program in an orderly way, so that the servers are stopped too.
     """
     parser = argparse.ArgumentParser(description=purpose)
     parser.add_argument("--quick", action="store_true")

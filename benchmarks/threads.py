@@ -1,8 +1,8 @@
 """A pass of the model in the main thread and in another one: `python -m benchmarks.threads`.
 
 Each row has its own process. PyTorch's operations share their work among the threads of an OpenMP team, and each
-thread that runs them has a team. Where the teams of a process have more threads than there are cores, they wait for
-less long between two operations before they sleep, and waking takes time.
+thread that runs them has a team. If the teams of a process have more threads than there are cores, they spin for a
+shorter time between two operations before they sleep, and waking takes time.
 """
 
 import argparse
@@ -38,13 +38,13 @@ def timed(rounds: int) -> float:
 
 
 def elsewhere(work: Callable[[], float]) -> float:
-    """Return what work returns in another thread."""
+    """Run work in another thread, and return its result."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(work).result()
 
 
 def in_process(where: str, policy: str, rounds: int) -> float:
-    """Return what `timed` returns in a separate process."""
+    """Run `timed` in a separate process, and return its result."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OMP_")}
     command = [sys.executable, "-m", "benchmarks.threads", "--where", where, "--rounds", str(rounds)]
     environment |= {"OMP_WAIT_POLICY": policy} if policy else {}
