@@ -26,19 +26,19 @@ from benchmarks.ray_nodes import nodes
 from seewhy import batch, explain, load_model, open_batch
 
 HOSTILE = 100
-"""One in so many pictures."""
+"""One in this many pictures is hostile."""
 
 COMPARED = 50
-"""Pictures whose maps are compared."""
+"""Number of pictures whose maps are compared."""
 
 VICTIMS = {"local": ("worker", "driver"), "ray": ("worker", "driver", "node")}
 
 WORKERS = ("ray::MapWorker", "popen_loky")
-"""In the names of processes that explain pictures."""
+"""Parts of the names of processes that explain pictures."""
 
 
 def hostile(place: Path, number: int) -> None:
-    """Write a file that is not a picture, or no longer one."""
+    """Write a file that is not, or no longer, a picture."""
     picture = next(place.glob("*.jpg")).read_bytes()
     contents = (b"", picture[: len(picture) // 3], b"\x89PNG\r\n\x1a\n" + os.urandom(2000), b"<svg/>", picture[:200])
     (place / f"hostile-{number:05}.jpg").write_bytes(contents[number % len(contents)])
@@ -57,7 +57,7 @@ def parents() -> dict[int, tuple[int, str]]:
 
 
 def workers(roots: list[int]) -> list[int]:
-    """Return the processes below some that explain pictures."""
+    """Return the descendants of some processes that explain pictures."""
     tree = parents()
 
     def is_below(number: int) -> bool:
@@ -77,7 +77,7 @@ def peak(process: "subprocess.Popen[bytes]") -> int:
 
 
 def run(place: Path, out: Path, engine: str, kills: int) -> tuple[Counter[str], int]:
-    """Run until all is done, and kill now and then; return who was killed, and the driver's largest memory."""
+    """Run until everything is done, and kill now and then; return the kills, and the driver's largest memory."""
     killed, memory = Counter[str](), 0
     with nodes(2) if engine == "ray" else nullcontext() as cluster:
         command = [sys.executable, "-m", "tools.batch_kills", "--run", str(place), str(out), engine]

@@ -1,9 +1,9 @@
-"""What else is in a batch, and how many threads there are, must not show in a map: `python -m tools.company`.
+"""Maps must not depend on the rest of the batch or on the number of threads: `python -m tools.company`.
 
 A picture is explained alone, as the first and as the last of a batch, and with one and two threads: the processor then
-takes sums in another order, and rounding differs. Prints, for each network and method, the largest difference between
-two maps of one picture, over the map's largest value. Answers that say that rounding can decide them, or shows in
-them, are marked and not counted.
+takes sums in another order, and rounding differs. It prints, for each network and method, the largest difference
+between two maps of one picture, over the map's largest value. Answers with a diagnostic that rounding decides them, or
+is visible in them, are marked and not counted.
 """
 
 import argparse
@@ -40,10 +40,10 @@ KINK_TOLERANCE = 0.05
 """The same for means of gradients at many pictures, where a rectifier may open at one of them."""
 
 COUNT = 8
-"""Pictures of the batch."""
+"""Number of pictures in the batch."""
 
 ROW = 3
-"""Which of them is looked at."""
+"""The index of the observed picture."""
 
 FEW: Mapping[str, Any] = {
     "samples": 3,
@@ -61,7 +61,7 @@ FEW: Mapping[str, Any] = {
 
 
 def network(name: str, trained: bool = False) -> nn.Module:
-    """Return a network with fixed random weights, biases and statistics, or with those that come with the project."""
+    """Return a network with fixed random weights, biases and statistics, or with those included in the project."""
     if trained:
         return load_model(name).module
     net: nn.Module = nets.seeded(torchvision.models.get_model, name)
@@ -79,11 +79,11 @@ class Network:
     """A network to try methods on.
 
     Attributes:
-        name: as it is loaded.
+        name: name by which it is loaded.
         side: side of its pictures.
-        trained: whether its weights are those that come with the project.
-        accelerated: whether what lies before its layers runs elsewhere.
-        layer: one of few channels, for methods that run the model for each of them.
+        trained: whether its weights are those included in the project.
+        accelerated: whether the part before its layers runs on an accelerator.
+        layer: a layer of few channels, for methods that run the model for each channel.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Network:
         return f"{self.name}, {kind}{', accelerated' * self.accelerated}, {self.side} pixels"
 
     def load(self) -> nn.Module | LoadedModel:
-        """Return the module, or where it is accelerated the model, ready."""
+        """Return the module, or the model if it is accelerated, ready."""
         module = network(self.name, self.trained)
         if not self.accelerated:
             return module
@@ -140,7 +140,7 @@ def pictures(side: int) -> Tensor:
 def explainer_of(name: str, model: Any, **options: Any) -> Explainer:
     """Return a method with few passes."""
     method = METHODS[name]
-    if name == "kernel-shap":  # which takes no fewer samples than determine its values
+    if name == "kernel-shap":  # its values need a minimum number of samples
         options = {"samples": 16, "segments": 4, **options}
     settings = {option: value for option, value in FEW.items() if option in method.options}
     for option, value in settings.items():
@@ -150,7 +150,7 @@ def explainer_of(name: str, model: Any, **options: Any) -> Explainer:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Let PyTorch use so many threads."""
+    """Let PyTorch use this many threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -162,13 +162,13 @@ def threads(count: int) -> Iterator[None]:
 def answers(
     explain: Callable[[Tensor, Tensor], Attribution], images: Tensor, targets: Tensor, row: int
 ) -> Iterator[tuple[str, Attribution]]:
-    """Yield the attribution (N = 1) of a picture alone and in company, by what the company was.
+    """Yield the attribution (N = 1) of a picture alone and in company, with the name of the company.
 
     Args:
         explain: makes the attribution of pictures and targets.
         images: (N, 3, H, W).
         targets: (N,).
-        row: which of the pictures.
+        row: index of the picture.
     """
     turned = images.roll(-1 - row, 0), targets.roll(-1 - row, 0)  # the picture comes last
     ordered = images.roll(-row, 0), targets.roll(-row, 0)
@@ -183,13 +183,13 @@ def answers(
 
 
 class Gap(NamedTuple):
-    """How far two maps of one picture differ.
+    """The difference of two maps of one picture.
 
     Attributes:
         size: the largest difference over the largest value.
-        company: which company made it.
-        remark: the code of what the answers say about rounding; empty if they say nothing.
-        limit: the largest size that is allowed.
+        company: the company that caused it.
+        remark: the code of the diagnostic about rounding; empty without one.
+        limit: the maximum size that is allowed.
     """
 
     size: float
@@ -199,12 +199,12 @@ class Gap(NamedTuple):
 
     @property
     def is_allowed(self) -> bool:
-        """Whether the answers keep the promise, or what they say of rounding explains the size."""
+        """Whether the size is within the limit, or a diagnostic about rounding explains it."""
         return self.size <= self.limit
 
 
 def gap_of(name: str, attributions: Mapping[str, Attribution]) -> Gap:
-    """Return how far a method's maps of one picture differ at most."""
+    """Return the largest difference of a method's maps of one picture."""
     (_, first), *rest = attributions.items()
     largest = max(float(first.maps.abs().max()), torch.finfo(torch.float32).tiny)
     size, company = max((float((row.maps - first.maps).abs().max()) / largest, company) for company, row in rest)
@@ -221,7 +221,7 @@ def targets_of(module: nn.Module, images: Tensor) -> Tensor:
 
 
 def measured(model: Any, name: str, images: Tensor, targets: Tensor, row: int = 0, **options: Any) -> Gap:
-    """Return by how much a method's maps of a picture differ, and in which company.
+    """Return the largest difference of a method's maps of a picture, and its company.
 
     For methods with many passes, which hold several pictures in any case, the company is two pictures.
     """
@@ -232,7 +232,7 @@ def measured(model: Any, name: str, images: Tensor, targets: Tensor, row: int = 
 
 
 def main() -> int:
-    """Print the table; return 1 where a difference is too large."""
+    """Print the table; return 1 if a difference is too large."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("methods", nargs="*")
     parser.add_argument("--networks", default="")

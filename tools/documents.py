@@ -1,4 +1,4 @@
-"""Documents: what JSON has, and arrays, pictures and dataclasses in it. They are taken apart, kept and compared."""
+"""Documents: JSON with arrays, pictures and dataclasses in it. They are taken apart, stored and compared."""
 
 import base64
 import csv
@@ -20,10 +20,10 @@ FLIPPED = 1e-3
 """Share of a drawing's pixels that may differ by more than one level."""
 
 MOMENTARY = {"timings_ms", "versions", "microseconds", "instance", "elapsed_ms", "milliseconds"}
-"""Members that are of the moment."""
+"""Members that change each time."""
 
 WORDS = {"detail", "message", "error", "stderr"}
-"""Members that are words, in problems, diagnostics and what commands say; and so is a title beside a detail."""
+"""Members that are words, in problems, diagnostics and output of commands; and so is a title beside a detail."""
 
 UNSTEADY = (r"0x[0-9a-f]{6,}", r"sha256:[0-9a-f]{64}", r"seewhy_[\w-]{43}", r"[\d.,]+(?= seconds)")
 """Patterns of addresses, digests of new keys, new keys and measured times."""
@@ -36,8 +36,8 @@ class Item:
     """A document taken apart.
 
     Attributes:
-        facts: what must be equal, without arrays and numbers with a point.
-        words: what may differ, by member.
+        facts: the parts that must be equal, without arrays and floating-point numbers.
+        words: the texts that may differ, by member.
         arrays: maps and drawings by place (members and items), the numbers of documents by member.
     """
 
@@ -50,7 +50,7 @@ class Reader:
     """Takes documents apart.
 
     Args:
-        names: what stands for texts that are of this run, such as the path of a folder.
+        names: placeholders of texts that belong to this run, such as the path of a folder.
     """
 
     def __init__(self, names: dict[str, str]) -> None:
@@ -105,17 +105,17 @@ class Reader:
 
 
 def _item_key(item: Any, number: int) -> Any:
-    """Return by what an item of a list is known: its key, if it has one, or its number."""
+    """Return the identifier of an item of a list: its key, if it has one, or its number."""
     return item.get("key", number) if isinstance(item, dict) else number
 
 
 def _member_of(place: str) -> str:
-    """Return a place without items of lists: the member that all of them have."""
+    """Return a place without items of lists: the member that they have in common."""
     return re.sub(r"\[[^]]*\]", "", place)
 
 
 def decoded(kind: str, body: bytes) -> Any:
-    """Return what a body of a media type, or a file of a suffix, holds."""
+    """Return the content of a body of a media type, or of a file with a suffix."""
     kind = kind.rpartition("/")[2].rpartition("+")[2].removeprefix("x-")
     if kind == "json":
         return json.loads(body)
@@ -138,7 +138,7 @@ def decoded(kind: str, body: bytes) -> Any:
 
 
 def binary_tensors(body: bytes, length: int) -> Any:
-    """Return an answer of the Open Inference Protocol, of which so many bytes are JSON."""
+    """Return an answer of the Open Inference Protocol, given the number of its bytes that are JSON."""
     document, rest = json.loads(body[:length]), body[length:]
     for output in document["outputs"]:
         size = output["parameters"]["binary_data_size"]
@@ -168,11 +168,11 @@ def load(path: Path) -> dict[str, Item]:
 
 
 Difference = tuple[str, Any, Any]
-"""A place, what was recorded there, and what is there now."""
+"""A place, the recorded value, and the present one."""
 
 
 def differences(recorded: Item, present: Item, tolerance: float) -> Iterator[Difference]:
-    """Yield where two items differ, but for their words."""
+    """Yield the differences of two items, except for their words."""
     yield from _unequal(recorded.facts, json.loads(json.dumps(present.facts)), "")
     for place in sorted(recorded.arrays.keys() | present.arrays.keys()):
         first, second = recorded.arrays.get(place), present.arrays.get(place)
@@ -198,7 +198,8 @@ def _shape(array: Array | None) -> str:
 
 
 def _distance(recorded: Array, present: Array, tolerance: float) -> str:
-    """Return how far an array is from the recorded one, of its shape; empty where that is near enough."""
+    """Return the difference of an array from the recorded one of the same shape, as text; empty if they are close
+    enough."""
     if np.array_equal(recorded, present, equal_nan=recorded.dtype.kind == "f"):
         return ""
     if recorded.dtype == np.uint8:

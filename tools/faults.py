@@ -1,4 +1,4 @@
-"""What breaks, and what users see of it: a table of the tests that are marked `fault`."""
+"""Faults, and what users see of them: a table of the tests that are marked `fault`."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ import pytest
 
 @dataclass
 class Fault:
-    """What breaks, what is seen of it; how many tests passed, and which did not."""
+    """What breaks, what users see of it, the number of tests that passed, and the tests that did not."""
 
     breakage: str
     effect: str
@@ -16,14 +16,14 @@ class Fault:
 
 
 class Faults:
-    """A plugin of pytest that collects them."""
+    """A plugin of pytest that collects faults."""
 
     def __init__(self) -> None:
         self.by_test: dict[str, Fault] = {}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> "object":
-        """Note a test that ran, or that did not."""
+        """Note the outcome of a test."""
         report = yield
         marker = item.get_closest_marker("fault")
         if marker is not None and (report.when == "call" or not report.passed):
@@ -36,7 +36,7 @@ class Faults:
 
 
 def faults() -> list[Fault]:
-    """Run the tests, and return what they told."""
+    """Run the tests, and return the faults."""
     plugin = Faults()
     options = ["-q", "-m", "fault", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     pytest.main([*options, "tests/app", "tests/models"], [plugin])

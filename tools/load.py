@@ -1,4 +1,4 @@
-"""The requests of the load: models, methods and routes, and in which order they are sent."""
+"""The requests of the load: models, methods and routes, and their order."""
 
 import json
 import random
@@ -14,12 +14,12 @@ LAYERS = {
     "mobilenet_v3_small": ("features.1", "features.8"),
     "shufflenet_v2_x0_5": ("conv1.0", "stage3"),
 }
-"""Each model's early layer, of few channels, and one further on."""
+"""An early layer of each model, with few channels, and a later one."""
 
 MODELS = tuple(LAYERS)
 
 UNTRAINED = ("mnasnet0_5", "mobilenet_v3_small", "shufflenet_v2_x0_5")
-"""Whose weights are made here, at random, always the same."""
+"""Models with fixed random weights, which are made here."""
 
 PICTURES = ("cat.png", "coffee.png", "rocket.png")
 
@@ -75,10 +75,10 @@ UNFIT = dict.fromkeys(MODELS, _OF_OTHERS) | {
 linear, and its activations are not rectifiers; DAVE and LRP have no rule for these."""
 
 MAX_MODELS = 2
-"""That the service may keep."""
+"""Maximum number of models that the service may keep."""
 
 BAND = 48
-"""Requests that ask for the same few models; those after them ask for others, and so do some at the same time."""
+"""Number of requests in a row for the same few models; later ones, and some at the same time, are for others."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Question:
         path: path of the route.
         picture: name of an example.
         fields: fields of the form.
-        is_long: whether it is of many passes.
+        is_long: whether it takes many passes.
     """
 
     path: str
@@ -99,7 +99,7 @@ class Question:
 
     @property
     def model(self) -> str:
-        """The name of the model that is asked."""
+        """The name of the requested model."""
         return dict(self.fields)["model"]
 
 
@@ -150,9 +150,9 @@ def _others(model: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def order(kinds: Sequence[Question], count: int, models_at_once: int, seed: int = 0) -> list[Question]:
-    """Draw requests: bands of some that ask for a few models and repeat themselves, so that they meet in batches.
+    """Draw requests in bands, each for a few models and with repetitions, so that they meet in batches.
 
-    In each band one is long.
+    In each band, one request is long.
     """
     draw = random.Random(seed)
     models = sorted({question.model for question in kinds})

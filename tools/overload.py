@@ -1,8 +1,8 @@
 """Four times as many requests as the service can answer.
 
 First, as many clients as are admitted send one request after the other, which shows the capacity per second. Then four
-times as many requests arrive, whether or not earlier ones are answered, as from strangers. The clients share the
-processors with the service, so they are as small as they can be.
+times as many requests arrive, whether or not earlier ones are answered, as from independent clients. The clients share
+the processors with the service, so they are as small as possible.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from tools.service import service
 CLIENTS = 32
 FACTOR = 4
 DEADLINE = 10.0
-"""Seconds that the service gives itself for a request, less than its default, so that there is something to see."""
+"""The service's deadline in seconds, shorter than its default, so that it has an effect."""
 
 PATIENCE = 60.0
 """Seconds after which a client gives up."""
@@ -34,14 +34,14 @@ REQUEST = (
 
 @dataclass
 class Report:
-    """What came of it.
+    """The results.
 
     Attributes:
-        capacity: requests a second that were answered when no more came than are let in.
-        offered: requests a second that were sent then.
-        codes: how often each status came; 0 for a connection that broke.
-        answered, refused: seconds until each 200 and each 503, since it was sent.
-        bare: 503 without Retry-After.
+        capacity: requests answered per second while no more arrive than are admitted.
+        offered: requests sent per second after that.
+        codes: number of answers by status; 0 for a connection that broke.
+        answered, refused: seconds from each request to its 200 or 503.
+        bare: number of 503 without Retry-After.
     """
 
     capacity: float = 0.0
@@ -65,7 +65,7 @@ class Report:
 
 
 def overload(seconds: float) -> Report:
-    """Find the capacity, and send so many times as much for so many seconds."""
+    """Find the capacity, and send a multiple of it for some seconds."""
     with service(SEEWHY_DEADLINE=str(DEADLINE)) as running:
         return asyncio.run(_overload(running.port, seconds))
 
@@ -93,7 +93,7 @@ async def _overload(port: int, seconds: float) -> Report:
 
 
 async def _one_after_another(port: int, count: int) -> int:
-    """Let as many clients as are let in send so many requests each, and return how many were answered with 200."""
+    """Let as many clients as are admitted send some requests each, and return the number answered with 200."""
 
     async def ask() -> int:
         return sum([(await _ask(port))[0] == 200 for _ in range(count)])
@@ -102,7 +102,7 @@ async def _one_after_another(port: int, count: int) -> int:
 
 
 async def _ask(port: int) -> tuple[int, float, bool]:
-    """Return the status of an answer, 0 for none, the seconds that it took, and whether it says when to come back."""
+    """Return the status of an answer, 0 for none, the seconds that it took, and whether it has Retry-After."""
     begun, head = time.monotonic(), b""
     with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
         async with asyncio.timeout(PATIENCE):

@@ -1,8 +1,8 @@
-"""The same maps as other libraries': `make peers` prints the largest differences, and writes docs/peers.md.
+"""Our maps compared with other libraries': `make peers` prints the largest differences, and writes docs/peers.md.
 
-Each network has fixed random weights and sees the same random pictures, in double precision: in single, a rectifier
-whose input is zero but for rounding may open in one library and stay shut in another. A peer gets a copy of the
-network, for some leave hooks, gradients or other modules behind.
+Each network has fixed random weights and sees the same random pictures, in double precision: in single precision, a
+rectifier whose input is zero up to rounding may be open in one library and closed in another. A peer gets a copy of the
+network, because some leave hooks, gradients or other modules behind.
 """
 
 import argparse
@@ -37,11 +37,11 @@ class Peer:
     """A method of another library.
 
     Attributes:
-        method: our name for it.
-        library: as it is installed.
+        method: our name of the method.
+        library: name of its package.
         run: calls it.
-        options: ours, with which it should be equal.
-        without: networks where it cannot be compared, and why.
+        options: our options for which the maps should be equal.
+        without: networks on which it cannot be compared, with the reason.
         images: the pictures.
         layers: by network.
     """
@@ -99,7 +99,7 @@ def _grad_cam(name: str, scale: float = 1.0, **options: Any) -> Run:
 
     Args:
         name: name of the class.
-        scale: what features are multiplied by and gradients divided. The map stays the same by its equation, and the
+        scale: factor of the features and divisor of the gradients. By its equation the map stays the same, and the
             constant that the peer adds to a denominator vanishes.
         options: options of `get_cam_image`.
     """
@@ -129,7 +129,7 @@ def _magnitude(run: Run) -> Run:
 
 
 def _captum_layer(name: str) -> Run:
-    """Return a method of captum that looks at a layer, summed over the layer's channels."""
+    """Return a method of captum that reads a layer, summed over the layer's channels."""
 
     def run(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
         import captum.attr
@@ -164,7 +164,7 @@ def _captum_saliency(model: nn.Module, layer: nn.Module, images: Tensor, targets
 
 
 def _captum_noise(kind: str) -> Run:
-    """Return SmoothGrad or VarGrad of captum with the numbers that we draw from a generator of our own."""
+    """Return SmoothGrad or VarGrad of captum with the numbers that our generator draws."""
 
     def run(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
         from captum.attr import NoiseTunnel, Saliency
@@ -203,7 +203,7 @@ def _captum_superpixels(name: str, segmentation: str, segments: int) -> Run:
 
 
 def _without_in_place(run: Run) -> Run:
-    """Return what a peer makes of the model without in-place rectifiers."""
+    """Return the map of a peer for the model without in-place rectifiers."""
 
     def replaced(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
         path = next(path for path, part in model.named_modules() if part is layer)
@@ -248,7 +248,7 @@ def _ablation_cam(model: nn.Module, layer: nn.Module, images: Tensor, targets: T
 def _score_cam(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
     """Return Score-CAM of pytorch-grad-cam, but resized without aligned corners, and without weights of constant maps.
 
-    So have it the method's authors; constant maps add nothing, but make the weights of the others smaller.
+    The authors of the method do the same; constant maps add nothing, but reduce the weights of the others.
     """
     from pytorch_grad_cam import ScoreCAM
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
@@ -482,7 +482,7 @@ DIFFERENT = (
     ("blur-ig", "saliency", "pads with zeros when it blurs; equal in the limit with mirrored borders"),
     ("dff", "grad-cam", "subtracts each channel's minimum and adds it to the concepts, so the product differs"),
 )
-"""Methods whose peers differ, and how; the tests of these methods hold ours to the equation."""
+"""Methods whose peers differ, with the differences; tests check our maps of these methods against the equation."""
 
 
 def page() -> str:

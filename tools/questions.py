@@ -1,4 +1,4 @@
-"""What `tools.record` asks: the lines of questions.txt, and what is not text."""
+"""The questions of `tools.record`: the lines of questions.txt, and those that are not text."""
 
 import base64
 import io
@@ -21,16 +21,16 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 LINES = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()
 LITE, RESNET = "efficientnet_lite0", "resnet18"
 LAYERS = {LITE: ("blocks.0", "blocks.4"), RESNET: ("layer1", "layer3")}
-"""Each model's early layer, of few channels, and one further on."""
+"""An early layer of each model, with few channels, and a later one."""
 
 UNTRAINED = (RESNET, "mobilenet_v3_small")
-"""Models that are asked, whose weights are made here, at random, always the same."""
+"""The models of the questions, with fixed random weights, which are made here."""
 
 HEADER = "Inference-Header-Content-Length"
 
 
 def picture(name: str = "cat", form: str = "PNG", mode: str = "RGB", **options: Any) -> bytes:
-    """Return an example, smaller, as a file of a format."""
+    """Return a small copy of an example as a file of a format."""
     file = io.BytesIO()
     Image.open(EXAMPLES / f"{name}.png").resize((225, 150)).convert(mode).save(file, form, **options)
     return file.getvalue()
@@ -98,7 +98,7 @@ def section(name: str, **headers: str) -> Iterator[Question]:
 
 
 def routes(paths: dict[str, dict[str, Any]]) -> Iterator[Question]:
-    """Yield every route that is read, of the paths of an OpenAPI document, and pages."""
+    """Yield the GET routes among the paths of an OpenAPI document, and the pages."""
     reads = {path.replace("{version}", "1") for path in paths if "get" in paths[path]} - {"/metrics"}
     reads = {path.replace("{name}", name) for path, name in product(reads, (LITE, RESNET))}
     pages = {"/", "/docs", "/docs/assets/swagger-ui.css", "/static/index.html", "/static/js/page.js"}
@@ -124,7 +124,7 @@ def explanations(methods: list[str]) -> Iterator[Question]:
 
 
 def compatible() -> Iterator[Question]:
-    """Yield what clients of other servers ask."""
+    """Yield the requests of other servers' clients."""
     yield from section("compatible")
     tensor = {"name": "x", "shape": [1], "datatype": "BYTES", "parameters": {"binary_data_size": len(CAT) + 4}}
     head = json.dumps({"id": "7", "parameters": {"binary_data_output": True}, "inputs": [tensor]}).encode()
@@ -141,7 +141,7 @@ def compatible() -> Iterator[Question]:
 
 
 def errors() -> Iterator[Question]:
-    """Yield what is refused."""
+    """Yield requests that are refused."""
     yield from section("errors")
     for name, content in BROKEN.items():
         yield f"/explain of {name}", question("/explain", content)[1]
@@ -175,7 +175,7 @@ def errors() -> Iterator[Question]:
 
 
 def limits(key: str) -> Iterator[Question]:
-    """Yield what a service whose limits are narrow is asked; the key is what its header says."""
+    """Yield the questions to a service with narrow limits; the key is the header's value."""
     for path, value in product(("/methods", "/v1/models", "/ping", "/nowhere"), ("", "Bearer nope", "Basic eA==", key)):
         yield f"{path} with {value!r}", question(f"GET {path}", **({"Authorization": value} if value else {}))[1]
     asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}

@@ -1,17 +1,17 @@
-"""Records what the product answers, so that a change of its structure can be shown to change nothing else.
+"""Records the answers of the product, to show that a change of its structure changes nothing else.
 
 `python -m tools.record write FOLDER` asks a service, the command line and the Python API, and writes each group of
 answers as one npz of arrays and one JSON of the rest. `python -m tools.record compare FOLDER` asks the same again,
-prints what differs, and exits with 1 where anything does. `--only GROUP` leaves out all other groups.
+prints the differences, and exits with 1 if there are any. `--only GROUP` leaves out all other groups.
 
-What is equal:
+Answers are equal if they agree as follows:
 
 - maps and tensors: to 1e-6 of the largest magnitude of the recorded array
 - numbers of documents: to 1e-6 of their own magnitude, or of a thousandth of the largest of the same member
-- both: to 1e-4 where the item names a method of which the catalogue says that rounding decides something
-- drawings: to one level, but for one pixel in a thousand, whose colour rounding may decide
+- both: to 1e-4 if the item names a method for which, according to the catalogue, rounding decides something
+- drawings: to one level, except for one pixel in a thousand, whose colour rounding may decide
 - problems: status, type and fields; if only words differ, this is reported and is not a failure
-- all else: exactly, except for what changes each time, such as times, ids, ports, addresses and versions
+- everything else: exactly, except for values that change each time, such as times, ids, ports, addresses and versions
 """
 
 import argparse
@@ -66,12 +66,12 @@ COMMAND = "seewhy"
 ROOT = EXAMPLES.parent
 TOLERANCE, ROUGH = 1e-6, 1e-4
 WIDTH = 70
-"""Letters of a value in the table of differences."""
+"""Maximum characters of a value in the table of differences."""
 
 ROUNDED = {name for name in list_methods() if get_method(name).rounding}
 OMITTED = {"Date", "Content-Length", "Last-Modified", "Connection"}
 PRESENT = {"ETag", "X-Request-ID", HEADER, "RateLimit"}
-"""Headers of which only the presence counts."""
+"""Headers of which only the presence is compared."""
 
 KEY = "seewhy_recorder"
 OWN_MODELS = "".join(
@@ -79,7 +79,7 @@ OWN_MODELS = "".join(
     'head = "sigmoid"\n'
     for name in ("single", "blank", "damaged")
 )
-"""A model with one logit, one that answers NaN, and one whose weights cannot be read."""
+"""A model with one logit, one that returns NaN, and one whose weights cannot be read."""
 
 NARROW = {
     "SEEWHY_MAX_UPLOAD_BYTES": "120000",
@@ -103,7 +103,7 @@ SMALL = {"occlusion": {"patch": "8", "stride": "8"}}
 """Options for pictures of 24 pixels, instead of those of `METHODS`."""
 
 SLOW = {"xrai"}
-"""Methods for one net alone."""
+"""Methods for a single net."""
 
 Answers = Iterator[tuple[str, Any]]
 """Names and documents."""
@@ -111,18 +111,18 @@ Answers = Iterator[tuple[str, Any]]
 
 @dataclass(frozen=True)
 class Place:
-    """Where the product is asked.
+    """The place of the questions.
 
     Attributes:
         url: URL of a service.
-        folder: folder of weights, pictures, and what commands write.
+        folder: folder of weights, pictures, and output of commands.
     """
 
     url: str
     folder: Path
 
     def ask(self, question: Question) -> tuple[str, Any]:
-        """Return a question's name and what a service answers."""
+        """Return a question's name and the service's answer."""
         name, arguments = question
         response = requests.request(
             **{**arguments, "url": self.url + arguments["url"]}, timeout=900, allow_redirects=False
@@ -140,7 +140,7 @@ class Place:
         return name, {"status": status, "headers": headers, "body": body}
 
     def run(self, line: str) -> Any:
-        """Return what a command says, how it ends, and the files that it writes."""
+        """Return the output of a command, its exit status, and the files that it writes."""
         folder = self.folder / "commands"
         command = [sys.executable, "-m", COMMAND, *shlex.split(line)]
         process = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
@@ -152,13 +152,13 @@ class Place:
         return {"status": process.returncode, "stdout": stdout, "stderr": process.stderr, "files": files}
 
     def saved(self, result: Any, *suffixes: str) -> Any:
-        """Return what is in the files that a result is saved as."""
+        """Return the contents of the files that a result is saved as."""
         paths = [Path(result.save(self.folder / f"result{suffix}")) for suffix in suffixes]
         return {"text": repr(result), **{path.suffix: decoded(path.suffix[1:], path.read_bytes()) for path in paths}}
 
 
 def routes(place: Place) -> Answers:
-    """Ask every route that is read."""
+    """Ask every GET route."""
     described = requests.get(f"{place.url}/openapi.json", timeout=60).json()
     yield from map(place.ask, questions.routes(described["paths"]))
     etag = requests.post(f"{place.url}/explain", files={"image": CAT}, timeout=60).headers["ETag"]
@@ -174,7 +174,7 @@ def explanations(place: Place) -> Answers:
 
 
 def limits(place: Place) -> Answers:
-    """Ask services whose limits are narrow."""
+    """Ask services with narrow limits."""
     keys = place.folder / "keys.toml"
     keys.write_text(f'tester = "sha256:{hashlib.sha256(KEY.encode()).hexdigest()}"\n')
     with service(**NARROW, SEEWHY_API_KEYS=str(keys), SEEWHY_DEADLINE="3600") as running:
@@ -200,7 +200,7 @@ def command(place: Place) -> Answers:
 
 
 def attempt(work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Return what comes of work, or the exception that ends it."""
+    """Return the result of work, or its exception."""
     try:
         return work(*arguments, **options)
     except Exception as error:
@@ -268,7 +268,7 @@ def python(place: Place) -> Answers:
 
 
 def recorded(net: torch.nn.Module) -> Any:
-    """Return what a session records of a net, with an edit by a hook."""
+    """Return the records of a session on a net, with an edit by a hook."""
     images = torch.rand(2, 3, 24, 24, generator=torch.Generator().manual_seed(0))
     with HookSession(net) as hooks:
         hooks.record("*")
@@ -293,7 +293,7 @@ GROUPS: dict[str, Callable[[Place], Answers]] = {
 
 
 def prepare(folder: Path) -> None:
-    """Write the weights of models that are made here, and let nothing from elsewhere count."""
+    """Write the weights of models that are made here, and hide all others."""
     for name in [name for name in os.environ if name.startswith("SEEWHY_")]:
         del os.environ[name]
     caches = dict.fromkeys(("TORCH_HOME", "HF_HOME", "XDG_CACHE_HOME"), str(folder / "cache"))
@@ -309,7 +309,7 @@ def prepare(folder: Path) -> None:
 
 
 def report(group: str, recorded: dict[str, Any], present: dict[str, Any]) -> int:
-    """Print what differs between the items of a group, and return how much that is, words left out."""
+    """Print the differences between the items of a group, and return their number, without those of words."""
     count = 0
     for name in {**recorded, **present}:
         if name not in recorded or name not in present:
@@ -327,7 +327,7 @@ def report(group: str, recorded: dict[str, Any], present: dict[str, Any]) -> int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Record, or compare with what was recorded; return the exit status."""
+    """Record, or compare with a record; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.record", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("verb", choices=("write", "compare"))
     parser.add_argument("folder", type=Path)

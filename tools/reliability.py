@@ -1,4 +1,4 @@
-"""Load and faults, for longer than the tests try them: `python -m tools.reliability`, `make soak`.
+"""Load and faults, for longer than in the tests: `python -m tools.reliability`, `make soak`.
 
 It prints the tables of docs/reliability.md, and ends with an error if anything is wrong; with ``--write``, it writes
 the tables without errors there.
@@ -21,16 +21,16 @@ from tools.soak import THREADS, soak
 from tools.tables import print_tables, write_tables
 
 MOST_SECONDS = 3.0
-"""Until pictures are answered again after the only process was killed."""
+"""Maximum seconds until pictures are answered again after the only process was killed."""
 
 LEAST_ANSWERED = 0.99
-"""Smallest share of requests that are answered; the others may be refused with a reason."""
+"""Minimum share of requests that are answered; the others may be refused with a reason."""
 
 MOST_GROWTH = 0.02
-"""Largest growth of resident memory between the second and the last quarter of a run, as a share."""
+"""Maximum growth of resident memory between the second and the last quarter of a run, as a share."""
 
 MORE_THREADS, MORE_FILES = 8, THREADS
-"""At the end than after a quarter of a run: no more than come and go with the connections of the clients."""
+"""Maximum increase from a quarter of a run to its end: these come and go with the clients' connections."""
 
 
 def load(wrong: list[str], count: int) -> Iterator[str]:
@@ -66,7 +66,7 @@ def load(wrong: list[str], count: int) -> Iterator[str]:
 
 
 def crowd(wrong: list[str], seconds: float) -> Iterator[str]:
-    """Yield the rows about more requests than can be answered."""
+    """Yield the rows about more requests than the service can answer."""
     report = overload(seconds)
     yield f"| {FACTOR} times the capacity | |"
     yield "| --- | --- |"
@@ -80,7 +80,8 @@ def crowd(wrong: list[str], seconds: float) -> Iterator[str]:
 
 
 def killed(wrong: list[str], times: int = 5) -> float:
-    """Kill the only process that answers, some times; return the median of the seconds until pictures are answered."""
+    """Kill the only process that answers, several times; return the median seconds until pictures are answered
+    again."""
     with service() as running:
         seconds = statistics.median(recovery(running.process, running.port) for _ in range(times))
     if seconds > MOST_SECONDS:
@@ -98,7 +99,7 @@ def broken(wrong: list[str]) -> Iterator[str]:
 
 
 def _of(methods: list[str]) -> str:
-    """Return how many answers there are, and of which methods."""
+    """Return the number of answers, and their methods."""
     names = ", ".join(f"`{method}`" for method in sorted(set(methods)))
     return f"{len(methods)}{f' (of {names})' if names else ''}"
 
@@ -108,7 +109,7 @@ def _counts(codes: dict[int, int]) -> str:
 
 
 def main() -> int:
-    """Run what is asked for, or everything; return whether anything is wrong."""
+    """Run the requested parts, or everything; return whether anything is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tools.reliability", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help="load, crowd or faults; by default all")
     parser.add_argument("--requests", type=int, default=10_000)

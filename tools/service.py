@@ -1,4 +1,4 @@
-"""The service, run as its users do, while a tool asks it."""
+"""The service, run as its users run it, for a tool that sends requests."""
 
 import signal
 import subprocess
@@ -10,7 +10,7 @@ from tests.app.serving import free_port, start
 
 
 class Service(NamedTuple):
-    """A service that runs."""
+    """A running service."""
 
     process: "subprocess.Popen[bytes]"
     port: int

@@ -40,19 +40,19 @@ from tools.service import Service, service
 THREADS = 32
 
 PAUSES = 80
-"""In a run: of a quarter enough for its lowest level to be the floor, although memory swings."""
+"""Number of pauses in a run: enough in a quarter that its lowest sample is the floor, although memory varies."""
 
 REST = 2 * REST_SECONDS
-"""Until the server has given back what it does not need."""
+"""Seconds until the server has given back unneeded memory."""
 
 SAMPLES_PER_SECOND = 4
 """Samples of memory per second while the server rests."""
 
 TOLERANCE = 1e-4
-"""Largest error of a heatmap or a number, over the largest of its kind in the answer."""
+"""Maximum error of a heatmap or a number, relative to the largest of its kind in the answer."""
 
 TRIES = 60
-"""How often a request that is refused with 503 is sent again, after the seconds that the refusal says."""
+"""Maximum number of retries of a request that is refused with 503, each after the seconds of its Retry-After."""
 
 
 Answer = dict[str, np.ndarray]
@@ -60,14 +60,14 @@ Answer = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back.
+    """An answer.
 
     Attributes:
-        status: 0 where nothing came.
+        status: status; 0 without an answer.
         answer: the numbers of a 200.
-        explained: whether an error says why, and, where another try is worth it, when.
-        wait: seconds until then; None where no other try is worth it.
-        rounding: whether an answer says that rounding can decide it, or shows in it.
+        explained: whether an error has a reason and, if a retry is sensible, a time for it.
+        wait: seconds until the retry; None if a retry is not sensible.
+        rounding: whether a diagnostic says that rounding decides the answer, or is visible in it.
     """
 
     status: int
@@ -140,7 +140,7 @@ def difference(answer: Answer, expected: Answer) -> float:
 
 @dataclass
 class State:
-    """What a server and its children hold at rest: bytes, open files, threads; hooks on its models."""
+    """The resources of a server and its children at rest: bytes, open files, threads; hooks on its models."""
 
     resident: int = 0
     files: int = 0
@@ -149,7 +149,7 @@ class State:
 
 
 def state(running: Service) -> State:
-    """Return what a server holds at the end of a rest, and the least memory of that time."""
+    """Return the resources of a server at the end of a rest, with the minimum memory during the rest."""
     levels = []
     for _ in range(round(REST * SAMPLES_PER_SECOND)):
         time.sleep(1 / SAMPLES_PER_SECOND)
@@ -173,16 +173,16 @@ def _status(pid: int, name: str) -> int:
 
 @dataclass
 class Report:
-    """What came of it.
+    """The results.
 
     Attributes:
         codes: last status of each request.
-        refused: how often one was refused for the moment, and sent again.
+        refused: number of temporary refusals after which a request was sent again.
         worst: largest difference from an answer given alone.
         wrong: answers that differ by more than `TOLERANCE`.
-        rounded: such answers that say that rounding can decide them, or shows in them.
+        rounded: such answers with a diagnostic that rounding decides them, or is visible in them.
         compiled: methods of such answers that equal those given alone once the part of the model was compiled.
-        failed: errors that do not say why, or that a client should not see.
+        failed: errors without a reason, or that a client should not see.
         loads: models that were loaded for requests, for which the service had to make room.
     """
 
@@ -200,7 +200,7 @@ class Report:
 
     @property
     def growth(self) -> float:
-        """How much the lowest resident memory of the last quarter of the run is above that of the second, over it."""
+        """The relative growth of the lowest resident memory from the second to the last quarter of the run."""
         quarter = max(1, len(self.states) // 4)
         early, late = (
             min(snapshot.resident for snapshot in part)
@@ -210,7 +210,7 @@ class Report:
 
 
 class Clients:
-    """What the threads that ask have in common: connections, and the answers given alone."""
+    """The shared state of the threads that send requests: connections, and the answers given alone."""
 
     def __init__(self, base: str, report: Report) -> None:
         self._base = base
@@ -233,7 +233,7 @@ class Clients:
             self._alone[question] = reply.answer
 
     def ask(self, question: Question) -> None:
-        """Ask until there is an answer, and note what came of it."""
+        """Ask until there is an answer, and note the outcome."""
         reply, refused = self._insist(question)
         gap = difference(reply.answer, self._alone[question]) if reply.status == 200 else 0.0
         with self._lock:
@@ -261,12 +261,13 @@ class Clients:
                     self._report.compiled.append(_method(question))
 
     def settle(self, models: Sequence[str]) -> None:
-        """Ask models in turn, so that the last of them, as many as there is room for, were just loaded."""
+        """Ask models in turn, so that the models in memory at the end were just loaded."""
         for model in models:
             self._insist(Question("/predict", PICTURES[0], (("model", model),)))
 
     def _insist(self, question: Question) -> tuple[Reply, int]:
-        """Ask, and ask again after each refusal that says when; return the last reply and how many came before it."""
+        """Ask, and ask again after each refusal that has a time for it; return the last reply and the number of
+        refusals."""
         self._own.session = getattr(self._own, "session", None) or requests.Session()
         for refused in range(TRIES):
             try:
@@ -281,7 +282,7 @@ class Clients:
 
 
 def _method(question: Question) -> str:
-    """Return the method of a question, or the path of one about none."""
+    """Return the method of a question, or its path if it has no method."""
     return dict(question.fields).get("method", question.path)
 
 
@@ -299,7 +300,7 @@ def soak(
     max_models: int = MAX_MODELS,
     seed: int = 0,
 ) -> Report:
-    """Send that many requests, after one of each kind alone, and return what came of it."""
+    """Send this many requests, after one of each kind alone, and return the results."""
     with tempfile.TemporaryDirectory() as folder:
         write_weights(Path(folder))
         limits = {"MAX_MODELS": max_models, "MAX_IN_FLIGHT": 128, "QUEUE_SIZE": 1000, "DEADLINE": 300}
@@ -334,5 +335,5 @@ def _soaked(
 
 
 def _loads(running: Service) -> int:
-    """Return how often the service has loaded a model."""
+    """Return the number of times that the service has loaded a model."""
     return int(sum(figures(running.url, "seewhy_model_load_duration_seconds_count{")))

@@ -1,4 +1,4 @@
-"""Every module of every torchvision classifier: what a session records, against autograd without a session.
+"""Every module of every torchvision classifier: a session's records compared with autograd without a session.
 
 `python -m tools.sweep` prints the table, for the models named or for all; with `--write` it goes to docs/sweep.md.
 """
@@ -27,7 +27,7 @@ NAMES: list[str] = torchvision.models.list_models(module=torchvision.models)
 SIDES = (32, 64, 75, 96, 128, 160, 192, 224, 299)
 TOLERANCE = 1e-5
 PAGE = Path(__file__).parents[1] / "docs" / "sweep.md"
-# Without these two, torchvision warns that their slow initialisation may go one day.
+# Without these two arguments, torchvision warns that their slow initialisation may be removed.
 OPTIONS = {"googlenet": {"init_weights": False}, "inception_v3": {"init_weights": False}}
 COLUMNS = (
     "model",
@@ -45,17 +45,17 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Row:
-    """What the check of a model found.
+    """The result of the check of a model.
 
     Attributes:
-        name: torchvision's.
+        name: name of the model in torchvision.
         side: side of the square input, in pixels.
         modules: all that the model lists, containers and itself included.
         ran: the modules that were called at least once.
-        alive: the modules with an output whose gradient is not all zero, so that its comparison says something.
+        alive: the modules with an output whose gradient is not zero everywhere, so that its comparison is meaningful.
         calls: calls of all modules together.
         equal: the modules of which all four kinds of all calls equal the reference.
-        worst: the largest relative difference of a recorded tensor; infinite where one is missing or has another shape.
+        worst: the largest relative difference of a recorded tensor; infinite if one is missing or has another shape.
         change: the largest difference between the logits with and without the session.
         bare: the modules on which PyTorch's own full backward hook raises; None if not all were tried.
     """
@@ -74,7 +74,8 @@ class Row:
 
 @dataclass
 class Call:
-    """What one call of a module got and handed on, and the gradients of both, each in the structure of the value."""
+    """The arguments and the output of one call of a module, and the gradients of both, each in the value's
+    structure."""
 
     input: Any = None
     output: Any = None
@@ -89,14 +90,14 @@ def build(name: str) -> nn.Module:
         torch.manual_seed(0)
         module = torchvision.models.get_model(name, weights=None, **OPTIONS.get(name, {}))
         for parameter in module.parameters():
-            # Heads that start as zeros, layer scales of 1e-6: nothing would flow through them.
+            # Nothing would flow through heads that start as zeros, or layer scales of 1e-6.
             if parameter.ndim > 1 and parameter.abs().max() < 1e-5:
                 nn.init.normal_(parameter, std=0.1)
     return module.eval().requires_grad_(False)
 
 
 def smallest_side(module: nn.Module) -> int:
-    """Return the first of `SIDES` that the model takes."""
+    """Return the first of `SIDES` that the model accepts."""
     for side in SIDES:
         try:
             with torch.no_grad():
@@ -113,7 +114,7 @@ def calibrate(module: nn.Module, images: Tensor) -> None:
     if not norms:
         return
     for norm in norms:
-        norm.momentum = 1.0  # keep nothing of the statistics before
+        norm.momentum = 1.0  # drop the earlier statistics
         norm.train()
     with torch.no_grad():
         module(images)
@@ -126,14 +127,14 @@ def prepare(name: str) -> tuple[nn.Module, Tensor]:
     side = smallest_side(module)
     images = torch.randn(8, 3, side, side, generator=torch.Generator().manual_seed(0))
     calibrate(module, images)
-    # One of those that gave the statistics: any other may lie far outside those of few values, and explode.
+    # One of the pictures of the statistics: any other may lie far outside those of few values, and explode.
     return module, images[:1]
 
 
 def reference(module: nn.Module, images: Tensor, category: int) -> tuple[Tensor, dict[str, list[Call]]]:
-    """Return the logits, and each call of each module by path, found with nothing but PyTorch.
+    """Return the logits, and each call of each module by path, by means of PyTorch alone.
 
-    Every tensor that a module gets or hands on is replaced by a clone. The clone is used here only, so the gradient
+    Every tensor that a module gets or returns is replaced by a clone. The clone is used here only, so the gradient
     that `torch.autograd.grad` finds for it is that of this use; and its gradient edge, taken at this moment, stays that
     of this value, whatever is done to it in place later.
     """
@@ -174,7 +175,7 @@ def reference(module: nn.Module, images: Tensor, category: int) -> tuple[Tensor,
 
 
 def _cloned(values: Any) -> tuple[Any, Any, list[GradientEdge | None]]:
-    """Return what to hand on, what to keep of it, and the gradient edge of each leaf."""
+    """Return the value to pass on, its record, and the gradient edge of each leaf."""
     leaves, spec = tree_flatten(values)
     clones, copies = list(leaves), list(leaves)
     edges: list[GradientEdge | None] = [None] * len(leaves)
@@ -193,7 +194,7 @@ def _cloned(values: Any) -> tuple[Any, Any, list[GradientEdge | None]]:
 def difference(actual: Any, expected: Any) -> float:
     """Return the largest difference over the largest expected magnitude, of the worst tensor of a structure.
 
-    It is infinite where anything else differs: structure, shape, type, None, a number that is not finite.
+    It is infinite if anything else differs: structure, shape, type, None, a number that is not finite.
     """
     actual, actual_spec = tree_flatten(actual)
     expected, expected_spec = tree_flatten(expected)
@@ -225,11 +226,11 @@ def check(name: str, bare: float | None = None) -> Row:
         bare: seconds for also counting the modules on which PyTorch's own full backward hook raises.
     """
     module, images = prepare(name)
-    # The picture needs a gradient, as in the session: else attention takes another path, which rounds otherwise.
+    # The picture needs a gradient, as in the session: otherwise attention takes another path, with other rounding.
     plain = module(images.clone().requires_grad_()).detach()
     category = int(plain.argmax())
     logits, calls = reference(module, images, category)
-    # Clones must not change what the model computes: else the reference would be that of another model.
+    # Clones must not change the model's results: otherwise the reference would be that of another model.
     assert difference(logits, plain) < 1e-6, name
     with HookSession(module) as hooks:
         hooks.record("*")
@@ -278,7 +279,8 @@ def _is_alive(gradients: Any) -> bool:
 def count_bare(module: nn.Module, images: Tensor, seconds: float) -> int | None:
     """Count the modules on which PyTorch's own full backward hook makes a plain forward and backward pass raise.
 
-    Each module takes its own pass, because the first error ends it. None if not all are tried in the time given.
+    Each module takes its own pass, because the first error ends it. None if not all of them can be tried in the given
+    time.
     """
     raised = 0
     start = time.monotonic()
@@ -288,7 +290,7 @@ def count_bare(module: nn.Module, images: Tensor, seconds: float) -> int | None:
         handle = part.register_full_backward_hook(lambda part, grad_input, grad_output: None)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of modules whose input needs no gradient
+                warnings.simplefilter("ignore")  # about modules whose input needs no gradient
                 module(images.clone().requires_grad_())[0, 0].backward()
         except RuntimeError as error:
             if "is being modified inplace" not in str(error):
@@ -300,7 +302,7 @@ def count_bare(module: nn.Module, images: Tensor, seconds: float) -> int | None:
 
 
 def table(rows: Iterable[Row], bare: bool = False) -> Iterator[str]:
-    """Give the lines of the Markdown table, each row as soon as it is known, and the totals last."""
+    """Yield the lines of the Markdown table, each row as soon as it is known, and the totals last."""
     columns = COLUMNS if bare else COLUMNS[:-1]
     yield _line(*columns)
     yield _line("---", *["---:"] * (len(columns) - 1))
@@ -377,7 +379,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.write and options.names:
         parser.error("docs/sweep.md has all models: give no names with --write")
     names = options.names or NAMES
-    torch.set_num_threads(1)  # at these sizes more threads wait for each other longer than they work
+    torch.set_num_threads(1)  # at these sizes, several threads wait for each other longer than they work
 
     def rows() -> Iterator[Row]:
         for number, name in enumerate(names, 1):

@@ -1,4 +1,4 @@
-"""Tables of the documentation: printed as they are made, and written between their marks once all is well."""
+"""Tables of the documentation: printed as they are made, and written between their marks if nothing is wrong."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,7 +7,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
 
 
 def printed(lines: Iterable[str]) -> list[str]:
-    """Print lines as they come; return all."""
+    """Print lines as they come; return all of them."""
     known = []
     for line in lines:
         print(line, flush=True)

@@ -1,4 +1,4 @@
-"""Everything hostile there is, for longer than the tests try it: ``python -m tools.hostile`` prints the tables of
+"""All hostile input, for longer than in the tests: ``python -m tools.hostile`` prints the tables of
 docs/reliability.md, and writes them there with ``--write``. It ends with an error if anything is found.
 """
 
@@ -73,7 +73,7 @@ def fuzzes(findings: Findings, seconds: int) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run what was asked for; return whether anything was found."""
+    """Run the requested parts; return whether anything was found."""
     parser = argparse.ArgumentParser(prog="python -m tools.hostile", description=__doc__)
     parser.add_argument("--seconds", type=int, default=120, help="duration of each fuzz")
     parser.add_argument("--examples", type=int, default=60, help="number of generated requests per route")

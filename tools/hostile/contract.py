@@ -1,4 +1,4 @@
-"""Schemathesis, run against the service as it is served, on what its OpenAPI document says."""
+"""Schemathesis, run against a real service, by its OpenAPI document."""
 
 import os
 import re
@@ -11,17 +11,17 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 PATIENCE = "600"
-"""Seconds until an answer that does not come is a fault: the machine may have much else to do."""
+"""Seconds after which a missing answer is a fault; the machine may be busy with other work."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run found.
+    """The result of a run.
 
     Attributes:
         is_faulty: whether it found anything.
-        cases: how many requests it made up.
-        report: what it printed.
+        cases: number of requests that it generated.
+        report: its output.
     """
 
     is_faulty: bool
@@ -34,9 +34,9 @@ def check(url: str, phases: Sequence[str], examples: int, seed: int = 1, exclude
 
     Args:
         url: URL of the service.
-        phases: phases of examples, coverage, fuzzing and stateful.
-        examples: how many requests to make up for each route.
-        seed: what they are made up from.
+        phases: some of examples, coverage, fuzzing and stateful.
+        examples: number of requests to generate for each route.
+        seed: seed of the generator.
         excluded: paths to leave out.
     """
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(HERE / "schemathesis.toml"), "run"]

@@ -1,4 +1,4 @@
-"""The inputs that fuzzing has kept, one archive for each target: together they reach what the fuzzer has reached.
+"""The inputs that fuzzing has kept, one archive for each target: together they cover what the fuzzer has covered.
 
 ``python -m tools.hostile.corpus TARGET FOLDER`` adds the files of a folder, such as the third argument of
 ``tools.hostile.fuzz`` names.

@@ -26,9 +26,9 @@ INSTRUMENTED = [
 
 
 def main(name: str, seconds: str, keep: str | None = None) -> None:
-    """Fuzz a target for so many seconds."""
+    """Fuzz a target for this many seconds."""
     with atheris.instrument_imports(include=INSTRUMENTED):
-        for plugin in PLUGINS:  # which Pillow by itself imports late, and so without instruments
+        for plugin in PLUGINS:  # Pillow itself imports them later, without instrumentation
             import_module(f"PIL.{plugin}ImagePlugin")
         from tools.hostile.targets import MAX_LENGTH, run, seeds
     with tempfile.TemporaryDirectory() as start:

@@ -1,5 +1,5 @@
-"""What Schemathesis is told of this service: pictures that can be read, and names that exist, come often enough for
-what lies behind them to be reached. Loaded by the runs of `tools/hostile/contract.py`.
+"""Hooks of Schemathesis for this service: readable pictures and existing names are frequent enough to reach the code
+behind the checks. The runs of `tools/hostile/contract.py` load them.
 """
 
 import base64
@@ -23,7 +23,7 @@ PICTURES = [
 _real = st.sampled_from(PICTURES)
 
 for _name in ("jpeg", "png", "webp", "avif", "gif", "bmp", "tiff"):
-    # Mostly a picture, whatever the type says; sometimes the start of one, or anything.
+    # Usually a picture, whatever its type is; sometimes the start of one, or any bytes.
     _cut = st.tuples(_real, st.integers(1, 200)).map(lambda pair: pair[0][: pair[1]])
     schemathesis.openapi.media_type(
         f"image/{_name}", st.one_of(_real, _real, _real, _real, _cut, st.binary(min_size=1))
@@ -52,7 +52,7 @@ NAMES: dict[str, list[Any]] = {
     "values": [None, "true"],
     "view": [None, "side-by-side"],
 }
-"""Values that the service has an answer for; None leaves the option out, as what is not named here is."""
+"""Values that the service can answer; None leaves the option out, like options that are not named here."""
 
 
 CARRIED = ("image", "reference", "data", "instances", "inputs")
@@ -61,7 +61,7 @@ CARRIED = ("image", "reference", "data", "instances", "inputs")
 
 @schemathesis.hook
 def before_call(context: Any, case: Any, kwargs: Any) -> None:
-    """Give most requests that the document allows a picture that can be read, and most of those names that exist."""
+    """Give most valid requests a readable picture, and most of these existing names."""
     meta = case.meta
     if meta is None or not meta.generation.mode.is_positive or meta.phase.name.name == "COVERAGE":
         return
@@ -76,7 +76,7 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
         _name_what_exists(case, place)
     if place % 4 and "version" in (case.path_parameters or {}):
         case.path_parameters["version"] = "1"
-    # Schemathesis cannot check bytes against a schema, and takes what it cannot check for invalid.
+    # Schemathesis cannot check bytes against a schema, and treats unchecked values as invalid.
     case.meta.generation.mode = GenerationMode.POSITIVE
     for location in case.meta.components:
         case.meta.components[location] = ComponentInfo(mode=GenerationMode.POSITIVE)
@@ -97,7 +97,7 @@ def _with_pictures(case: Any, place: int) -> dict[str, Any]:
 
 
 def _name_what_exists(case: Any, place: int) -> None:
-    """Keep of the request its pictures and such options as there is an answer for."""
+    """Reduce a request to its pictures and the options that can be answered."""
     path = case.operation.path
     body = {name: value for name, value in case.body.items() if name in CARRIED} if isinstance(case.body, dict) else {}
     query = {name: _chosen(name, place) for name in case.query or {} if name in NAMES}

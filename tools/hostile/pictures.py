@@ -1,7 +1,7 @@
-"""Pictures made to break a decoder, by name and family. They are made here, because nobody wants to store them.
+"""Pictures made to break a decoder, by name and family; generated, because the files would be large.
 
-The family says which answers are allowed: 200 for a correct picture, 415 for something that is not a picture, and 413
-for one that is too large; damage may leave a readable picture or none.
+The family decides the allowed answers: 200 for a correct picture, 415 for something that is not a picture, and 413 for
+one that is too large; a damaged picture may still be readable, or not.
 """
 
 import io
@@ -30,8 +30,8 @@ class Hostile:
     """One picture.
 
     Attributes:
-        family: how it is hostile.
-        name: which one of the family.
+        family: the kind of attack.
+        name: name within the family.
         content: its bytes.
         answers: the statuses that are right for it.
     """
@@ -53,7 +53,7 @@ def photograph(width: int = 64, height: int = 48, mode: str = "RGB") -> Image.Im
 def reduced(
     content: bytes, least: tuple[int, int], max_pixels: int = MAX_PIXELS
 ) -> tuple[Image.Image, tuple[int, int]]:
-    """Return a picture decoded no larger than need be, and its size as sent."""
+    """Return a picture, decoded no larger than necessary, and its size as sent."""
     probe = Probe(content, max_pixels)
     probe.reduce(least)
     return probe.decode(), probe.size
@@ -66,7 +66,7 @@ def encoded(picture: Image.Image, kind: str, **options: Any) -> bytes:
 
 
 def sound() -> dict[str, bytes]:
-    """One picture of each format, with nothing wrong with it."""
+    """One correct picture of each format."""
     return {kind: encoded(photograph(), kind) for kind in FORMATS}
 
 
@@ -88,7 +88,7 @@ def png(width: int, height: int, samples: bytes, depth: int = 8, colour: int = 2
 
 
 def zeros(count: int) -> bytes:
-    """So many zeros, deflated."""
+    """This many zeros, deflated."""
     packer = zlib.compressobj(1)
     block, parts = bytes(2**20), []
     for _ in range(count // len(block)):
@@ -97,7 +97,7 @@ def zeros(count: int) -> bytes:
 
 
 Tag = tuple[int, int, int, bytes]
-"""Number, type, count, and four bytes: the value, or where it is."""
+"""Number, type, count, and four bytes: the value, or its offset."""
 
 
 def directory(tags: list[Tag], following: int = 0, order: str = "<") -> bytes:
@@ -107,7 +107,7 @@ def directory(tags: list[Tag], following: int = 0, order: str = "<") -> bytes:
 
 
 def tiff(tags: list[Tag], data: bytes = b"", following: int = 0) -> bytes:
-    """A TIFF of one directory at its start, and what comes after it."""
+    """A TIFF of one directory at its start, and the bytes after it."""
     return b"II*\0" + struct.pack("<I", 8) + directory(tags, following) + data
 
 
@@ -122,7 +122,7 @@ def grey_tags(width: int, height: int, offset: int, size: int) -> list[Tag]:
 
 
 def without_strips(tags: list[Tag]) -> list[Tag]:
-    """The tags that a TIFF of tiles has too."""
+    """The additional tags of a TIFF of tiles."""
     return [tag for tag in tags if tag[0] not in (273, 278, 279)]
 
 
@@ -162,7 +162,7 @@ def bit_flips() -> Iterator[Hostile]:
 
 
 def claims() -> Iterator[Hostile]:
-    """Headers that claim far more than there is."""
+    """Headers that claim far more than the file contains."""
     sizes = [(65535, 65535), (60_000, 2000), (2**31 - 1, 2**31 - 1), (2**31, 1), (1, 2**31 - 1), (0, 8), (8, 0)]
     files = sound()
     for width, height in sizes:
@@ -404,7 +404,7 @@ def texts() -> Iterator[Hostile]:
 
 
 def scans(count: int, side: int = 7900) -> bytes:
-    """A progressive JPEG with so many scans more, each of which says in a few bytes that nothing changes."""
+    """A progressive JPEG with this many additional scans, each of which says in a few bytes that nothing changes."""
     picture = encoded(Image.new("L", (side, side)), "JPEG", progressive=True)
     # A table of one code: a run of empty blocks whose length follows in as many bits as fit.
     blocks = (-(-side // 8)) ** 2
@@ -432,7 +432,7 @@ def divided(grey: Image.Image, components: int) -> bytes:
 
 
 def jpeg_tiff(width: int, height: int, part: int, jpeg: bytes, tiled: bool, shared: bool = False) -> bytes:
-    """A grey TIFF whose tiles, or strips of so many rows, are JPEGs of their own, or all the same one."""
+    """A grey TIFF whose tiles, or strips of this many rows, are separate JPEGs, or all the same one."""
     count = -(-height // part) * (-(-width // part) if tiled else 1)
     tags = without_strips(tag_values(grey_tags(width, height, 0, 0), {259: 7}))
     tags += [long(322, part), long(323, part)] if tiled else [long(278, part)]
@@ -470,7 +470,7 @@ def shapes() -> Iterator[Hostile]:
 
 
 def kinds() -> Iterator[Hostile]:
-    """Kinds of samples that are rare, and right."""
+    """Kinds of samples that are rare but valid."""
     grey = photograph(mode="L")
     deep = Image.fromarray(np.asarray(grey).astype(np.uint16) * 257)
     floats = Image.fromarray(np.asarray(grey).astype(np.float32) / 255)
@@ -556,7 +556,7 @@ def _ycck() -> bytes:
 
 
 def directories() -> Iterator[Hostile]:
-    """TIFF files that are lawful and absurd."""
+    """TIFF files that are valid but absurd."""
     whole = grey_tags(64, 48, 8, 64 * 48)
     changed: Callable[[int, int], list[Tag]] = lambda number, value: [  # noqa: E731
         long(number, value) if tag[0] == number else tag for tag in whole
@@ -612,7 +612,7 @@ def tag_values(tags: list[Tag], values: dict[int, int]) -> list[Tag]:
 
 
 def foreign_files() -> Iterator[Hostile]:
-    """What is not a picture of an allowed format, or two things at once."""
+    """Files that are not pictures of an allowed format, or are two things at once."""
     files = sound()
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:

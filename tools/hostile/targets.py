@@ -1,4 +1,4 @@
-"""What is fuzzed: functions that take any bytes and may raise nothing but what a client is told of."""
+"""The targets of fuzzing: functions that take any bytes and may raise only errors that clients are told of."""
 
 import io
 import json
@@ -25,7 +25,7 @@ from seewhy.explainers.inspection.edits import OPS, parse_edits
 from tools.hostile import pictures
 
 MAX_LENGTH = 4096
-"""Bytes of an input."""
+"""Maximum bytes of an input."""
 
 SCHEMAS: tuple[type[Options], ...] = (ExplainOptions, PredictOptions, TraceOptions, CaptureOptions, InterveneOptions)
 KINDS = ("multipart/form-data; boundary=x", "application/json", "image/png", "", "application/vnd.a+json", "text/plain")
@@ -72,7 +72,7 @@ def request(content: bytes) -> None:
 
 
 def value_of(content: Iterator[int], words: Sequence[str], depth: int = 0) -> Any:
-    """Build a value as JSON has them: a byte says of what kind, the next ones what is in it."""
+    """Build a JSON value: a byte decides its kind, the next ones its content."""
     kind = next(content, 0) % 10
     if kind < 3 and depth < 5:
         count = range(next(content, 0) % 6)
@@ -87,7 +87,7 @@ def value_of(content: Iterator[int], words: Sequence[str], depth: int = 0) -> An
 
 
 def built(content: bytes, words: Sequence[str]) -> Any:
-    """Return a value from JSON, if that is what this is, and else one that is built from the bytes."""
+    """Return the value of the bytes as JSON, or else one that is built from them."""
     try:
         return loads(content)
     except (ValueError, RecursionError):
@@ -95,7 +95,7 @@ def built(content: bytes, words: Sequence[str]) -> Any:
 
 
 def options(content: bytes) -> None:
-    """Check options: a byte for the route, the rest is what they are."""
+    """Check options: a byte for the route, and the rest for the options."""
     fields = built(content[1:], _OPTION_WORDS)
     if isinstance(fields, dict):
         try:
@@ -128,14 +128,14 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 
 
 def run(name: str, content: bytes) -> None:
-    """Hand an input to a target, and keep Pillow's warnings to ourselves."""
+    """Pass an input to a target, and hide Pillow's warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         TARGETS[name](content)
 
 
 def seeds(name: str) -> Iterator[bytes]:
-    """Yield inputs to start from; they are made, and not kept."""
+    """Yield inputs to start from; they are generated, not stored."""
     if name == "picture":
         families = (pictures.kinds, pictures.exif, pictures.directories, pictures.profiles, pictures.frames)
         yield from (pictures.encoded(pictures.photograph(5, 4), kind) for kind in pictures.FORMATS)

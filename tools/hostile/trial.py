@@ -1,6 +1,7 @@
-"""Posts every hostile picture to a service in its own process, and reports what it answered, how long that took and
-how much memory: ``python -m tools.hostile.trial`` prints it as JSON, one line for each request. With ``--some``, each
-picture is sent in one way, the ways take turns, and a ninth of the damaged ones is sent.
+"""Posts every hostile picture to a service in its own process, and reports its answers, their time and memory.
+
+``python -m tools.hostile.trial`` prints JSON, one line for each request. With ``--some``, each picture is sent in only
+one way, which alternates, and only a ninth of the damaged ones is sent.
 """
 
 import base64
@@ -18,15 +19,15 @@ from tools.hostile.pictures import Hostile, all_pictures
 CARRIERS = ("raw", "form", "JSON")
 
 DAMAGED = ("truncated", "bit flipped")
-"""Families of many pictures that differ by where they are damaged."""
+"""Families of many pictures that differ by the place of the damage."""
 
 MAX_GROWTH = 4 * 2**30
-"""Bytes of address space that the service may take beyond what it has before the first picture."""
+"""Bytes of address space that the service may take in addition to those before the first picture."""
 
 
 @dataclass(frozen=True)
 class Answered:
-    """What one request was answered with.
+    """The answer to one request.
 
     Attributes:
         family, name: family and name of the picture.
@@ -34,7 +35,7 @@ class Answered:
         status: status of the answer.
         expected: statuses that are right.
         kind: content type of the answer.
-        detail: what an error says.
+        detail: the message of an error.
         seconds: processor time until the answer.
         growth: bytes of resident memory, at the peak, more than before.
     """
@@ -51,8 +52,8 @@ class Answered:
 
 
 def requests_of(picture: Hostile) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield a request for each carrier; what is merely damaged is sent in one way."""
-    yield "raw", {"data": picture.content, "content_type": "image/png"}  # whatever it is: a wrong type is not a reason
+    """Yield a request for each carrier; pictures that are merely damaged are sent in one way."""
+    yield "raw", {"data": picture.content, "content_type": "image/png"}  # whatever it is: a wrong type must not matter
     if picture.family not in DAMAGED:
         head = b'--edge\r\nContent-Disposition: form-data; name="image"; filename="../cat.jpg"\r\n\r\n'
         form = head + picture.content + b"\r\n--edge--\r\n"
@@ -74,7 +75,7 @@ def trials(some: bool = False) -> Iterator[Answered]:
             continue
         requests = list(requests_of(picture))
         for carrier, request in [requests[place % len(requests)]] if some else requests:
-            # Zero bytes are not a body, which is the carriers' to say.
+            # A raw body of zero bytes is a malformed request.
             expected = {400} if carrier == "raw" and not picture.content else picture.answers
             before = _reset_peak()
             started = time.process_time()
@@ -92,7 +93,7 @@ def trials(some: bool = False) -> Iterator[Answered]:
                 round(seconds, 3),
                 _status("VmHWM") - before,
             )
-    app.extensions["seewhy"].models.stop(60)  # a thread that frees a model while the process ends may break it off
+    app.extensions["seewhy"].models.stop(60)  # a thread that frees a model while the process ends may abort it
 
 
 def _post(client: Any, request: dict[str, Any]) -> Any:

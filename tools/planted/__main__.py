@@ -9,7 +9,7 @@ from tools.planted.training import RECIPES, accuracy, load, save, train
 
 
 def main(names: list[str]) -> None:
-    """Train networks, and print what they have learnt.
+    """Train networks, and print their accuracy.
 
     Args:
         names: names of the networks; empty for all.

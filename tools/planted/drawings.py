@@ -13,27 +13,27 @@ MARKER = 8
 """Height and width of a marker, in pixels."""
 
 COLOURS = torch.tensor([[1.0, -1.0, -1.0], [-1.0, 1.0, -1.0], [-1.0, -1.0, 1.0], [1.0, 1.0, -1.0]])
-"""(K, 3), of the classes: red, green, blue, yellow."""
+"""(K, 3), the colours of the classes: red, green, blue, yellow."""
 
 CLASSES = len(COLOURS)
 
 UNMARKED = CLASSES
-"""The class of a picture without a marker. Networks learn it too: else they would take one of the other classes where
-they see no marker, and nothing in a picture would speak for that class."""
+"""The class of a picture without a marker. Networks learn it too: otherwise they would choose another class if they see
+no marker, and nothing in the picture would speak for that class."""
 
 KINDS = 3
 """Kinds of objects: striped across, striped down, chequered."""
 
 Place = Literal["inside", "outside"]
-"""Where the marker is: in the middle of the object, or beyond the box around it."""
+"""The place of the marker: in the middle of the object, or outside the box around it."""
 
 _CANDIDATES = 64
-"""Places that are tried for a marker outside; the first that is free is taken."""
+"""Number of places that are tried for a marker outside; the first free one is taken."""
 
 
 @dataclass(frozen=True, eq=False)
 class Drawings:
-    """Pictures and what is known of them.
+    """Pictures, and the facts about them.
 
     Attributes:
         images: (N, 3, SIDE, SIDE) float32, about -1 to 1.
@@ -41,7 +41,8 @@ class Drawings:
         kinds: (N,) int64, of the objects.
         objects: (N, SIDE, SIDE) bool, the pixels of the objects, those under a marker included.
         boxes: (N, 4) float32: left, top, right and bottom of the objects, in pixels.
-        cues: (N, 4) int64: left, top, right and bottom of the markers, in pixels; where one could be without any.
+        cues: (N, 4) int64: left, top, right and bottom of the markers, in pixels; without a marker, a possible place of
+            one.
     """
 
     images: Tensor
@@ -75,7 +76,7 @@ def draw(count: int, place: Place, generator: torch.Generator, marked: float = 1
     Args:
         count: number of pictures.
         place: place of the markers.
-        generator: generator of everything that is random.
+        generator: generator of all random numbers.
         marked: share of the pictures that have a marker.
     """
     radius = _radii(count, generator)
@@ -87,7 +88,7 @@ def draw_pairs(count: int, generator: torch.Generator, marked: float = 1.0) -> t
     """Draw pictures of two objects, side by side or one above the other, each with a marker inside; see `draw`.
 
     Returns:
-        The same pictures twice, once with what is known of each object.
+        The same pictures twice, once with the facts about each object.
     """
     beside = torch.rand(count, generator=generator) < 0.5
     images = _ground(count, generator)

@@ -1,7 +1,7 @@
-"""Where CAMs of transformers should look: ``python -m tools.planted.layers``, half an hour on one core.
+"""The best layers for CAMs of transformers: ``python -m tools.planted.layers``, half an hour on one core.
 
-Transformers of several sizes and seeds learn the drawings, and the maps of CAMs at several layers are tried: how often
-is one largest on the marker, which shows the class? Prints the table of docs/own-models.md.
+Transformers of several sizes and seeds learn the drawings, and the maps of CAMs at several layers are tested: how often
+is a map largest on the marker, which shows the class? It prints the table of docs/own-models.md.
 """
 
 import sys
@@ -37,7 +37,7 @@ def swin(width: int, depth: int) -> nn.Module:
 
 
 def of_block(block: str, last: str) -> dict[str, str]:
-    """Return the layers that are tried, by what they are."""
+    """Return the layers to try, by their descriptions."""
     return {"last norm": last, "last block": block, "its norm2": f"{block}.norm2", "its norm1": f"{block}.norm1"}
 
 
@@ -47,14 +47,14 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], dict[str, str]]] = {
     "ViT, class token, 3 blocks": (lambda: vit(48, 3, class_token=True), {"its norm1": "blocks.2.norm1"}),
     "Swin, 2 + 2 blocks": (lambda: swin(24, 2), of_block("features.3.1", "norm")),
 }
-"""What makes the untrained network, and its layers."""
+"""The function that makes the untrained network, and its layers."""
 
 STEPS = {"Swin, 2 + 2 blocks": 1000}
 """Training steps of the networks that learn more slowly than the planted transformer."""
 
 
 def pointing(method: str, network: nn.Module, layer: str, drawings: Drawings) -> float:
-    """Return the share of drawings whose map for the class of the marker is largest there."""
+    """Return the share of drawings whose map for the marker's class is largest on the marker."""
     explainer = METHODS[method].build({"layers": (layer,)})
     maps = explainer.explain(network, drawings.images, drawings.classes).maps[:, None]
     resized = functional.interpolate(maps, (SIDE, SIDE), mode="bilinear", align_corners=False)

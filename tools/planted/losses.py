@@ -1,6 +1,6 @@
-"""What the networks learn, and which of their answers are right.
+"""The losses of the networks, and the checks of their answers.
 
-A scene is what was drawn on the same pictures: an entry for each object of a picture.
+A scene is a list of drawings of the same pictures: an entry for each object of a picture.
 """
 
 import torch
@@ -30,7 +30,7 @@ def right_class(network: nn.Module, scene: Scene) -> Tensor:
 
 
 def pixel_loss(network: nn.Module, scene: Scene) -> Tensor:
-    """The mean over the pixels of objects and that over all others, so that the objects count as much as the ground."""
+    """The sum of the mean over the pixels of objects and that over all others, so that both count equally."""
     drawings = scene[0]
     classes = drawings.objects * (1 + drawings.classes)[:, None, None]
     losses = functional.cross_entropy(network(drawings.images), classes, reduction="none")
@@ -53,18 +53,19 @@ def fcos_loss(network: nn.Module, scene: Scene) -> Tensor:
 
 
 def right_boxes(network: nn.Module, scene: Scene) -> Tensor:
-    """Return whether the surest box at each of the objects has the class of its marker, (N,)."""
+    """Return whether the most confident box at each object has the class of its marker, (N,)."""
     results = network(list(scene[0].pictures))
     right = torch.ones(len(results), dtype=torch.bool)
     for drawings in scene:
         for row, (result, box, label) in enumerate(zip(results, drawings.boxes, drawings.classes, strict=True)):
-            labels = result["labels"][box_iou(box[None], result["boxes"])[0] >= HIT]  # the surest first
+            labels = result["labels"][box_iou(box[None], result["boxes"])[0] >= HIT]  # the most confident one first
             right[row] &= len(labels) > 0 and bool(labels[0] == label)
     return right
 
 
 def cell_loss(network: nn.Module, scene: Scene) -> Tensor:
-    """Whether there is a box, of all cells; its edges and classes, of the cell in which the object's middle lies."""
+    """The losses of boxes: their presence, for all cells; their edges and classes, for the cell with the object's
+    centre."""
     raw, drawings = network(scene[0].images).flatten(2).mT, scene[0]
     rows = torch.arange(len(raw))
     middles = (drawings.boxes[:, :2] + drawings.boxes[:, 2:]) / 2
@@ -81,7 +82,7 @@ def cell_loss(network: nn.Module, scene: Scene) -> Tensor:
 
 
 def right_cell(network: nn.Module, scene: Scene) -> Tensor:
-    """Return whether the surest box lies at the object and has the class of the marker, (N,)."""
+    """Return whether the most confident box lies at the object and has the class of the marker, (N,)."""
     drawings, candidates = scene[0], decode(network(scene[0].images))
     scores = candidates.scores("sigmoid").flatten(1)
     rows, surest = torch.arange(len(scores)), scores.argmax(dim=1)

@@ -1,4 +1,4 @@
-"""The networks that learn the drawings: small ones of the kinds that people have."""
+"""The networks that learn the drawings: small ones of common kinds."""
 
 from collections import OrderedDict
 
@@ -15,7 +15,7 @@ from seewhy import BoxHead, Candidates
 from tools.planted.drawings import CLASSES, KINDS, SIDE
 
 ANSWERS = CLASSES + 1
-"""Number of the classes of markers, that of none included."""
+"""Number of the classes of markers, including that of no marker."""
 
 OUTPUTS = ANSWERS + KINDS
 """Logits of classifiers: of the classes of markers and then of the kinds of objects, with a softmax for each."""
@@ -26,7 +26,8 @@ CELL = 8
 
 
 def _convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
-    """Return a convolution; that of a stride of 2 has windows of 4, whose middles lie evenly in the picture."""
+    """Return a convolution; with a stride of 2 it has windows of 4, whose centres are spread evenly over the
+    picture."""
     convolution = nn.Conv2d(inputs, outputs, 2 + stride, stride, padding=1, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
 
@@ -70,7 +71,7 @@ def transformer() -> nn.Module:
 class Segmenter(nn.Module):
     """A class for each pixel: 0 for the ground, and for pixels of the object 1 and the class of the marker.
 
-    The object's pixels know the marker, which is outside, by the largest of each of the coarsest features.
+    The object's pixels know the marker, which is outside, through the maximum of each of the coarsest features.
     """
 
     def __init__(self) -> None:
@@ -85,12 +86,12 @@ class Segmenter(nn.Module):
 
 
 class _Context(nn.Module):
-    """Features of cells of four pixels, and beside them everywhere the largest of each of the coarsest features."""
+    """Features of cells of four pixels, and beside them, in each cell, the maxima of the coarsest features."""
 
     def __init__(self) -> None:
         super().__init__()
         self.fine = nn.Sequential(_convolution(3, 16, 2), _convolution(16, 32, 2))
-        self.coarse = nn.Sequential(nn.Conv2d(32, 48, 2, 2), nn.ReLU())  # cells that see no further than they must
+        self.coarse = nn.Sequential(nn.Conv2d(32, 48, 2, 2), nn.ReLU())  # with the smallest receptive field
         self.context = nn.Linear(48, 48)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -102,7 +103,7 @@ class _Context(nn.Module):
 
 
 class _Pyramid(nn.Module):
-    """Features of cells of four and of eight pixels, and what a feature pyramid makes of them."""
+    """Features of cells of four and of eight pixels, and a feature pyramid of them."""
 
     out_channels = 32
 
@@ -128,9 +129,9 @@ def detector() -> FCOS:
 
 
 class BoxNetwork(nn.Module):
-    """A detector with a head like YOLO's: a cell says how far a box reaches, whether there is one, and what it is.
+    """A detector with a head like YOLO's: a cell predicts the extent of a box, whether there is one, and its class.
 
-    As of the segmenter, the classes of objects are those of markers outside of their boxes.
+    As with the segmenter, the classes of objects are those of markers outside their boxes.
     """
 
     def __init__(self) -> None:
@@ -140,7 +141,7 @@ class BoxNetwork(nn.Module):
         self.box_head = BoxHead(decode, overlap=0.3)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return (N, 4 + 1 + ANSWERS, rows, columns): how many cells a box reaches, as logarithms, and logits."""
+        """Return (N, 4 + 1 + ANSWERS, rows, columns): logarithms of the extents of boxes in cells, and logits."""
         return self.head(self.encoder(images))
 
 
@@ -154,6 +155,6 @@ def decode(raw: Tensor) -> Candidates:
 
 
 def middles_of_cells() -> Tensor:
-    """Return (A, 2) float32: x and y of the middles of the coarsest cells, row by row, in pixels."""
+    """Return (A, 2) float32: x and y of the centres of the coarsest cells, row by row, in pixels."""
     places = CELL * torch.arange(SIDE // CELL) + CELL / 2
     return torch.cartesian_prod(places, places).flip(1)

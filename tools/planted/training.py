@@ -1,4 +1,4 @@
-"""Training of the networks, and what each has learnt."""
+"""Training of the networks, and their accuracy."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ WEIGHTS = Path(__file__).parents[2] / "tests" / "planted"
 BATCH = 64
 
 MARKED = 0.75
-"""Share of the objects of each step that have a marker."""
+"""Share of the objects in each step that have a marker."""
 
 HELD_OUT = 1_000_003
 """Seed of drawings that no training sees."""
 
 Draw = Callable[[int, Generator, float], Scene]
-"""Draws as many scenes as asked for, with markers for a share of them."""
+"""Draws the given number of scenes, with markers for a share of them."""
 
 
 def _single(place: Place, count: int, generator: Generator, marked: float) -> Scene:
@@ -38,7 +38,7 @@ INSIDE, OUTSIDE = (partial(_single, place) for place in ("inside", "outside"))
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained.
+    """The training of a network.
 
     Attributes:
         build: makes the untrained network.
@@ -90,7 +90,7 @@ def train(recipe: Recipe, seed: int = 0) -> nn.Module:
 
 
 def accuracy(recipe: Recipe, network: nn.Module, count: int = 512, marked: float = 1.0) -> float:
-    """Return the share of right answers about drawings that the training never saw."""
+    """Return the share of right answers for drawings that the training never saw."""
     generator = Generator().manual_seed(HELD_OUT)
     shares = []
     for scene in recipe.scenes:
@@ -109,7 +109,7 @@ def save(name: str, network: nn.Module) -> Path:
 
 
 def load(name: str) -> nn.Module:
-    """Return a network with the weights that were written, in evaluation mode."""
+    """Return a network with its stored weights, in evaluation mode."""
     network = RECIPES[name].build().eval().requires_grad_(False)
     network.load_state_dict(load_file(WEIGHTS / f"{name}.safetensors"))
     return network
