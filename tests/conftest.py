@@ -1,4 +1,4 @@
-"""The order of the tests, and where their fixtures come from."""
+"""The order of the tests, and the sources of their fixtures."""
 
 import pytest
 

@@ -1,9 +1,9 @@
-"""A device other than the processor, made of the processor: `python -m tests.device [answers | METHOD ...]`.
+"""A device other than the CPU, simulated on the CPU: `python -m tests.device [answers | METHOD ...]`.
 
-Its tensors lie where no other tensor's operations reach them: what takes two devices at once, asks for the numbers in
-between, or draws them with the processor's generator shows as it would on a GPU, and backward passes run in a thread of
-the device. What it lacks is speed, and inference mode, which PyTorch does not allow to such tensors: it stands for
-`no_grad` here. PyTorch has one such device in a process, and for good: so this runs in a process of its own.
+No other tensor's operations reach its tensors: code that mixes two devices, reads numbers in between, or draws them
+with the CPU's generator shows as it would on a GPU, and backward passes run in a thread of the device. It lacks speed,
+and inference mode, which PyTorch does not allow for such tensors: `no_grad` replaces it here. PyTorch has only one such
+device per process, permanently, so this runs in a separate process.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Grids of cases: `make test` runs a few of each, which tell apart what can break, `make test-slow` the others."""
+"""Grids of cases: `make test` runs the fewest of each that tell apart what can break, `make test-slow` the others."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any

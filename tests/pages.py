@@ -1,4 +1,4 @@
-"""What is shown in the documentation, run: the blocks of a page, in order, in one folder and one Python namespace.
+"""Runs the documentation: the blocks of a page, in order, in one folder and one Python namespace.
 
 | block | what is done |
 | --- | --- |

@@ -1,4 +1,4 @@
-"""The floors of the house, held by reading the imports: explainers, models, app, from the ground up."""
+"""The layers of the package, checked by reading the imports: explainers, models, app, from the bottom up."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The benchmarks run, and those who compute the same map compute the same; nothing is said about time."""
+"""The benchmarks run, and contestants that compute the same map agree; times are not tested."""
 
 import json
 import subprocess

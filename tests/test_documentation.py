@@ -1,4 +1,4 @@
-"""What the documentation says is held to what the software does."""
+"""The documentation agrees with the software."""
 
 import re
 import runpy

@@ -1,4 +1,4 @@
-"""What `make` and the image install is fixed by release and digest, and is what pyproject.toml asks for."""
+"""The packages that `make` and the image install have fixed releases and digests, and satisfy pyproject.toml."""
 
 import re
 import tomllib

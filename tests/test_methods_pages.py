@@ -1,4 +1,4 @@
-"""The pages about methods are what the catalogue says and draws."""
+"""The pages about methods agree with the catalogue and its drawings."""
 
 import json
 import re

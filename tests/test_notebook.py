@@ -1,4 +1,4 @@
-"""examples/notebook.ipynb runs, and shows what it is committed with."""
+"""examples/notebook.ipynb runs, and shows its committed output."""
 
 import warnings
 

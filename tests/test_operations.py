@@ -1,4 +1,4 @@
-"""What docs/operations.md, the dashboard and the alerts say is held to the metrics and the records that there are."""
+"""docs/operations.md, the dashboard and the alerts agree with the existing metrics and records."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a wheel holds: types for those who install it, and what the page needs."""
+"""The contents of a wheel: types for its users, and the files of the page."""
 
 import os
 import subprocess

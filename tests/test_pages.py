@@ -1,4 +1,4 @@
-"""Every block of README.md and docs/ runs, or says why not; see `pages`."""
+"""Every block of README.md and docs/ runs, or has a reason not to; see `pages`."""
 
 import os
 import sys

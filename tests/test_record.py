@@ -1,4 +1,4 @@
-"""The comparison of recorded answers pairs arrays by what they are, not by where they stand."""
+"""The comparison of recorded answers pairs arrays by their identity, not by their position."""
 
 import io
 

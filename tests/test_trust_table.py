@@ -1,4 +1,4 @@
-"""The tables of docs/trust.md: what they say of the numbers that they are made of."""
+"""The tables of docs/trust.md, made from given numbers."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Waiting for what happens, however busy the machine."""
+"""Waiting for events, however busy the machine is."""
 
 import time
 from collections.abc import Callable

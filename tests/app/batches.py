@@ -1,4 +1,4 @@
-"""What tests of batch runs by several processes share: pictures, data sets, and the processes of a run."""
+"""Helpers for tests of batch runs by several processes: pictures, data sets, and the processes of a run."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What tests of the page do with it again and again."""
+"""Common actions of tests of the page."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""nginx before the service, as `deploy/nginx.conf` has it: only the ports are others."""
+"""nginx in front of the service, with `deploy/nginx.conf` except for its ports."""
 
 import os
 import re

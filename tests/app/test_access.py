@@ -1,4 +1,4 @@
-"""Who may come in: keys, rate limits, other origins, addresses behind proxies."""
+"""Access: keys, rate limits, other origins, addresses behind proxies."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""Who is let in, and what is answered while the service stops: by itself, and as gunicorn runs it."""
+"""Admission of requests, and answers while the service stops: on its own, and under gunicorn."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Batch runs: what a folder of shards holds, and how a run that was stopped goes on."""
+"""Batch runs: the contents of a folder of shards, and how a stopped run resumes."""
 
 import fcntl
 import io

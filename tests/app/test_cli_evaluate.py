@@ -1,4 +1,4 @@
-"""The command evaluate: tables of methods over a folder, and files that say where targets lie."""
+"""The command evaluate: tables of methods over a folder, and files with the places of targets."""
 
 import csv
 import json

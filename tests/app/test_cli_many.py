@@ -1,6 +1,4 @@
-"""`seewhy explain` on many pictures: which ones, in which order, what is made of them, and what an end in the middle
-leaves.
-"""
+"""`seewhy explain` on many pictures: their selection, order and output, and the files of an interrupted run."""
 
 import contextlib
 import csv

@@ -1,4 +1,4 @@
-"""Help and completion are quick, and the names in them are the true ones."""
+"""Help and completion are quick, and their names are the real ones."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Clients that others wrote, and one that a generator makes, against the service as it is run."""
+"""Third-party clients, and a generated one, against the real service."""
 
 import base64
 import importlib

@@ -1,4 +1,4 @@
-"""What the container promises: nothing is written but into the temporary folder, and nothing else need be writable."""
+"""The container writes only to the temporary folder, and nothing else needs to be writable."""
 
 import io
 

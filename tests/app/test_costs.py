@@ -1,4 +1,4 @@
-"""What requests cost, and which are refused because they can never be done in time."""
+"""Costs of requests, and refusals of those that can never finish in time."""
 
 import io
 import json

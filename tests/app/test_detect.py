@@ -1,4 +1,4 @@
-"""Object detection over HTTP and on the command line: boxes, and why there is one or none."""
+"""Object detection over HTTP and on the command line: boxes, and why there is or is not one."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""What every answer carries: the id of its request, and headers that keep browsers strict."""
+"""Headers of every answer: the id of its request, and security headers for browsers."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What breaks while the service runs, and what users see of it: gunicorn, real sockets, real signals."""
+"""Faults while the service runs, and their effects for users: gunicorn, real sockets, real signals."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Grid pointing: in a mosaic of four surely classified pictures, the heatmap of each lies on it."""
+"""Grid pointing: in a mosaic of four confidently classified pictures, the heatmap of each class lies on its picture."""
 
 from importlib.util import find_spec
 from itertools import product

@@ -1,4 +1,4 @@
-"""The routes about hooks: what they answer, and what they say to bad input."""
+"""The routes about hooks: their answers, and their errors for bad input."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""Pictures as the routes of other servers carry them, and several of them in one request."""
+"""Pictures in the formats of other servers' routes, and several of them in one request."""
 
 import base64
 import io

@@ -1,6 +1,6 @@
-"""What the server uses of gunicorn beyond its settings and hooks, as a table, is as it was when it was read.
+"""The parts of gunicorn that the server uses beyond its settings and hooks, as a table, have not changed.
 
-gunicorn does not guarantee it. A test fails for each row whose source has changed: read the change, check whether the
+gunicorn does not guarantee them. A test fails for each row whose source has changed: read the change, check whether the
 reason still holds, and copy the digest that the test prints.
 """
 

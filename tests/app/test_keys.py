@@ -1,4 +1,4 @@
-"""Keys: how they are made, what the file may hold, and that a change of it counts at once."""
+"""Keys: their creation, the contents of their file, and changes of the file, which apply at once."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""A process that is broken for good says so, and is replaced; one that is not is left alone."""
+"""A permanently broken process reports this and is replaced; any other one is left alone."""
 
 import functools
 import io

@@ -1,4 +1,4 @@
-"""What the logs say: a line per request, as text or JSON, and nothing of what clients send beyond names of options."""
+"""Logs: a line per request, as text or JSON, with nothing that clients send except names of options."""
 
 import io
 import json

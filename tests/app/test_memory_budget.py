@@ -1,4 +1,4 @@
-"""The budget of memory: what it counts, what it refuses, who waits; and that each request gives back what it took."""
+"""The memory budget: its counting, refusals and queue; and each request gives back the memory that it took."""
 
 import base64
 import gzip

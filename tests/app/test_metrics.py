@@ -1,4 +1,4 @@
-"""What /metrics says is what has happened."""
+"""/metrics reports what has happened."""
 
 import errno
 import gc

@@ -1,4 +1,4 @@
-"""What models take of the memory of requests: who makes room for whom, what never fits, when bytes come back."""
+"""Models in the memory of requests: which make room for others, which never fit, and when their bytes are returned."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""What proofs are compared with where nothing ships: maps of earlier requests, on the pictures of later ones."""
+"""Comparison of proofs without included scores: maps of earlier requests, on the pictures of later ones."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What takes long in the comparison holds up nothing else, and can be cancelled."""
+"""Long work in the comparison holds up nothing else, and can be cancelled."""
 
 import re
 

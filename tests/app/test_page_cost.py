@@ -1,4 +1,4 @@
-"""What the page says before work, and what it shows after a cancel or an error: all of it is about one question."""
+"""The page before work, and after a cancel or an error: everything that it shows belongs to one question."""
 
 import json
 import re

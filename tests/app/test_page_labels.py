@@ -1,4 +1,4 @@
-"""The page with labels of which several may hold at once, and with the same ones where they exclude each other."""
+"""The page with labels of which several may apply at once, and with the same labels as exclusive classes."""
 
 import re
 

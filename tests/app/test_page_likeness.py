@@ -1,4 +1,4 @@
-"""The page with two pictures: how alike they are, and which patches make it."""
+"""The page with two pictures: their similarity, and the patches that contribute to it."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""How the page draws a map over its picture: with low values clear, or its strongest part as a contour or a mask."""
+"""Styles of a map over its picture on the page: low values clear, or the strongest part as a contour or a mask."""
 
 import numpy as np
 import pytest

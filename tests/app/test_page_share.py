@@ -1,4 +1,4 @@
-"""What one takes away from the page: a report, the picture, and links to the guide."""
+"""Downloads from the page, a report and the picture, and links to the guide."""
 
 import base64
 import re

@@ -1,4 +1,4 @@
-"""Back and Forward on the page, and what its links hold."""
+"""Back and Forward on the page, and the state in its links."""
 
 import pytest
 from playwright.sync_api import expect

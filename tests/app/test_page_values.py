@@ -1,4 +1,4 @@
-"""The page with a network of values: what raises one, what lowers it, and how it leads another one."""
+"""The page with a regression network: what raises a value, what lowers it, and its lead over another one."""
 
 import re
 

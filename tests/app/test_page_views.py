@@ -1,4 +1,4 @@
-"""The page in a real browser: its other views, and that everybody can use it."""
+"""The page in a real browser: its other views, and its accessibility."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What a process may use of the machine: processors, threads, heaps."""
+"""The resources of the machine that a process uses: processors, threads, heaps."""
 
 import math
 import os

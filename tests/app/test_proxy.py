@@ -1,4 +1,4 @@
-"""The service behind nginx, as it is deployed: slow clients, many, and such as leave."""
+"""The service behind nginx, as deployed: slow clients, many clients, and clients that disconnect."""
 
 import re
 import resource

@@ -1,4 +1,4 @@
-"""Workers that take the place of others: which begin, which end, and what users see meanwhile."""
+"""Workers that replace others: which begin, which end, and what users see meanwhile."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Two replicas of the service behind nginx, as it is deployed: one is killed, or its machine is gone."""
+"""Two replicas of the service behind nginx, as deployed: one is killed, or its machine is gone."""
 
 import os
 import signal

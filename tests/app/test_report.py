@@ -1,4 +1,4 @@
-"""Reports: what they state, that they load and run nothing, and that the command of one repeats its maps."""
+"""Reports: their contents; they load and run nothing; and the command in a report repeats its maps."""
 
 import hashlib
 import io

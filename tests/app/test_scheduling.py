@@ -1,4 +1,4 @@
-"""Who runs next, and how long it takes: rules alone, without threads or clocks."""
+"""Scheduling: which work runs next, and how long it takes; only the rules, without threads or clocks."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The service as it is run: gunicorn, a real socket."""
+"""The real service: gunicorn on a real socket."""
 
 import http.client
 import io

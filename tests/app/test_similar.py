@@ -1,4 +1,4 @@
-"""How alike two pictures are, over HTTP and on the command line."""
+"""The similarity of two pictures, over HTTP and on the command line."""
 
 import base64
 import io

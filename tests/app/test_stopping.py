@@ -1,4 +1,4 @@
-"""How the service ends, and what it does where files run out: gunicorn, real sockets, real signals."""
+"""The end of the service, and its behaviour when files run out: gunicorn, real sockets, real signals."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""Large answers, made while they are sent."""
+"""Large answers, encoded while they are sent."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Ask a server by KServe's client, V1 and V2, and print what came: `python with_kserve.py URL PICTURE`."""
+"""Ask a server by KServe's client, V1 and V2, and print the answers: `python with_kserve.py URL PICTURE`."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Ask a server by Triton's HTTP client and print what came: `python with_tritonclient.py URL PICTURE`."""
+"""Ask a server by Triton's HTTP client and print the answers: `python with_tritonclient.py URL PICTURE`."""
 
 import io
 import json

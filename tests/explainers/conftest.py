@@ -1,4 +1,4 @@
-"""What tests of explainers share."""
+"""Fixtures of the tests of explainers."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A model cut before its layers: what is computed of its parts is what is computed of the whole."""
+"""A model cut before its layers: its parts give the same results as the whole."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""Files of arrays, made piece by piece: readers of npz and safetensors find in them what was put in."""
+"""Files of arrays, made piece by piece: readers of npz and safetensors get back the original arrays."""
 
 import io
 import tracemalloc

@@ -1,4 +1,4 @@
-"""What `explain` and `explain_many` take in Python: several targets, modules as layers, tensors, files, loaders."""
+"""Arguments of `explain` and `explain_many` in Python: several targets, modules as layers, tensors, files, loaders."""
 
 import io
 import json

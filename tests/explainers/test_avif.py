@@ -1,4 +1,4 @@
-"""What an AVIF decodes to is known before it is decoded, whatever it declares."""
+"""The decoded size of an AVIF is known before it is decoded, whatever it declares."""
 
 import io
 import struct

@@ -1,4 +1,4 @@
-"""What all methods have in common: contrasts, smoothing, passes within a budget, several methods at once."""
+"""Common properties of all methods: contrasts, smoothing, passes within a budget, several methods at once."""
 
 import pytest
 import torch

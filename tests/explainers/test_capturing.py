@@ -1,4 +1,4 @@
-"""Captures: the tensors by hand and by torch's own hooks, their keys, the limit in bytes, and what is refused."""
+"""Captures: the tensors by hand and by torch's own hooks, their keys, the limit in bytes, and refusals."""
 
 import itertools
 from pathlib import Path

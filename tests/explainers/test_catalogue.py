@@ -1,4 +1,4 @@
-"""What holds for every method of the catalogue, whatever it computes."""
+"""Properties of every method of the catalogue, whatever it computes."""
 
 import gc
 from functools import cache

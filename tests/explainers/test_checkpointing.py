@@ -1,4 +1,4 @@
-"""Models that checkpoint gradients: explained as those that do not, or refused with what to do."""
+"""Models that checkpoint gradients: explained like other models, or refused with advice."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""Conditions on tensors of a GPU, which are looked at once, at the end of a batch."""
+"""Conditions on tensors of a GPU, which are checked once, at the end of a batch."""
 
 import pytest
 import torch

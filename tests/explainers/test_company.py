@@ -1,4 +1,4 @@
-"""A map is a matter of its picture alone: not of the batch, of the place in it, or of how many threads there are."""
+"""A map depends on its picture alone: not on the batch, the place in it, or the number of threads."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Copies of a module that are made while a session is open have no part in it."""
+"""Copies of a module that are made while a session is open do not belong to it."""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""How many passes explanations take: the catalogue's expressions, evaluated, beside what runs."""
+"""The numbers of passes of explanations: the catalogue's expressions, evaluated, against the passes that run."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
-"""The layer that is right for an architecture, as its authors' drawing has it, beside the layer that the survey finds.
+"""The right layer of an architecture, by its authors' drawing, against the layer that the survey finds.
 
-Each expected layer was read from the architecture: the last stage that still is a grid over the picture, after what
-normalises or mixes its channels, before pooling or flattening. Where only tokens follow patches, it is the last that
-the head reads, or the normalised ones from which the last attention fills the class token.
+Each expected layer was read from the architecture: the last stage that is still a grid over the picture, after its
+channels are normalised or mixed, before pooling or flattening. If only tokens follow the patches, it is the last layer
+that the head reads, or the normalised tokens from which the last attention fills the class token.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""Detectors: what can be asked about their boxes, written out with plain autograd on torchvision's own forward pass."""
+"""Detectors: the targets of their boxes, written out with plain autograd on torchvision's own forward pass."""
 
 import numpy as np
 import pytest

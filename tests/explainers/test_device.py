@@ -1,4 +1,4 @@
-"""Whatever runs on the processor runs on another device, gives the same there, and waits no more than it must."""
+"""Everything that runs on the CPU runs on another device, gives the same there, and waits no more than necessary."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Edits by themselves: what is one, what part of a tensor it means, and what becomes of that part."""
+"""Edits on their own: valid edits, the part of a tensor that an edit selects, and the new values of that part."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Which layers read which: by hand on small networks, and as `torch.fx` traces those of torchvision."""
+"""The graph of layers: by hand on small networks, and as `torch.fx` traces those of torchvision."""
 
 from collections import defaultdict
 

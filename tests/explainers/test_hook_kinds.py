@@ -1,4 +1,4 @@
-"""The four kinds of hook: who runs when, what may be replaced, and what is left when the session ends."""
+"""The four kinds of hook: their order, the values that they may replace, and the state after the session ends."""
 
 import gc
 import re

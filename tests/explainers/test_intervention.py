@@ -1,4 +1,4 @@
-"""Interventions: what they do to logits, maps and gradients by hand, and what they leave behind."""
+"""Interventions: their effects on logits, maps and gradients by hand, and the state that they leave behind."""
 
 import itertools
 from collections.abc import Callable

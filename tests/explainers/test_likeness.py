@@ -1,4 +1,4 @@
-"""How alike two pictures are to a network: by hand, as exact sums, and where the sums are estimated."""
+"""The similarity of two pictures to a network: by hand, as exact sums, and as estimated sums."""
 
 import io
 import json

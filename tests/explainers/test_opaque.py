@@ -1,4 +1,4 @@
-"""Compiled and scripted modules: refused by name where they are asked for, and otherwise run around."""
+"""Compiled and scripted modules: refused by name if they are requested, and otherwise passed over."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The right layer where the picture passes through a buffer, NumPy, keywords, or a module that fails."""
+"""The right layer if the picture passes through a buffer, NumPy, keywords, or a module that fails."""
 
 from collections.abc import Callable
 

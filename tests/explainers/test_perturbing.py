@@ -1,4 +1,4 @@
-"""What methods that perturb pictures share: superpixels and masks."""
+"""Common parts of methods that perturb pictures: superpixels and masks."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Networks whose classes a planted marker tells: right maps point at it, and what shows the object instead is wrong."""
+"""Networks whose classes depend on a planted marker: right maps point at it, and those of the object are wrong."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What PyTorch changes for the whole process: one thread at a time, and nothing of it stays."""
+"""State that PyTorch changes for the whole process: one thread at a time, and every change is undone."""
 
 import math
 import threading

@@ -1,4 +1,4 @@
-"""Operations are replaced however they are called, and what has no rule is refused by name."""
+"""Operations are replaced however they are called, and those without a rule are refused by name."""
 
 from concurrent.futures import ThreadPoolExecutor
 

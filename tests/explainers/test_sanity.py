@@ -1,4 +1,4 @@
-"""Sanity of a method on a network: which class is the unlikely one."""
+"""Sanity of a method on a network: the choice of the unlikely class."""
 
 from types import SimpleNamespace
 

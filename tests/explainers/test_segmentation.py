@@ -1,4 +1,4 @@
-"""Segmenters: what can be asked about their regions, written out with plain autograd."""
+"""Segmenters: the targets of their regions, written out with plain autograd."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Between layers with hooks a model is accelerated, forwards and backwards: hooks see what they see in the model."""
+"""Between layers with hooks a model is accelerated, forwards and backwards: hooks see the same as in the model."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""No argument is dropped: explainers and every function that takes options refuse those that nobody reads."""
+"""No argument is dropped: explainers and all functions that take options refuse unknown ones."""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Which methods can never explain a model: those that refuse it, with the words with which they do."""
+"""Methods that can never explain a model: those that refuse it, with the same message."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Whole torchvision models against autograd: those that differ most; `make sweep` goes through all 80."""
+"""Whole torchvision models against autograd: the most different architectures; `make sweep` goes through all 80."""
 
 import gc
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Sweeps: every row is what a single intervention on that channel gives, whatever the net does."""
+"""Sweeps: every row equals a single intervention on that channel, whatever the net does."""
 
 import csv
 import gc

@@ -1,4 +1,4 @@
-"""Traces: the events in their order, and a summary that hand-made nets have exactly."""
+"""Traces: the events in their order, and the exact summaries of hand-made nets."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Stock transformers with fixed random weights: traces, captures and edits work, and no method prefers a place."""
+"""Stock transformers with fixed random weights: traces, captures and edits work, and no method prefers a position."""
 
 import pytest
 import torch

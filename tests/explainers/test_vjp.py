@@ -1,4 +1,4 @@
-"""Input gradients on OpenVINO: they are those of autograd, and PyTorch computes what has no rule."""
+"""Input gradients on OpenVINO: they equal those of autograd, and PyTorch computes those of models without rules."""
 
 from collections.abc import Callable
 from copy import deepcopy

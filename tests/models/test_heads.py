@@ -1,4 +1,4 @@
-"""Heads: what makes probabilities of logits, as declared, or as guessed where it is certain."""
+"""Heads: the functions from logits to probabilities, as declared, or as inferred if this is certain."""
 
 import pytest
 import torch

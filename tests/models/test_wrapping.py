@@ -1,4 +1,4 @@
-"""A module that is in memory already, as a model."""
+"""A module in memory as a model."""
 
 from copy import deepcopy
 

@@ -1,4 +1,4 @@
-"""Classifiers of each kind by name: the default layer, and that they explain and leave nothing behind."""
+"""Classifiers of each kind by name: their default layer, and explanations that leave nothing behind."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Each limit at its edge and one beyond, and JSON that is lawful and absurd."""
+"""Each limit at its edge and one beyond, and JSON that is valid but absurd."""
 
 import base64
 import importlib

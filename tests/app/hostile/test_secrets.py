@@ -1,4 +1,4 @@
-"""No option reads what is the server's, no weights run code, and no error tells of the inside."""
+"""No option reads files of the server, no weights run code, and no error reveals internals."""
 
 import base64
 import builtins

@@ -1,4 +1,4 @@
-"""What plain autograd makes of the same model, layer and targets."""
+"""The tensors of plain autograd for the same model, layer and targets."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""AttnLRP: its rules by hand, a net of two blocks with all rules written out, what is conserved, and stock models."""
+"""AttnLRP: its rules by hand, a net of two blocks with all rules written out, conservation, and stock models."""
 
 from collections.abc import Callable
 from copy import deepcopy

@@ -1,4 +1,4 @@
-"""CAMs on the tokens of transformers: what they give is what the same network gives with its patches on a grid."""
+"""CAMs on the tokens of transformers: their maps are those of the same network with its patches on a grid."""
 
 import pytest
 import timm

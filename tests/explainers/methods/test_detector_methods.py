@@ -1,4 +1,4 @@
-"""ODAM and D-RISE against what their papers say, written out."""
+"""ODAM and D-RISE against the equations of their papers, written out."""
 
 import numpy as np
 import pytest

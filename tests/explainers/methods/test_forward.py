@@ -1,4 +1,4 @@
-"""What the CAMs of many forward passes have in common: Score-CAM and its relatives, Ablation-CAM, Recipro-CAM."""
+"""Common properties of the CAMs of many forward passes: Score-CAM and its relatives, Ablation-CAM, Recipro-CAM."""
 
 import pytest
 import torch

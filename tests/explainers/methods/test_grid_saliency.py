@@ -1,4 +1,4 @@
-"""Grid saliency: the context that a region needs, where it is known."""
+"""Grid saliency on networks for which the context that a region needs is known."""
 
 import numpy as np
 import pytest

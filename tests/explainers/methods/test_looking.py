@@ -1,4 +1,4 @@
-"""The embedded model looks at a cat beside a cup of coffee: where each method finds which of them."""
+"""The embedded model sees a cat beside a cup of coffee: where each method locates either of them."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What ships about embedded networks, and the command that measures it."""
+"""The included measurements of embedded networks, and the command that makes them."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What holds for every metric of the catalogue, and how they refuse what cannot be."""
+"""Properties of every metric of the catalogue, and refusals of invalid input."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
 """Metrics equal those of quantus on the same maps, pictures and draws, wherever quantus has them.
 
-quantus is a tool of these tests alone, and they are skipped without it. Its pictures have one channel here: it counts
+Only these tests need quantus, and they are skipped without it. Its pictures have one channel here: it counts
 each channel of a pixel as a feature of its own.
 """
 
