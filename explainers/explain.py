@@ -121,8 +121,8 @@ def explain(
             input, float and normalised, as `model.preprocess` makes it.
         method: a name from `list_methods()`; None for ``gradcam``, or ``hirescam`` for segmenters and ``odam`` for
             detectors.
-        target: class index or label, or several; for regression ``output:INDEX``, with ``:down`` for what lowers the
-            value; for a detector ``box:N``, ``box:X1,Y1,X2,Y2``, ``label:NAME`` for each box of a class, or
+        target: class index or label, or several; for regression ``output:INDEX``, with ``:down`` to explain what
+            lowers the value; for a detector ``box:N``, ``box:X1,Y1,X2,Y2``, ``label:NAME`` for each box of a class, or
             ``region:X1,Y1,X2,Y2``; for a segmenter the region of a class, the region at ``pixel:X,Y``, or a bool mask
             (H, W), see `Segmentation.target`; a function from outputs (N, K) to the scores (N,) to explain; None for
             the most probable class, the box with the highest score or the largest region.

@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # it imports PyTorch
 @proof_options
 @calibration_option
 @extra_option
-@click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Batch engine.")
+@click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Engine of the batch.")
 @click.option("--address", help="The Ray cluster to join, such as auto; by default processes of this machine.")
 @click.option(
     "--workers", type=click.IntRange(1), help="Number of processes; by default as many as the machine keeps busy."

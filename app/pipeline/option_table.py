@@ -57,9 +57,9 @@ HEATMAP = {
 }
 
 _TARGET = (
-    "Class index or label. For regression: `output:INDEX`, or `output:INDEX:down` for what lowers the value. For a "
-    "detector: `box:N`, `box:X1,Y1,X2,Y2`, `label:NAME` for each box of a class, or `region:X1,Y1,X2,Y2` for why there "
-    "is no box. For a segmenter: also `pixel:X,Y` for the region there."
+    "Class index or label. For regression: `output:INDEX`, or `output:INDEX:down` to explain what lowers the value. "
+    "For a detector: `box:N`, `box:X1,Y1,X2,Y2`, `label:NAME` for each box of a class, or `region:X1,Y1,X2,Y2` to "
+    "explain why there is no box. For a segmenter: also `pixel:X,Y` for the region at a pixel."
 )
 
 _DEFAULT = "By default the most probable class, the first value, the box with the highest score, or the largest region"

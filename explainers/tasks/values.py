@@ -92,7 +92,7 @@ class Values(Task):
             names = [f"output:{place}" for place in range(len(self.labels))]
             hint = near_matches(name, [*self.labels, *names])
             some = listed(self.labels[:_NAMED]) + (", …" if len(self.labels) > _NAMED else "")
-            hint = hint or f"There are {some or 'output:INDEX'}; add :down for what lowers a value."
+            hint = hint or f"There are {some or 'output:INDEX'}; add :down to explain what lowers a value."
             raise TargetError(f"The model has no value {name!r}. {hint}")
         place = places[0] if places else int(digits)
         if place >= len(self.labels):
