@@ -1,4 +1,4 @@
-"""Pictures made to break a decoder, by name and family; generated, because the files would be large.
+"""Pictures made to break a decoder, by name and family; they are generated here rather than stored.
 
 The family decides the allowed answers: 200 for a correct picture, 415 for something that is not a picture, and 413 for
 one that is too large; a damaged picture may still be readable, or not.
