@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten
 from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
 from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.objective import ONE_CLASS, Objective
-from seewhy.explainers.core.percent import percent, points
+from seewhy.explainers.core.percent import more_points, percent, points
 from seewhy.explainers.errors import ModelOutputError, TargetError, UnsuitableModelError, listed, near_matches
 from seewhy.explainers.execution.deferred_checks import require
 from seewhy.explainers.tasks.choices import DEFAULT_METHOD
@@ -139,11 +139,14 @@ class Classification:
             )
         bound = _unreached(likely.probability, count, head)
         if bound and not (are_equal and head == "softmax"):
+            share, name = bound
+            said = likely.text.replace("<", "less than ")
+            gives = f"just below {name}" if said == percent(share) else f"{said}, below {name}"
             remarks.append(
                 Diagnostic(
                     "improbable-target",
-                    f"The model gives {likely.label!r} {likely.text.replace('<', 'less than ')}, below {bound}: the "
-                    "map shows what little evidence there is, not that the class is present.",
+                    f"The model gives {likely.label!r} {gives}: the map shows what little evidence there is, "
+                    "not that the class is present.",
                 )
             )
         return tuple(remarks)
@@ -258,7 +261,7 @@ class ClassPrediction(OfClass):
 
     def change(self, before: Self) -> str:
         """Return the change of the probability in points of percent."""
-        return f"{(self.probability - before.probability) * 100:+z.1f} points"
+        return more_points(self.probability - before.probability)
 
 
 def class_index(target: int | str, labels: Sequence[str]) -> int:
@@ -303,15 +306,13 @@ def outside(index: int, count: int) -> TargetError:
     return TargetError(f"Class {index} is out of range: the model has classes 0 to {count - 1}.")
 
 
-def _unreached(probability: float, count: int, head: ClassHead) -> str | None:
-    """Return the bound that the probability of one of `count` classes does not reach; None for a probable class."""
+def _unreached(probability: float, count: int, head: ClassHead) -> tuple[float, str] | None:
+    """Return the bound that the probability of one of `count` classes does not reach, and its name; None if it does."""
     if head == "sigmoid":
-        bound = "chance" if count == 1 else "one half"
-        return bound if probability < 0.5 else None
+        return (0.5, "chance" if count == 1 else "one half") if probability < 0.5 else None
     if probability < 1 / count:
-        return "chance"
-    # Rounded as in messages, so that none says "1.0%, below 1%".
-    return f"{IMPROBABLE:.0%}" if round(probability, 3) < IMPROBABLE else None
+        return 1 / count, "chance"
+    return (IMPROBABLE, f"{IMPROBABLE:.0%}") if probability < IMPROBABLE else None
 
 
 def _contrasted_with_itself(index: int, count: int) -> TargetError:

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from seewhy.explainers.core.percent import percent, points
+from seewhy.explainers.core.percent import more_points, percent, points
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.imaging.geometry import Box, Geometry
@@ -83,7 +83,7 @@ class BoxPrediction:
         """Return the change of the score in points of percent, or that of another value."""
         if self.attribute != "score":
             return f"{self.value - before.value:+.3g}"
-        return f"{(self.probability - before.probability) * 100:+z.1f} points"
+        return more_points(self.probability - before.probability)
 
     def located(self, geometry: Geometry) -> Self:
         """Return the prediction with its box in pixels of the upload, of which the model sees `geometry.box`."""

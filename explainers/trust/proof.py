@@ -16,7 +16,7 @@ from seewhy.explainers.core.faithfulness import LEAST, Faithfulness
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.trust.marking import resized
 from seewhy.explainers.trust.sanity import Sanity
-from seewhy.explainers.trust.sentences import Subject, sentence_of
+from seewhy.explainers.trust.sentences import LEAST_LEAD, Subject, sentence_of
 
 Grade = Literal["supported", "partly supported", "spread", "not supported", "blank"]
 
@@ -89,7 +89,7 @@ class Copies:
     """Comparison of the map with its own rotated and mirrored copies.
 
     Attributes:
-        beaten: share of the copies that the map beats.
+        beaten: share of the copies that the map beats by at least `LEAST_LEAD`.
         lead: its score minus that of the best copy.
     """
 
@@ -119,7 +119,7 @@ class Proof:
     """How far a heatmap can be trusted. A proof is about this picture and this fill, not about truth.
 
     Attributes:
-        grade: the verdict; None without maps to compare with.
+        grade: the verdict; None without maps to compare with, if it depends on them.
         sentence: the verdict for people, in one sentence.
         faithfulness: scores of parts of the picture; None for a blank map.
         copies: comparison with copies of the map; None unless ``proof="full"``.
@@ -192,9 +192,7 @@ def proof_of(
     copies = None if is_blank else _copies(faithfulness)
     return Proof(
         grade=grade,
-        sentence=sentence_of(
-            grade, faithfulness, subject, None if copies is None else copies.lead > 0, count, is_improbable
-        ),
+        sentence=sentence_of(grade, faithfulness, subject, copies.lead if copies else None, count, is_improbable),
         faithfulness=None if is_blank else measurement,
         copies=copies,
         calibration=comparison,
@@ -209,11 +207,11 @@ def proof_of(
 def grade_of(
     measurement: Measurement, comparison: Comparison | None, warnings: Collection[WarningCode] = ()
 ) -> Grade | None:
-    """Return the grade of a map that is not blank; None without a comparison."""
-    if comparison is None:
-        return None
+    """Return the grade of a map that is not blank; None without a comparison, unless the target is improbable."""
     if _is_improbable(measurement, warnings):
         return "not supported"
+    if comparison is None:
+        return None
     is_doubtful = bool({"same-for-every-class", "ignores-the-model", "improbable-target"}.intersection(warnings))
     matters = _comparable_score(measurement) >= LEAST_EFFECT
     if matters and comparison.beats >= SUPPORTED and not is_doubtful:
@@ -299,7 +297,7 @@ def _copies(faithfulness: Faithfulness) -> Copies | None:
     if scores is None:
         return None
     leads = faithfulness.score[:, None] - scores
-    return Copies(float((leads > 0).double().mean()), float(leads.min()))
+    return Copies(float((leads >= LEAST_LEAD).double().mean()), float(leads.min()))
 
 
 def _warnings(

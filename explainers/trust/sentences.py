@@ -1,9 +1,9 @@
 """The verdict of a proof as a sentence."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import floor, isclose, log10
+from math import isclose
 
 from torch import Tensor
 
@@ -26,11 +26,11 @@ WARNINGS = {
 }
 """The warnings of proofs, as sentences."""
 
+LEAST_LEAD = 0.01
+"""Minimum lead over a copy of the map that is told; scores read in hundredths, and less may be rounding."""
+
 _DECISIVE = 1 / 3
 """Minimum loss, as a share of the score, for saying that the hidden part decides; as much must be left of it alone."""
-
-_UNCHANGED = 1e-4
-"""Minimum change of a probability, as a share of it, that the sentence reports."""
 
 _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 """The hyphens that stand for a minus sign."""
@@ -74,7 +74,7 @@ def sentence_of(
     grade: str | None,
     faithfulness: Faithfulness,
     about: Subject,
-    leads: bool | None = None,
+    lead: float | None = None,
     count: int | None = 0,
     is_improbable: bool = False,
 ) -> str:
@@ -84,9 +84,9 @@ def sentence_of(
         grade: see `Proof`.
         faithfulness: faithfulness of the map (N = 1).
         about: the explained target.
-        leads: whether the map beats all of its own rotated and mirrored copies; None if they were not tried.
-        count: number of comparable scores of other maps, if too few for a grade; None if the known ones are of another
-            kind.
+        lead: lead of the map over the best of its own rotated and mirrored copies; None if they were not tried.
+        count: number of comparable scores of other maps, if too few for a grade; None if the known ones are of
+            another kind.
         is_improbable: whether a map is not supported because the target is improbable.
     """
     sentence = _verdict(grade, faithfulness, about, count)
@@ -94,9 +94,10 @@ def sentence_of(
         share = about.reading(about.said(faithfulness.whole))
         only = f"less than {share[1:]}" if share.startswith("<") else f"only {share}"
         sentence = f"Do not rely on this heatmap: the model gives {about.name} {only}, so it can explain little."
-    if leads is None:
+    if lead is None:
         return sentence
-    return f"{sentence} Rotated or mirrored, the heatmap does {'worse' if leads else 'as well or better'}."
+    does = "about as well" if abs(lead) < LEAST_LEAD else "worse" if lead > 0 else "better"
+    return f"{sentence} Rotated or mirrored, the heatmap does {does}."
 
 
 def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, count: int | None) -> str:
@@ -107,8 +108,6 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
     scores = [about.said(score) for score in (faithfulness.whole, faithfulness.kept, faithfulness.dropped)]
     whole, kept, dropped = (_MINUS.sub("−", about.reading(score)) for score in scores)
     lost_without, lost_alone = (_loss(faithfulness, score) for score in (faithfulness.dropped, faithfulness.kept))
-    if whole == dropped and bool(faithfulness.are_probabilities) and abs(lost_without) >= _UNCHANGED:
-        whole, kept, dropped = _precisely(scores)
     verb = "goes"
     if bool(faithfulness.are_probabilities):
         verb = "falls" if float(faithfulness.dropped) <= float(faithfulness.whole) else "rises"
@@ -125,7 +124,7 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
         role = "matters, but is not all"
         if lost_without >= _DECISIVE > lost_alone:
             role = "matters"
-        elif not faithfulness.dropped < faithfulness.whole:
+        elif whole == dropped or not faithfulness.dropped < faithfulness.whole:
             role = f"{about.verb} {subject}, but is not needed"
         return f"The marked {part} {role}: {first}, {change}; alone, it gives {kept}."
     if grade == "spread" and lost_alone < _DECISIVE:
@@ -161,13 +160,6 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
 def _loss(faithfulness: Faithfulness, score: Tensor) -> float:
     """Return how much of the score of the whole picture is lost, as a share; negative if it is higher."""
     return float((faithfulness.whole - score) / faithfulness.scale)
-
-
-def _precisely(probabilities: Sequence[float]) -> list[str]:
-    """Return probabilities in percent, with as many digits as show the difference of the first and the last one."""
-    change = 100 * abs(probabilities[0] - probabilities[-1])
-    digits = min(1 - floor(log10(change)), 6)
-    return [f"{probability:.{digits}%}" for probability in probabilities]
 
 
 def _part(area: float) -> str:

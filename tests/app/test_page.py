@@ -240,8 +240,18 @@ def test_a_missing_grade_is_told_in_words_for_people(cat_page, url):
 def test_the_page_writes_shares_as_the_service_does(cat_page):
     script = "async (all) => (({ percent }) => all.map((share) => percent(share)))(await import('/static/js/words.js'))"
     assert cat_page.evaluate(script, [*SHARES]) == [*SHARES.values()]
-    small = "async () => (({ only }) => [only(0.0004), only(0.12)])(await import('/static/js/words.js'))"
-    assert cat_page.evaluate(small) == ["less than 0.1%", "only 12.0%"]
+    small = "async () => (({ only }) => [only(4e-5), only(0.12)])(await import('/static/js/words.js'))"
+    assert cat_page.evaluate(small) == ["less than 0.01%", "only 12.0%"]
+
+
+def test_the_page_tells_what_moved_as_it_reads(cat_page):
+    told = "(({ movedBy }) => all.map(([before, after]) => movedBy(before, after)))"
+    script = f"async (all) => {told}(await import('/static/js/moved.js'))"
+    shares = [(1e-4, 9e-4), (0.393, 0.184), (0.5, 0.5001), (0.99991, 0.99999), (0.004, 0.0)]
+    pairs = [[{"probability": share} for share in pair] for pair in shares]
+    pairs += [[{"value": value, "unit": "years"} for value in (3.0, 2.96)], [{"area": 0.004}, {"area": 0.012}]]
+    changes = [" +0.080", " −20.9", "", "", " −0.40", " −0.04", " +0.80"]
+    assert cat_page.evaluate(script, pairs) == changes
 
 
 def test_a_number_that_rounds_to_zero_has_no_sign(cat_page):

@@ -1,7 +1,7 @@
 // The bar of a prediction, and how far it moves when something is changed.
 
 import { make } from "./dom.js";
-import { signed } from "./words.js";
+import { change, reading } from "./words.js";
 
 function bar(name, prediction) {
   const element = make("span", { class: `fill ${name}` });
@@ -17,9 +17,9 @@ export const stillTrack = (prediction) => track(prediction, bar("", prediction))
 /** Its bars before and after. */
 export const movedTrack = (before, after) => track(before ?? after, bar("before", before), bar("after", after));
 
-/** By how much it moves, in points of percent or in units of a value; empty if that is next to nothing. */
+/** By how much it moves, in points of percent or in units of a value; empty if it reads the same. */
 export function movedBy(before, after) {
-  const size = ({ probability, value, area }) => value ?? (probability ?? area) * 100;
-  const difference = size(after) - size(before);
-  return Math.abs(difference) < 0.05 ? "" : ` ${signed(difference, 1)}`;
+  if (reading(before) === reading(after)) return "";
+  const size = ({ probability, value, area }) => value ?? probability ?? area;
+  return ` ${change(size(after) - size(before), after.unit === undefined)}`.trimEnd();
 }

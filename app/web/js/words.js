@@ -1,10 +1,22 @@
 // Formatting of numbers and times.
 
-/** A share in percent, to a tenth, as the service writes it in sentences. */
-export function percent(probability) {
-  if (probability > 0 && probability < 0.001) return "<0.1%";
-  if (probability > 0.999 && probability < 1) return ">99.9%";
-  return `${(probability * 100).toFixed(1)}%`;
+/** A size in hundredths, to a tenth, below 1 to two digits, as the service writes it in sentences. */
+function hundredths(share) {
+  const size = share * 100;
+  return size.toFixed(size >= 0.01 && size < 0.0995 ? 3 : size >= 0.0995 && size < 0.995 ? 2 : 1);
+}
+
+/** A share in percent; one that is hardly 0 or 1 says so. */
+export function percent(share) {
+  if (share > 0 && share < 1e-4) return "<0.01%";
+  if (share > 0.999 && share < 1) return ">99.9%";
+  return `${hundredths(share)}%`;
+}
+
+/** A change of a share in points of percent, or of another value, with its sign; empty if it is next to nothing. */
+export function change(difference, isShare) {
+  const size = (isShare ? hundredths : number)(Math.abs(difference));
+  return Number(size) ? `${difference < 0 ? "−" : "+"}${size}` : "";
 }
 
 /** A share that is small, such as “only 12.0%”. */
@@ -29,8 +41,8 @@ export function number(value) {
 /** A number of things, such as 1,327. */
 export const count = (things) => things.toLocaleString("en");
 
-export function signed(value, digits = 2) {
-  const size = Math.abs(value).toFixed(digits);
+export function signed(value) {
+  const size = Math.abs(value).toFixed(2);
   return `${Number(size) ? (value < 0 ? "−" : "+") : ""}${size}`;
 }
 
