@@ -46,7 +46,7 @@ def similar(
         collects: whether proofs are graded by the scores of earlier requests, and collect some for later ones.
 
     Raises:
-        LayerError: the model has no layer with cells of the picture; `field` is ``model``.
+        LayerError: the model has no embedding, or no layer with cells of the picture; `field` is ``model``.
         PictureError: a picture cannot be read, or is too large; `field` is ``reference`` if it is the second one.
         Exception: errors as in `Service.explain`.
     """

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from seewhy.explainers.core.attribution import require_finite
 from seewhy.explainers.core.model import Model
-from seewhy.explainers.errors import LayerError
+from seewhy.explainers.errors import UnsuitableModelError
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.likeness.embedding import Cells, Pictures, anatomy_of, read
 from seewhy.explainers.tasks.pose import pose
@@ -97,7 +97,7 @@ def decompose(
         progress: notified of each pass; its `cancel` is called between parts of long work too.
 
     Raises:
-        LayerError: no layer of the model has cells of the picture, or no gradient reaches them.
+        UnsuitableModelError: no layer of the model has cells of the picture, or no gradient reaches them.
         ModelOutputError: the model returns no outputs, or NaN.
     """
     anatomy = anatomy_of(model)
@@ -178,7 +178,7 @@ def _estimated_terms(cells: dict[str, Cells], check: Check) -> tuple[str, Terms]
     a pair is the mean of both pictures' parts.
 
     Raises:
-        LayerError: there is no such layer.
+        UnsuitableModelError: there is no such layer.
     """
     for path, (features, gradients) in reversed(cells.items()):
         maps = [
@@ -188,7 +188,7 @@ def _estimated_terms(cells: dict[str, Cells], check: Check) -> tuple[str, Terms]
         ]
         if len(maps) == 2:
             return path, _divided(features, (maps[0], maps[1]), check)
-    raise LayerError(
+    raise UnsuitableModelError(
         f"No gradient flows from the embedding to the cells of {', '.join(cells)}, or it is zero everywhere."
     )
 

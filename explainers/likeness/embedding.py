@@ -53,12 +53,12 @@ def anatomy_of(model: Model) -> Anatomy:
     """Return the place where a model makes its embedding.
 
     Raises:
-        LayerError: none of its layers has cells of the picture, or it makes no vector of a picture.
+        UnsuitableModelError: none of its layers has cells of the picture, or it makes no vector of a picture.
     """
     head = _head(model)
     whole = model.survey.layers[0].output_shape if model.survey.layers else None
     if head is None and whole is not None and not _length(whole):
-        raise LayerError(
+        raise UnsuitableModelError(
             f"The model has no embedding: it has no linear head, and its outputs are {whole} instead of a vector. "
             f"{_OTHERWISE}"
         )
@@ -72,7 +72,7 @@ def anatomy_of(model: Model) -> Anatomy:
     else:
         sources = tokens[-_TOKEN_LAYERS:] or grids[-1:]
     if not sources:
-        raise LayerError(
+        raise UnsuitableModelError(
             f"No layer has cells of the picture that the embedding could be computed from. {model.no_default_layer}"
         )
     return Anatomy(None if head is None else head.path, tuple(layer.path for layer in sources))

@@ -54,7 +54,7 @@ def similar(
     Raises:
         PictureError: a picture cannot be read; `field` names it.
         OptionError: fewer than one pair, or a value out of bounds.
-        LayerError: no layer of the model has cells of the picture.
+        UnsuitableModelError: the model has no embedding, or no layer with cells of the picture.
         ModelOutputError: the model returns no outputs, or NaN.
         UnsupportedModuleError: the model is a bare module, whose preprocessing is unknown.
     """

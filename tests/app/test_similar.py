@@ -188,7 +188,7 @@ def test_networks_without_cells_are_refused_and_those_without_a_head_compared(ki
     data = {"image": (io.BytesIO(cat), "cat"), "reference": (io.BytesIO(coffee), "coffee"), "format": "json"}
     response = app.test_client().post("/similar", data=data)
     if kind is Flat:
-        assert refused(response) == (422, "bad-layer", ["model"])
+        assert refused(response) == (422, "unsuitable-model", ["model"])
         assert "No layer has cells of the picture" in response.get_json()["detail"]
     else:
         answer = answered(response).get_json()

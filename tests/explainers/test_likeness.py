@@ -15,7 +15,7 @@ from torchvision.models import VisionTransformer, densenet121
 
 from seewhy import LoadedModel, load_model, similar, wrap_model
 from seewhy.explainers.core.costs import Passes
-from seewhy.explainers.errors import LayerError, OptionError, PictureError, UnreadablePictureError
+from seewhy.explainers.errors import OptionError, PictureError, UnreadablePictureError, UnsuitableModelError
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.layers.layout import TokenGrid
 from seewhy.explainers.likeness import decomposition
@@ -238,13 +238,13 @@ def test_an_embedding_of_zeros_is_like_nothing(pair):
 
 
 def test_a_network_without_cells_is_refused(pair):
-    with pytest.raises(LayerError, match="No layer has cells"):
+    with pytest.raises(UnsuitableModelError, match="No layer has cells"):
         similar(plain(nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 3))), *pair)
 
 
 def test_a_segmenter_has_no_embedding(pair):
     model = wrap_model(nn.Conv2d(3, 2, 3, padding=1), ["back", "cat"], input_size=16, head="segmentation")
-    with pytest.raises(LayerError, match="no embedding"):
+    with pytest.raises(UnsuitableModelError, match="no embedding"):
         similar(model, *pair)
 
 
