@@ -61,6 +61,13 @@ def test_a_report_states_what_was_explained_by_what_and_loads_and_runs_nothing(c
     assert "<math" in response.text
     assert "Selvaraju" in response.text
     assert response.text.count('<img src="data:image/png;base64,') == 3
+    assert response.text.count('<img class="bar" src="data:image/png;base64,') == 2
+    for part in record["explanations"]:
+        assert (
+            f"<p>Bright: evidence for '{part['target']['label']}'. The bar ends at the heatmap's highest"
+            in unescape(response.text)
+        )
+        assert f"<span>0</span><span>{part['heatmap']['max']:.3g}</span>" in response.text
     assert response.headers["Content-Security-Policy"].startswith("default-src 'none'; img-src data:;")
     assert not re.search(r'(src|href)="(?!data:|https://)', response.text)
     assert not re.search(r"<(link|iframe|object|script(?! type=\"application/ld\+json\"))", response.text)
@@ -75,6 +82,29 @@ def test_a_report_gives_the_proof_in_words_and_in_numbers(client):
     assert proof["faithfulness"]["area"] == 0.25
     assert "The marked part is where the map is highest, 25% of what the model sees." in response.text
     assert "--proof=true" in record["command"]
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "sentence"),
+    [
+        ("gradcam", {"against": "tabby"}, "Bright: evidence for 'tiger cat' rather than 'tabby'."),
+        ("gradcam", {"sign": "signed"}, "Left: evidence against 'tiger cat'; right: evidence for it."),
+        (
+            "gradcam",
+            {"sign": "signed", "against": "tabby"},
+            "Left: evidence for 'tabby'; right: evidence for 'tiger cat'.",
+        ),
+        ("gradcam", {"sign": "absolute"}, "Bright: matters for 'tiger cat', for or against it."),
+        ("eigencam", {}, "Bright: what the model reacts to, whether it is 'tiger cat' or not."),
+        ("random", {}, "A control: its colours say nothing about the model."),
+    ],
+)
+def test_a_report_says_what_the_colours_mean(client, method, fields, sentence):
+    text = unescape(ask(client, "report", target="tiger cat", method=method, **fields).text)
+    whose = "largest value, whatever its sign" if fields.get("sign") == "signed" else "highest value"
+    assert f"<p>{sentence} The bar ends at the heatmap's {whose}, in units of the method.</p>" in text
+    beyond = unescape(ask(client, "report", target="tiger cat", method=method, scale="robust", **fields).text)
+    assert f"<p>{sentence} Values beyond the ends of the bar have the colours of the ends.</p>" in beyond
 
 
 def rows_of(page, heading):
