@@ -161,7 +161,7 @@ class HeatmapAnswer(BaseModel):
 
     shape: tuple[int, int] = Field(description="Height and width of the upload.")
     min: float = Field(description="Smallest value before scaling, in the method's own units.")
-    max: float = Field(description="Largest value before scaling.")
+    max: float = Field(description="Largest value before scaling; the cells of `map` may be higher.")
     values: list[list[float]] | None = Field(
         None, description="Rows, divided by the largest magnitude: in [0, 1], or [-1, 1] when signed."
     )

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Part = TypeVar("Part", bound=MapDrawing)
 
+_SAME = 1e-3
+"""Maximum difference of maps that are the same, as a share of their maximum; due to rounding."""
+
 
 class MapPanel(Drawing, Sequence[Part]):
     """Base of a sequence of one class's maps, one per method.
@@ -75,7 +78,29 @@ class MapPanel(Drawing, Sequence[Part]):
             ranks = f"; rank correlation {values[0]:z.2f}"
         else:
             ranks = f"; rank correlations {min(values):z.2f} to {max(values):z.2f}" if values else ""
-        return f"{type(self).__name__}({self.target.label} {self.target.text} by {', '.join(self.methods)}{ranks})"
+        same = "".join(f"; {', '.join(group[:-1])} and {group[-1]} have the same map" for group in self._same_maps())
+        return (
+            f"{type(self).__name__}({self.target.label} {self.target.text} by {', '.join(self.methods)}{ranks}{same})"
+        )
+
+    def _same_maps(self) -> list[list[str]]:
+        """Return groups of methods whose maps are the same but for their scale."""
+        groups: list[list[Part]] = []
+        for part in self:
+            group = next((group for group in groups if _are_same(group[0].map, part.map)), None)
+            if group is None:
+                groups.append([part])
+            else:
+                group.append(part)
+        return [[part.method for part in group] for group in groups if len(group) > 1]
+
+
+def _are_same(first: NDArray[np.float32], second: NDArray[np.float32]) -> bool:
+    """Whether two maps (h, w) are the same but for their scale; a map of zeros is like no other."""
+    if first.shape != second.shape or not (first.any() and second.any()):
+        return False
+    one, other = (values / np.abs(values).max() for values in (first, second))
+    return bool(np.abs(one - other).max() <= _SAME)
 
 
 def raw_maps(explanations: Sequence[MapDrawing]) -> dict[str, NDArray[np.float32]]:

@@ -237,6 +237,48 @@ def test_a_missing_grade_is_told_in_words_for_people(cat_page, url):
     assert texts == [f"{told}this model{count}." for count in counts]
 
 
+@pytest.mark.parametrize(
+    ("reason", "links"),
+    [
+        ("fewer than 100 comparable scores of other maps are known", 1),
+        ("scores of other maps are known only for values", 0),
+    ],
+)
+def test_a_missing_grade_names_the_command_that_gives_one(cat_page, reason, links):
+    script = """async ([grade, sentence, next]) => {
+        const { showProof } = await import("/static/js/proof.js");
+        const paragraph = document.createElement("p");
+        showProof(paragraph, { grade, sentence, warnings: [], faithfulness: null }, null, next);
+        return [...paragraph.querySelectorAll("a[href='/guide#custom-models']")].map((link) => link.textContent);
+    }"""
+    sentence = f"Alone, it gives 1.5. That is not graded: {reason}."
+    assert cat_page.evaluate(script, [None, sentence, {}]) == ["Get one now with seewhy calibrate"] * links
+    assert cat_page.evaluate(script, [None, sentence, None]) == []  # of two pictures: the command has none for those
+    assert cat_page.evaluate(script, ["supported", "Alone, it gives 1.5.", {}]) == []
+
+
+def test_grades_stand_from_the_best_to_the_worst(cat_page):
+    grades = cat_page.evaluate("async () => (await import('/static/js/proof.js')).GRADES")
+    assert grades == ["supported", "partly supported", "spread", "not supported", "blank", "not graded"]
+
+
+def test_maps_that_are_the_same_are_named(cat_page):
+    script = """async (maps) => {
+        const { showAgreement } = await import("/static/js/agreement.js");
+        showAgreement(new Map(maps.map(([name, map, box]) => [name, { name, heatmap: { map, box } }])));
+        const { hidden, textContent } = document.querySelector("#agreement-same");
+        return [hidden, textContent];
+    }"""
+    whole = [0, 0, 9, 9]
+    gradcam, layercam = ("gradcam", [[0.0, 2.0], [1.0, 0.5]], whole), ("layercam", [[0.0, 2.0], [1.1, 0.5]], whole)
+    same = [("hirescam", [[0.0, 4.0], [2.0, 1.0]], whole), ("odam", [[0.0, 1.0], [0.5, 0.25]], whole)]
+    blank = [("none", [[0.0, 0.0], [0.0, 0.0]], whole), ("nothing", [[0.0, 0.0], [0.0, 0.0]], whole)]
+    elsewhere = ("elsewhere", gradcam[1], [0, 0, 8, 9])
+    said = "gradcam, hirescam and odam have the same map."
+    assert cat_page.evaluate(script, [gradcam, layercam, *same, *blank, elsewhere]) == [False, said]
+    assert cat_page.evaluate(script, [gradcam, layercam, *blank, elsewhere]) == [True, ""]
+
+
 def test_the_page_writes_shares_as_the_service_does(cat_page):
     script = "async (all) => (({ percent }) => all.map((share) => percent(share)))(await import('/static/js/words.js'))"
     assert cat_page.evaluate(script, [*SHARES]) == [*SHARES.values()]

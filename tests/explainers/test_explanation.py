@@ -184,7 +184,7 @@ def test_several_methods_explain_the_same_class(lite0):
     np.testing.assert_allclose(results[1].map, alone.map, rtol=1e-5)
     assert repr(results) == (
         "Comparison(tiger cat 39.3% by gradcam, hirescam, saliency; rank correlations "
-        f"{min(results.agreement.values()):.2f} to 1.00)"
+        f"{min(results.agreement.values()):.2f} to 1.00; gradcam and hirescam have the same map)"
     )
     # The head sees only the mean of the last layer, so the two are the same there.
     assert rank_correlation(results[0].map, results[1].map) > 0.999

@@ -1,7 +1,7 @@
 // The agreement of the maps of a grid: the rank correlation of each pair, as a table.
 
 import { byId, make } from "./dom.js";
-import { rankCorrelation } from "./maps.js";
+import { areSame, rankCorrelation } from "./maps.js";
 
 const known = new Map(); // by the requests of a pair
 
@@ -21,6 +21,20 @@ export function showAgreement(cards) {
     make("tr", {}, make("th", { scope: "row", textContent: first.card.name }), ...done.map((second) => cell(first, second))),
   );
   byId("agreement-table").replaceChildren(make("thead", {}, head), make("tbody", {}, ...rows));
+  const same = sameMaps(done.map(({ card }) => card));
+  byId("agreement-same").hidden = !same.length;
+  byId("agreement-same").textContent = same.map((names) => `${names.slice(0, -1).join(", ")} and ${names.at(-1)} have the same map.`).join(" ");
+}
+
+/** The names of cards whose maps are the same, by groups. */
+function sameMaps(cards) {
+  const groups = [];
+  for (const card of cards) {
+    const group = groups.find(([first]) => areSame(first.heatmap, card.heatmap));
+    if (group) group.push(card);
+    else groups.push([card]);
+  }
+  return groups.filter(({ length }) => length > 1).map((group) => group.map(({ name }) => name));
 }
 
 function cell(first, second) {

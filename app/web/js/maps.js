@@ -55,6 +55,14 @@ export function valueAt(heatmap, x, y) {
   return Math.min(1, Math.max(heatmap.signed ? -1 : 0, value / largest));
 }
 
+/** Whether two maps of the same part of the picture are the same but for their scale; a map of zeros is like no other. */
+export function areSame(first, second) {
+  const [one, other] = [first, second].map(({ map }) => map.flat());
+  const [most, least] = [one, other].map((values) => values.reduce((largest, value) => Math.max(largest, Math.abs(value)), 0));
+  if (String([first.box, first.map.length]) !== String([second.box, second.map.length]) || one.length !== other.length || !most || !least) return false;
+  return one.every((value, place) => Math.abs(value / most - other[place] / least) <= 1e-3); // rounding
+}
+
 const WHOLE = [0, 0, 1, 1];
 
 /** Resizes a part of rows bilinearly to a finer grid; `part` is left, top, right, bottom as shares. */

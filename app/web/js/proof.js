@@ -14,6 +14,9 @@ const WARNINGS = {
   "fill-hides-little": "The answer hardly changes, whether the marked part or the rest is hidden, so hiding in this way may leave what the model sees. Try the other fill: a blur keeps large areas of one colour, the mean colour does not.",
 };
 
+/** The grades from the best to the worst. */
+export const GRADES = [...Object.keys(SIGNS), UNGRADED];
+
 /** The grade, for people; a proof without one has too few scores to compare the map with. */
 export const gradeOf = (proof) => proof.grade ?? UNGRADED;
 
@@ -39,6 +42,9 @@ export const isUnsupported = (proof) => ["not supported", "blank"].includes(proo
 /** Whether another method may do better: the map is not borne out, though there is something to explain. */
 const isWorthAnother = ({ grade, warnings }) => ["not supported", "spread"].includes(grade) && !warnings.includes("improbable-target");
 
+/** Whether a map has no grade only because there are too few scores to compare it with. */
+const lacksScores = ({ grade, sentence }) => !grade && sentence.includes("comparable scores");
+
 /** The verdict of a proof, for people. */
 export const sentenceOf = (proof) => plain(proof.sentence);
 
@@ -57,6 +63,10 @@ export function showProof(paragraph, proof, outline = null, next = null) {
   const more = [];
   if (next && proof.faithfulness?.fill === "mean") more.push(...step("Hide by blurring", () => next.refill("blur")));
   else if (next && hidesLittle) more.push(...step("Hide with the mean colour", () => next.refill("mean")));
+  if (next && lacksScores(proof)) {
+    const calibrate = make("a", { href: "/guide#custom-models", target: "_blank", textContent: "Get one now with seewhy calibrate" });
+    more.push(calibrate, " · ");
+  }
   if (next && isWorthAnother(proof) && !hidesLittle) more.push(...step("Compare other methods", next.compare));
   paragraph.replaceChildren(make("a", { href: "/guide#heatmap", target: "_blank" }, badge(proof)), " ", ...said, " ", ...more, guide);
 }

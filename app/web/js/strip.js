@@ -2,7 +2,7 @@
 
 import { byId, make } from "./dom.js";
 import { again, allPictures, bound, clear, current, gradedSubjects, isOutdated, isWaiting, mayPass, onPictures, openPicture } from "./gallery.js";
-import { gradeOf, signBadge } from "./proof.js";
+import { GRADES, gradeOf, signBadge } from "./proof.js";
 
 const FILTERS = {
   all: () => true,
@@ -142,7 +142,8 @@ function gradeSign(proof) {
 function showLegend(pictures) {
   const proofs = new Map(pictures.filter(({ result }) => result?.proof).map(({ result: { proof } }) => [gradeOf(proof), proof]));
   byId("strip-legend").hidden = !proofs.size;
-  byId("strip-legend").replaceChildren("Heatmaps: ", ...[...proofs].map(([grade, proof]) => make("span", {}, signBadge(proof), ` ${grade}`)));
+  const grades = GRADES.filter((grade) => proofs.has(grade));
+  byId("strip-legend").replaceChildren("Heatmaps: ", ...grades.map((grade) => make("span", {}, signBadge(proofs.get(grade)), ` ${grade}`)));
 }
 
 /** What is known about a picture, for screen readers. */

@@ -1,4 +1,4 @@
-// The trace: activations and gradients of every module, over the depth of the model.
+// The trace: activations and gradients of the modules without submodules, over the depth of the model.
 
 import { currentLayer } from "./activations.js";
 import { post } from "./api.js";
