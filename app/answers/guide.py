@@ -13,8 +13,8 @@ GRADES: dict[Grade, str] = {
     "supported": f"The map does better than {_SUPPORTED} of those that cannot depend on the picture, and what it marks "
     "matters.",
     "partly supported": f"It does better than {_PARTLY} of them, or than {_SUPPORTED} with a warning about the method "
-    "or the class.",
-    "spread": "The probability falls to half or less without the marked part, but too many other maps do as well.",
+    "or the class; or the marked part decides, but too many of them do as well.",
+    "spread": "The probability falls to half or less without the marked part, which alone keeps at most two thirds.",
     "not supported": "The map does no better than those, what it marks hardly matters, or the class is improbable.",
     "blank": "The map has the same value everywhere.",
 }

@@ -16,7 +16,7 @@ from seewhy.explainers.core.faithfulness import LEAST, Faithfulness
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.trust.marking import resized
 from seewhy.explainers.trust.sanity import Sanity
-from seewhy.explainers.trust.sentences import LEAST_LEAD, Subject, sentence_of
+from seewhy.explainers.trust.sentences import DECISIVE, LEAST_LEAD, Subject, sentence_of
 
 Grade = Literal["supported", "partly supported", "spread", "not supported", "blank"]
 
@@ -38,7 +38,7 @@ LEAST_EFFECT = 0.05
 do."""
 
 SPREAD = 0.5
-"""Evidence is spread over the picture if at most this share of the score remains without the marked part."""
+"""At most this share of the score remains without the marked part if other maps do as well but the part matters."""
 
 AT_BORDER = 0.4
 """Maximum mass at the border without a warning; a uniform map has 0.265."""
@@ -184,6 +184,7 @@ def proof_of(
     if calibration is not None and calibration.are_probabilities != bool(faithfulness.are_probabilities):
         calibration = count = None
     comparison = None if calibration is None or is_blank else calibration.compared(_comparable_score(measurement))
+    is_common = comparison is not None and comparison.beats < PARTLY
     shape = shape_of(values, geometry)
     hides_little = not is_blank and _hides_little(measurement)
     warnings = _warnings(shape, sanity, discriminates, is_blank, hides_little, codes)
@@ -192,7 +193,9 @@ def proof_of(
     copies = None if is_blank else _copies(faithfulness)
     return Proof(
         grade=grade,
-        sentence=sentence_of(grade, faithfulness, subject, copies.lead if copies else None, count, is_improbable),
+        sentence=sentence_of(
+            grade, faithfulness, subject, copies.lead if copies else None, count, is_improbable, is_common
+        ),
         faithfulness=None if is_blank else measurement,
         copies=copies,
         calibration=comparison,
@@ -219,7 +222,9 @@ def grade_of(
     if matters and comparison.beats >= PARTLY:
         return "partly supported"
     whole = measurement.probability
-    return "spread" if whole is not None and measurement.dropped <= SPREAD * whole else "not supported"
+    if whole is None or measurement.dropped > SPREAD * whole:
+        return "not supported"
+    return "partly supported" if measurement.kept > (1 - DECISIVE) * whole else "spread"
 
 
 def _comparable_score(measurement: Measurement) -> float:

@@ -29,7 +29,7 @@ WARNINGS = {
 LEAST_LEAD = 0.01
 """Minimum lead over a copy of the map that is told; scores read in hundredths, and less may be rounding."""
 
-_DECISIVE = 1 / 3
+DECISIVE = 1 / 3
 """Minimum loss, as a share of the score, for saying that the hidden part decides; as much must be left of it alone."""
 
 _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
@@ -77,6 +77,7 @@ def sentence_of(
     lead: float | None = None,
     count: int | None = 0,
     is_improbable: bool = False,
+    is_common: bool = False,
 ) -> str:
     """Return the verdict on one map as a sentence.
 
@@ -88,8 +89,9 @@ def sentence_of(
         count: number of comparable scores of other maps, if too few for a grade; None if the known ones are of
             another kind.
         is_improbable: whether a map is not supported because the target is improbable.
+        is_common: whether too many maps that do not depend on the picture do as well.
     """
-    sentence = _verdict(grade, faithfulness, about, count)
+    sentence = _verdict(grade, faithfulness, about, count, is_common)
     if grade == "not supported" and is_improbable:
         share = about.reading(about.said(faithfulness.whole))
         only = f"less than {share[1:]}" if share.startswith("<") else f"only {share}"
@@ -100,7 +102,7 @@ def sentence_of(
     return f"{sentence} Rotated or mirrored, the heatmap does {does}."
 
 
-def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, count: int | None) -> str:
+def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, count: int | None, is_common: bool) -> str:
     """Return the verdict, without the sentence about copies."""
     first, then = _HIDDEN[faithfulness.fill]
     part = _part(faithfulness.area)
@@ -113,25 +115,25 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
         verb = "falls" if float(faithfulness.dropped) <= float(faithfulness.whole) else "rises"
     change = f"{subject} stays at {whole}" if whole == dropped else f"{subject} {verb} from {whole} to {dropped}"
     gives = "gives" if lost_alone > 1 / 2 else "even gives" if lost_alone <= -0.1 and kept != whole else "still gives"
-    if grade == "supported" and lost_without >= _DECISIVE and lost_alone <= 1 - _DECISIVE:
+    if grade == "supported" and lost_without >= DECISIVE and lost_alone <= 1 - DECISIVE:
         return f"The marked {part} decides: {first}, {change}; alone, it {gives} {kept}."
-    if grade == "supported" and lost_alone < _DECISIVE:
+    if grade == "supported" and lost_alone < DECISIVE:
         return (
             f"The marked {part} is enough on its own, but other parts matter too: alone, it {gives} {kept}; "
             f"{first}, {change}."
         )
+    if grade == "partly supported" and is_common:
+        return (
+            f"The marked {part} decides: {first}, {change}; alone, it {gives} {kept}. But unrelated maps often do as "
+            "well: the model may look at the same place in every picture."
+        )
     if grade in ("supported", "partly supported"):
         role = "matters, but is not all"
-        if lost_without >= _DECISIVE > lost_alone:
+        if lost_without >= DECISIVE > lost_alone:
             role = "matters"
         elif whole == dropped or not faithfulness.dropped < faithfulness.whole:
             role = f"{about.verb} {subject}, but is not needed"
         return f"The marked {part} {role}: {first}, {change}; alone, it gives {kept}."
-    if grade == "spread" and lost_alone < _DECISIVE:
-        return (
-            f"The marked {part} decides: {first}, {change}; alone, it {gives} {kept}. But more "
-            "than a fifth of meaningless maps do as well with this model: all may mark the same place."
-        )
     if grade == "spread":
         return (
             f"No {part} decides by itself: the evidence for {subject} is spread over the picture ({whole} {verb} to "
@@ -140,7 +142,7 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
     if grade == "not supported" and verb == "goes":
         return (
             f"Do not rely on this heatmap: with the marked {part} {then}, {change}; alone, it gives {kept}, but "
-            "too many meaningless maps do as well."
+            "too many unrelated maps do as well."
         )
     if grade == "not supported":
         of_whole = "" if whole == dropped else f" (of {whole})"

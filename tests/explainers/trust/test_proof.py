@@ -97,20 +97,32 @@ def test_a_map_that_is_the_same_for_every_class_is_not_fully_supported(method, o
     assert "supported" not in grades
 
 
+def test_a_part_that_decides_in_all_pictures_reads_so(markers, calibration):
+    common = replace(calibration, scores=[2.0] * 100)
+    images = draw(4, "outside", torch.Generator().manual_seed(5)).images
+    trial = {"proof": True, "proof_area": AREA, "proof_fill": "mean", "proof_calibration": common}
+    proofs = [explain(markers, image, "gradcam", **trial).proof for image in images]
+    decisive = [proof for proof in proofs if proof.grade == "partly supported"]
+    assert decisive
+    assert all(
+        proof.calibration.beats < 0.8 and "unrelated maps often do as well" in proof.sentence for proof in decisive
+    )
+
+
 def test_null_scores_are_those_of_copies_and_of_the_picture_before(calibration):
     assert len(calibration.scores) == 3 * 160
     assert calibration.pictures == 160
     assert calibration.false_alarms_at_95 == pytest.approx(0.05, abs=0.05)
 
 
-def sentence(grade, target=None, against=None, trial=Trial(fill="mean"), lead=None, kept=None):  # noqa: B008
+def sentence(grade, target=None, against=None, trial=Trial(fill="mean"), lead=None, kept=None, **further):  # noqa: B008
     network = brightness()
     images = bright_corner()
     ask = Ask.single(0, against=1 if against else None)
     (row,) = prove(network, images, [GradCAM(layers=("conv",)).explain(network, images, ask)], trial)
     target = target or ClassPrediction(0, "light", 0.95, 1.5)
     faithfulness = row.faithfulness if kept is None else replace(row.faithfulness, kept=torch.tensor(kept))
-    return sentence_of(grade, faithfulness, subject_of(target, against), lead)
+    return sentence_of(grade, faithfulness, subject_of(target, against), lead, **further)
 
 
 def test_sentences_are_plain_english():
@@ -120,9 +132,9 @@ def test_sentences_are_plain_english():
     assert sentence("partly supported", trial=Trial(area=0.5, fill="mean")) == (
         "The marked half matters: painted over, 'light' falls from 95.3% to 50.0%; alone, it gives 95.3%."
     )
-    assert sentence("spread") == (
+    assert sentence("partly supported", is_common=True) == (
         "The marked quarter decides: painted over, 'light' falls from 95.3% to 50.0%; alone, it still gives "
-        "95.3%. But more than a fifth of meaningless maps do as well with this model: all may mark the same place."
+        "95.3%. But unrelated maps often do as well: the model may look at the same place in every picture."
     )
     assert sentence("spread", kept=0.3) == (
         "No quarter decides by itself: the evidence for 'light' is spread over the picture (95.3% falls to 50.0% with "
@@ -134,7 +146,7 @@ def test_sentences_are_plain_english():
     )
     assert sentence("not supported", against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
         "Do not rely on this heatmap: with the marked quarter painted over, the lead of 'light' over 'dark' goes from "
-        "90.5 points to 0.0 points; alone, it gives 90.5 points, but too many meaningless maps do as well."
+        "90.5 points to 0.0 points; alone, it gives 90.5 points, but too many unrelated maps do as well."
     )
     assert sentence("blank") == "The heatmap is blank: it marks nothing that speaks for 'light'."
     assert sentence(None, against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
@@ -210,6 +222,14 @@ def test_what_lowers_a_value_is_told_by_the_value_itself():
     assert "-0" not in repr(measured)
     height, width = ValuePrediction(1, "height", 1.5, "cm", "down"), ValuePrediction(0, "width", 1.0, "cm")
     assert sentence("blank", height, width).endswith("marks nothing that lowers the lead of 'height' over 'width'.")
+
+
+def test_a_part_that_decides_is_partly_supported_even_if_other_maps_do_as_well():
+    measured = Measurement(0.25, "blur", 0.9, None, 0.61, 0.45, None, None, 0.16)
+    comparison = Comparison(0.1, 480, "", "", None, None)
+    assert grade_of(measured, comparison) == "partly supported"
+    assert grade_of(replace(measured, kept=0.59), comparison) == "spread"
+    assert grade_of(replace(measured, dropped=0.46), comparison) == "not supported"
 
 
 @pytest.mark.parametrize(
