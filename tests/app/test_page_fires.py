@@ -95,6 +95,8 @@ def test_a_marked_part_tells_which_channels_fire_in_it_and_the_layer_can_be_chos
     cat.mouse.move(*over(cat, box[2] - 1, box[3] - 1, SIZE), steps=4)
     cat.mouse.up()
     cat.click("#marking-on")
+    expect(cat.locator("#fires")).to_be_hidden()
+    cat.click("#fires-open")
     expect(cat.locator("#fires-title")).to_have_text("Channels that respond most in the marked part")
     agree(cat, means(activations(url, "bn2"), *box))
     cat.click("#fires-layer")
@@ -106,12 +108,18 @@ def test_a_marked_part_tells_which_channels_fire_in_it_and_the_layer_can_be_chos
     assert "inside=blocks.5" in cat.url
     cat.evaluate("async () => (await import('/static/js/state.js')).change({ inside: null })")
     expect(cat.locator("#fires-layer")).to_have_text("bn2")
+    cat.mouse.click(*over(cat, 180, 120, SIZE))
+    expect(cat.locator("#marking-said")).to_be_hidden()  # the place takes its turn
+    cat.click("#fires-close")
+    expect(cat.locator("#marking-said")).to_contain_text("Without the marked part")
+    expect(cat.locator("#fires-open")).to_be_focused()
 
 
 @pytest.mark.slow
 def test_a_painted_part_tells_which_channels_fire_under_the_brush(tab, url):
     tab.goto(f"{url}/?example=cat&mark=hide:brush:189090qq90.18909090qq")  # an L, 44 of 1295 wide
     answered(tab)
+    tab.click("#fires-open")
     with np.load(io.BytesIO(ask(url, "/hooks/capture", CAT, layer="bn2", format="npz").content)) as arrays:
         maps = arrays["bn2/output/0"][0]
     _, height, width = maps.shape

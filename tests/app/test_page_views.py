@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from tests import nets
 from tests.app.browsing import accessible, answered, ask, explained_anew, levels, upload
 from tests.app.conftest import EXAMPLES, opened
 from tests.app.shapes import HEIGHT, WIDTH, served
+from tests.grids import few
 from tests.waiting import GUARD
 
 NARROW = {"width": 390, "height": 844}
@@ -307,18 +309,151 @@ def test_the_value_of_a_pixel_is_as_high_as_the_hint_on_a_narrow_screen(cat):
     cat.set_viewport_size({"width": 1440, "height": 900})
 
 
-def test_progress_moves_nothing(cat):
-    places = """[...document.querySelectorAll("main :is(p, button, input, select, ol, #stage)")]
-        .filter((one) => one.getClientRects().length && !one.closest("#progress, #status"))
-        .map((one) => [one.id, one.getBoundingClientRect().y])"""
-    cat.route("**/explain", lambda route: None)  # it is never answered
-    before = cat.evaluate(places)
-    cat.click("#predictions .class:has-text('tabby')")
-    expect(cat.locator("#progress")).to_be_visible()
-    assert cat.evaluate(places) == before
-    cat.keyboard.press("Escape")
-    expect(cat.locator("#progress")).to_be_hidden()
-    cat.unroute("**/explain")
+PLACES = """() => {
+    const cards = [...document.querySelectorAll(".card")];
+    const nameOf = (one) => one.id || one.dataset.focus || `${one.className} ${cards.indexOf(one.closest(".card"))}`;
+    const left = "#result, #progress, .visually-hidden, #mark, #spot, #marker, #stroke";
+    return Object.fromEntries([...document.querySelectorAll("main :is([id], [data-focus], .card, .card .grade)")]
+        .filter((one) => one.checkVisibility({ visibilityProperty: true }) && !one.closest(left))
+        .map((one) => [nameOf(one), one.getBoundingClientRect()])
+        .map(([name, { top, bottom }]) => [name, [top, bottom > 0 && top < innerHeight]]));
+}"""
+"""The upper edges of all that the page shows but the panel of results, and whether each is in the first view."""
+
+
+@contextmanager
+def nothing_moves(page):
+    """Hold that what is in sight stays where it is."""
+    before = page.evaluate(PLACES)
+    yield
+    after = page.evaluate(PLACES)
+    kept = [name for name, (_, is_in_sight) in before.items() if is_in_sight and name in after]
+    assert len(kept) > 10
+    moved = {name: (before[name][0], after[name][0]) for name in kept if abs(after[name][0] - before[name][0]) > 2}
+    assert moved == {}
+
+
+def in_sight(page, *names):
+    for name in names:
+        expect(page.locator(name)).to_be_in_viewport(ratio=0.99)
+
+
+SIZES = {"wide": (1440, 900), "medium": (1100, 800), "narrow": (390, 844)}
+
+
+@pytest.mark.parametrize("size", few(SIZES, short=["wide"]))
+def test_nothing_moves_under_the_hand_and_what_an_action_brings_is_in_sight(tab, url, size):
+    width, height = SIZES[size]
+    tab.set_viewport_size({"width": width, "height": height})
+    held = []
+    tab.route("**/explain", lambda route: held.append(route))
+    with tab.expect_request("**/explain"):
+        tab.goto(f"{url}/?example=coffee")
+    expect(tab.locator("#progress")).to_be_visible()
+    with nothing_moves(tab):
+        held[0].continue_()
+        tab.unroute("**/explain")
+        answered(tab)
+        expect(tab.locator("#predictions li")).to_have_count(5)
+    in_sight(tab, "#answer", "#marking", "#bar")
+    others = ("#proof", "#save-png", "#copy-link") if size == "wide" else ()
+    in_sight(tab, *others)
+
+    stage = tab.locator("#stage").bounding_box()
+    place = lambda x, y: (stage["x"] + x * stage["width"], stage["y"] + y * stage["height"])  # noqa: E731
+    with nothing_moves(tab):
+        tab.click("#marking-on")
+        in_sight(tab, "#marking-said")
+        tab.mouse.move(*place(0.3, 0.2))
+        tab.mouse.down()
+        tab.mouse.move(*place(0.6, 0.6), steps=4)
+        tab.mouse.up()
+        expect(tab.locator("#marking-said")).to_contain_text("Without the marked part, espresso falls")
+        expect(tab.locator("#predictions .moved").first).to_be_attached()
+    in_sight(tab, "#stage", "#marking", "#marking-said", *others)
+    if size != "narrow":
+        in_sight(tab, "#predictions")
+    with nothing_moves(tab):
+        tab.mouse.click(*place(0.5, 0.75))
+        expect(tab.locator("#fires-list button")).to_have_count(6)
+    in_sight(tab, "#stage", "#marking", "#fires-list li:first-child", *others)
+    with nothing_moves(tab):
+        tab.click("#fires-close")
+        tab.click("#marking-undo")
+        expect(tab.locator("#whole")).to_be_hidden()
+
+    second, other = tab.locator("#predictions .class").nth(1), tab.locator("#predictions .rather").first
+    if size == "narrow":
+        explained_anew(tab, second.click)
+        in_sight(tab, "#stage", "#answer", "#proof")
+        return
+    for act in (
+        second.click,
+        other.click,
+        lambda: tab.click("#contrast-clear"),
+        lambda: tab.select_option("#method", "saliency"),
+    ):
+        with nothing_moves(tab):
+            explained_anew(tab, act)
+            expect(tab.locator("#answer-label")).to_have_text("cup")
+        in_sight(tab, "#answer", "#proof")
+
+
+@pytest.mark.parametrize("size", few(SIZES, short=[]))
+def test_cards_stay_in_place_and_their_parts_stand_at_equal_heights(tab, url, size):
+    width, height = SIZES[size]
+    tab.set_viewport_size({"width": width, "height": height})
+    models = "&models=efficientnet_lite0&models=mobilenet_v2"
+    answered(example(tab, url, f"{models}&compare=votes-detail&compare=gradcam"))
+    held = []
+    tab.route("**/explain", lambda route: held.append(route))
+    tab.click("#tab-compare")
+    expect(tab.locator(".card")).to_have_count(4)
+    expect(tab.locator("#class-add")).to_be_visible()
+    expect(tab.locator("#compare-cancel")).to_be_visible()
+    with nothing_moves(tab):
+        for route in held:
+            route.continue_()
+        tab.unroute("**/explain")
+        compared(tab, 4)
+        expect(tab.locator(".card .grade")).to_have_count(4)
+        expect(tab.locator("#compare-cancel")).to_be_hidden()
+    grades = [(box["y"], box["x"]) for box in (one.bounding_box() for one in tab.locator(".card .grade").all())]
+    cards = [box["x"] for box in (one.bounding_box() for one in tab.locator(".card").all())]
+    for first, second in ((0, 1), (2, 3)):
+        assert grades[first][0] == grades[second][0]
+    assert len({round(x - card) for (_, x), card in zip(grades, cards, strict=True)}) == 1
+
+
+@pytest.mark.slow
+def test_a_preview_leaves_what_the_model_does_not_see_as_it_is(tab, url):
+    answered(example(tab, url))
+    corner = "document.querySelector('#stage .map').getContext('2d').getImageData(20, 20, 1, 1).data.join()"
+    before = tab.evaluate(corner)
+    tab.select_option("#method", "rise")
+    expect(tab.locator("#figure")).to_have_class(re.compile("refining"))
+    assert tab.evaluate(corner) == before
+    tab.keyboard.press("Escape")
+
+
+@pytest.mark.slow
+def test_what_a_link_names_in_vain_is_told_until_its_setting_changes_or_it_is_dismissed(tab, url):
+    tab.goto(f"{url}/?method=nope&look=nope")
+    problem, fault = tab.locator("#problem"), tab.locator("#method-fault")
+    expect(problem).to_contain_text("no method 'nope'")
+    in_sight(tab, "#problem", "#title")
+    assert problem.bounding_box()["y"] < tab.locator("#title").bounding_box()["y"]
+    tab.locator("#examples button").first.click()
+    answered(tab)
+    expect(fault).to_contain_text("no method 'nope'")
+    expect(problem).to_contain_text("no view 'nope'")
+    explained_anew(tab, lambda: tab.locator("#predictions .class").nth(1).click())
+    expect(fault).to_be_visible()
+    explained_anew(tab, lambda: tab.select_option("#method", "gradcam"))
+    expect(fault).to_be_hidden()
+    expect(problem).to_have_text(re.compile("^There is no view 'nope'. The default one is used."))
+    tab.get_by_role("button", name="Dismiss").click()
+    expect(problem).to_be_hidden()
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ export async function readAddress() {
   await learn(null);
   const errors = [];
   const refuse = (field, message, name, others = {}) => {
-    errors.push({ field, message: `${message} The default one is used.` });
+    errors.push({ field, message: `${message} The default one is used.`, setting: name });
     change({ ...others, [name]: DEFAULTS[name] });
   };
   const isUnknown = (error) => error.errors?.some(({ field }) => field === "model");

@@ -21,6 +21,7 @@ export class Card {
   overlay = new Overlay();
   #asking = null;
   #facts = make("p", { class: "facts", textContent: "Waiting…" });
+  #below = make("div", { class: "line" });
   #value = make("output", { class: "value" });
   #mark = make("span", { class: "mark", "aria-hidden": "true", hidden: true });
   #bar = make("progress");
@@ -55,6 +56,7 @@ export class Card {
       this.overlay.element,
       make("div", { class: "line" }, make("h3", {}, this.#opener), this.#value),
       make("div", { class: "line" }, this.#facts, this.#again),
+      this.#below,
     );
   }
 
@@ -127,7 +129,7 @@ export class Card {
     this.phase = "running";
     this.#facts.textContent = "Working…";
     this.#bar.removeAttribute("value");
-    this.element.append(this.#bar);
+    this.#below.replaceChildren(this.#bar);
     const onProgress = (event) => {
       if (this.#asking !== mine) return;
       if (event.total) {
@@ -171,7 +173,8 @@ export class Card {
     const kind = `${drawnBy(method, explanation) === method.name ? "" : ", drawn by Grad-CAM"}${isBlank ? ", blank" : ""}`;
     const said = readingOf(target, new Map(this.#fields).get("target") ?? null, head);
     const model = this.name.endsWith(` ${this.#model}`) ? "" : `, ${this.#model}`;
-    const facts = `${subjectOf(target)}${rather} ${said}${model}, ${duration(timings.explain)}${kind} `;
-    this.#facts.replaceChildren(facts, ...(proof ? [badge(proof)] : []));
+    const facts = `${subjectOf(target)}${rather} ${said}${model}, ${duration(timings.explain)}${kind}`;
+    this.#facts.textContent = facts;
+    this.#below.replaceChildren(...(proof ? [badge(proof)] : []));
   }
 }

@@ -1,7 +1,7 @@
 // The predictions: a click on a class, value, region or box explains it; a second class can be contrasted with it.
 
 import { catalogue, modelPath } from "./api.js";
-import { byId, make } from "./dom.js";
+import { byId, make, scrollTo } from "./dom.js";
 import { doubts, drawnBy, unsure } from "./doubt.js";
 import { movedBy, movedTrack, stillTrack } from "./moved.js";
 import { point } from "./places.js";
@@ -38,25 +38,32 @@ export function prepareClasses() {
     change({ target: asTarget(joined(place || String(placeOf(target)), event.target.value)) });
   });
   byId("boxes").addEventListener("change", ({ target: { value } }) => change({ answer: state.answer, map: Number(value) }));
+  byId("whole-list").addEventListener("click", () => scrollTo(byId("predictions")));
   byId("contrast-clear").addEventListener("click", () => change({ against: null }));
 }
 
-/** Puts the headline right below the picture where the classes come later. */
+/** Puts the headline near the picture where the classes come later. */
 function placeAnswer() {
-  (narrow.matches ? document.querySelector("#figure figcaption") : byId("found")).prepend(byId("answer"));
+  if (narrow.matches) byId("marking").after(byId("answer"));
+  else byId("found").prepend(byId("answer"));
 }
 
 function show() {
   const { answer } = state;
-  byId("found").hidden = !answer;
+  byId("found").classList.toggle("outdated", !answer);
   if (!answer) return;
+  byId("found").hidden = false;
   const { target, against, diagnostics, proof } = explanation();
   const predictions = state.scene?.rows ?? answer.predictions;
   const listed = predictions.map(identity);
   const added = [target, isBox(target) ? null : against, risen()].filter((prediction) => prediction && !listed.includes(identity(prediction)));
+  // Those that are added replace the last ones, so that the list stays as long.
+  const others = state.scene ? [] : predictions.filter((prediction) => ![target, against].some((one) => one && identity(one) === identity(prediction)));
+  const displaced = others.slice(Math.max(0, others.length - added.length));
   point(null);
   const focused = document.activeElement?.dataset?.focus;
-  byId("predictions").replaceChildren(...[...predictions, ...added].map((prediction) => row(prediction, target, against)));
+  const rows = [...predictions.filter((prediction) => !displaced.includes(prediction)), ...added];
+  byId("predictions").replaceChildren(...rows.map((prediction) => row(prediction, target, against)));
   if (focused) document.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
   document.title = `${target.label}: SeeWhy`;
   showDoubts(target);
@@ -65,7 +72,7 @@ function show() {
   byId("whole").hidden = !state.altered;
   byId("contrast").hidden = !against;
   if (against) byId("contrast-text").textContent = contrasted(target, against);
-  byId("choosing").hidden = predictions.length + added.length === 1 && !kind();
+  byId("choosing").hidden = Boolean(against) || predictions.length + added.length === 1 && !kind();
   showPart(explanation());
   showBoxes(answer.explanations);
   showProof(byId("proof"), proof, answer.explanations.some(({ regions }) => regions.length) ? null : outline, { compare: compareOthers, refill });
@@ -102,7 +109,7 @@ function showDoubts(target) {
   const sentences = doubts();
   byId("answer-title").classList.toggle("modest", Boolean(sentences));
   byId("answer-guess").hidden = unsure()?.index !== target.index;
-  byId("doubt").hidden = !sentences;
+  byId("doubt").hidden = !sentences || Boolean(state.altered);
   byId("doubt").textContent = sentences;
 }
 

@@ -66,6 +66,11 @@ export function prepareScrolls() {
   for (const element of document.querySelectorAll(".scroll")) watch.observe(element);
 }
 
+/** Scrolls an element into sight, gently where motion is welcome. */
+export function scrollTo(element, block = "nearest") {
+  element.scrollIntoView({ block, behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+}
+
 /** Announces a text to screen readers. */
 export function announce(text) {
   byId("status").textContent = text;

@@ -3,7 +3,7 @@
 import { amend, forgetPicture } from "./address.js";
 import { Problem, explain } from "./api.js";
 import { affordable, costInWords, costOf } from "./cost.js";
-import { announce, byId } from "./dom.js";
+import { announce, byId, scrollTo } from "./dom.js";
 import { doubts, drawnBy } from "./doubt.js";
 import { clearProblems, showProblem } from "./problems.js";
 import { HEATMAP, isLoaded, learn, limit, methodNamed, question } from "./question.js";
@@ -22,12 +22,9 @@ let waiting = null;
 let shown = null; // the question whose answer is shown, or was before another picture was chosen
 let shownAnswer = null; // that answer, and what belongs to it
 let isReturning = false;
-let linked = []; // what a link names that does not exist, as errors
 const leftOut = []; // options of a link that the service refuses, as errors
 
-/** Explains from now on; `errors` are those of the link. */
-export function prepareExplain(errors) {
-  linked = errors;
+export function prepareExplain() {
   onChange((patch) => {
     if (state.picture && !isReturning && ASKS.some((name) => name in patch)) run();
   });
@@ -87,7 +84,8 @@ async function run() {
     shown = wanted;
     shownAnswer = { answer, asked, example: state.example };
     change({ answer, asked, map: 0 });
-    if (leftOut.length) showProblem(new Problem({ detail: "", errors: [...linked, ...leftOut.splice(0)] }));
+    reveal();
+    if (leftOut.length) showProblem(new Problem({ detail: "", errors: leftOut.splice(0) }));
     const { target, proof } = explanation();
     announce(`${subjectOf(target)}, ${readingOf(target)}, explained by ${drawnBy(answer.method, explanation())}. ${doubts()} ${proof ? `${gradeOf(proof)}: ${sentenceOf(proof)}` : ""}`);
   } catch (error) {
@@ -109,6 +107,14 @@ async function run() {
       busy(false);
     }
   }
+}
+
+/** On a narrow screen, a class or a method is chosen below the picture: scrolls to it, unless options are being tried. */
+function reveal() {
+  const stage = byId("stage");
+  const isTrying = document.activeElement?.closest("details");
+  if (state.show !== "explain" || !matchMedia("(max-width: 60rem)").matches || isTrying) return;
+  if (stage.getBoundingClientRect().bottom < stage.offsetHeight / 2) scrollTo(stage, "start");
 }
 
 /** Asks again without the options of a link that are refused: what else is wrong with it is told, too. */
@@ -134,7 +140,7 @@ function refuse(error, wanted) {
   if (!isTheirs && (state.answer || (error.isOfPicture && shown))) goBack();
   else if (error.isOfPicture) amend({ picture: null, example: null }); // to the start
   typed.forEach((control, place) => (control.value = texts[place]));
-  if (leftOut.length && fields.length && !error.isTooMuch) error.errors = [...linked, ...leftOut.splice(0), ...error.errors];
+  if (leftOut.length && fields.length && !error.isTooMuch) error.errors = [...leftOut.splice(0), ...error.errors];
   if (error.isTooMuch) offerLess(error, fields[0], method, wanted);
   else showProblem(error, () => askAgain(wanted));
 }

@@ -1,4 +1,4 @@
-// Why here: the channels of a layer that fire most in the marked part of the picture, or at the place that was clicked.
+// Why here: the channels of a layer that fire most at the place that was clicked or, on demand, in the marked part.
 
 import { activationsOf, currentLayer } from "./activations.js";
 import { painted } from "./brush.js";
@@ -20,6 +20,7 @@ const LISTED = 6;
 const SIDE = 72; // pixels of a tile
 
 let spot = null; // the pixel that was clicked
+let isOfMark = false; // whether the marked part is asked about
 
 const request = new LatestRequest(byId("fires-list"));
 
@@ -27,9 +28,16 @@ export function prepareFires() {
   overlay.element.addEventListener("click", (event) => isOurs(event) && look(overlay.pixel(event)));
   byId("reader").addEventListener("keydown", (event) => event.key === "Enter" && isOurs(event) && look(pixelRead()));
   byId("fires-layer").addEventListener("click", () => choose().catch(showProblem));
-  byId("fires-close").addEventListener("click", () => look(null));
+  byId("fires-close").addEventListener("click", close);
+  byId("fires-open").addEventListener("click", () => {
+    isOfMark = true;
+    show();
+    byId("fires-close").focus(); // this button disappears
+  });
+  for (const id of ["marking-on", "painting-on"]) byId(id).addEventListener("click", () => look(null)); // these say what to do
   onChange((patch) => {
     if ("picture" in patch || patch.mark) spot = null;
+    if ("picture" in patch || patch.mark === null) isOfMark = false;
     if (["picture", "answer", "mark", "inside"].some((name) => name in patch)) show();
   });
 }
@@ -38,8 +46,14 @@ export function prepareFires() {
 const isOurs = ({ target }) => overlay.isReadable && !kind() && !target.closest("#wipe");
 
 function look(pixel) {
-  spot = pixel;
+  [spot, isOfMark] = [pixel, false];
   show();
+}
+
+/** Shows what the marked part changes again; the focus stays near. */
+function close() {
+  look(null);
+  byId(byId("fires-open").hidden ? "marking-on" : "fires-open").focus();
 }
 
 async function choose() {
@@ -51,14 +65,14 @@ async function choose() {
 function place() {
   if (!state.answer || overlay.isSheet) return null;
   if (spot) return { box: [spot[0], spot[1], spot[0] + 1, spot[1] + 1] };
-  return marked();
+  return isOfMark ? marked() : null;
 }
 
 function show() {
   const part = place();
   byId("fires").hidden = !part;
-  byId("fires-close").hidden = !spot;
-  byId("marking")[spot ? "before" : "after"](byId("fires")); // next to the value there, or to what the mark changes
+  byId("fires-open").hidden = Boolean(part) || !marked();
+  byId("marking-said").hidden = Boolean(part && spot);
   ring();
   if (part) request.run((signal) => find(part, signal), tell);
   else request.stop();

@@ -89,7 +89,7 @@ export class Overlay {
   }
 
   draw() {
-    const shown = this.#preview ? { image: this.#preview } : this.#map;
+    const shown = this.#preview ? { image: this.#preview, before: this.#map } : this.#map;
     this.#canvas.hidden = !shown;
     if (!shown) return;
     paint(this.#canvas, { ...shown, outlined: this.#outlined });
@@ -149,7 +149,7 @@ export async function decoded(source) {
 }
 
 /** Paints a map with the chosen opacity; `heatmap`, which previews do not have, gives its position. */
-function paint(canvas, { image, heatmap = null, drawn = null, isSheet = false, outlined = null }) {
+function paint(canvas, { image, before = null, heatmap = null, drawn = null, isSheet = false, outlined = null }) {
   const { naturalWidth: width, naturalHeight: height } = image;
   Object.assign(canvas, { width, height });
   const context = canvas.getContext("2d");
@@ -169,4 +169,17 @@ function paint(canvas, { image, heatmap = null, drawn = null, isSheet = false, o
   }
   context.globalAlpha = state.alpha;
   context.drawImage(image, 0, 0);
+  if (before && !before.isSheet) paintUnseen(context, before, width, height);
+}
+
+/** Paints what the model does not see as the map before did, so that it does not change under a preview. */
+function paintUnseen(context, { image, heatmap }, width, height) {
+  const [left, top, right, bottom] = seen(heatmap, width, height);
+  const around = new Path2D();
+  around.rect(0, 0, width, height);
+  around.rect(left, top, right - left, bottom - top);
+  context.clip(around, "evenodd");
+  context.clearRect(0, 0, width, height);
+  context.globalAlpha = 1;
+  context.drawImage(image, 0, 0, width, height);
 }

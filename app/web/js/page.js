@@ -2,7 +2,6 @@
 
 import { prepareAbsent } from "./absent.js";
 import { keepAddress, readAddress } from "./address.js";
-import { Problem } from "./api.js";
 import { prepareBlink } from "./blink.js";
 import { prepareChannels, showChannels } from "./channels.js";
 import { prepareClasses } from "./classes.js";
@@ -20,7 +19,7 @@ import { showNetwork } from "./network.js";
 import { prepareOptions } from "./options.js";
 import { openExample } from "./picture.js";
 import { preparePlaces } from "./places.js";
-import { showProblem } from "./problems.js";
+import { prepareProblems, showProblem } from "./problems.js";
 import { prepareScene } from "./scene.js";
 import { prepareSettings } from "./settings.js";
 import { prepareStage } from "./stage.js";
@@ -67,10 +66,11 @@ async function start() {
   keepAddress();
   prepareGallery();
   prepareStrip();
-  prepareExplain(errors);
+  prepareProblems(errors);
+  prepareExplain();
   // After all listeners are registered: an earlier picture would be shown but not explained.
   if (!prepareIntake()) await (state.example ? openExample(state.example) : tellPending());
-  if (errors.length) showProblem(new Problem({ detail: "", errors }));
+  if (errors.length) showProblem();
   document.body.dataset.ready = "true";
 }
 

@@ -1,12 +1,42 @@
 // Error messages beside the control at fault; those without a control, or in a view that is not open, are at the top.
 
 import { announce, byId, make, prose } from "./dom.js";
+import { onChange } from "./state.js";
 
-/** Shows a problem. `again()` retries, as `offer` says; it is offered unless the request itself is at fault. */
-export function showProblem(problem, again = null, offer = "Try again") {
+let lasting = []; // what the link names that does not exist: each stays until it is dismissed or its setting changes
+
+export function prepareProblems(errors) {
+  lasting = errors;
+  onChange((patch) => {
+    const left = lasting.filter(({ setting }) => !(setting in patch));
+    if (left.length === lasting.length) return;
+    lasting = left;
+    clearProblems();
+  });
+  byId("dismiss").addEventListener("click", () => {
+    lasting = [];
+    clearProblems();
+    byId("main").focus(); // this button disappears
+  });
+}
+
+/**
+ * Shows a problem, if there is another one than those of the link. `again()` retries, as `offer` says; it is offered unless
+ * the request itself is at fault.
+ */
+export function showProblem(problem = null, again = null, offer = "Try again") {
+  const faulty = problem?.errors?.length > 0;
+  const faults = faulty ? problem.errors : problem ? [{ field: "", message: problem.message }] : [];
+  place([...lasting, ...faults]);
+  byId("retry").hidden = !again || faulty || problem.mayPass === false;
+  byId("retry").textContent = offer;
+  byId("retry").onclick = again;
+  announce([...lasting, ...faults].map((fault) => fault.message).join(" "));
+  document.querySelector("#problem:not([hidden]), .faulty .fault").scrollIntoView({ block: "nearest" });
+}
+
+function place(faults) {
   const left = [];
-  const faulty = problem.errors?.length > 0;
-  const faults = faulty ? problem.errors : [{ field: "", message: problem.message }];
   for (const { field, message } of faults) {
     const name = field.split(/[.[]/)[0];
     const box = document.querySelector(`[data-field="${CSS.escape(name)}"]`);
@@ -15,12 +45,6 @@ export function showProblem(problem, again = null, offer = "Try again") {
   }
   byId("problem").hidden = !left.length;
   byId("problem-text").textContent = left.join(" ");
-  const { mayPass = true } = problem;
-  byId("retry").hidden = !again || faulty || !mayPass;
-  byId("retry").textContent = offer;
-  byId("retry").onclick = again;
-  announce(faults.map((fault) => fault.message).join(" "));
-  document.querySelector("#problem:not([hidden]), .faulty .fault").scrollIntoView({ block: "nearest" });
 }
 
 function showBeside(box, message) {
@@ -41,6 +65,8 @@ export function clearProblems() {
     box.querySelector(".fault").hidden = true;
     for (const control of box.querySelectorAll("[aria-invalid]")) control.removeAttribute("aria-invalid");
   }
+  byId("retry").hidden = true;
+  place(lasting);
 }
 
 /** A problem in place of an answer. */

@@ -154,7 +154,7 @@ function showMethod() {
 
 function showLayer() {
   const takes = "layer" in (methodNamed(methodName())?.options ?? { layer: null });
-  byId("layer-field").hidden = !takes;
+  byId("layer-field").classList.toggle("unused", !takes); // what is below stays in place
   const used = state.layer.length ? state.layer : (state.answer?.layers ?? []);
   byId("layer-name").textContent = used.join(", ") || "automatic";
   byId("layer-default").hidden = state.layer.length > 0;

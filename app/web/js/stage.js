@@ -96,7 +96,6 @@ async function showBar(answer) {
   const { low, high, colormap } = scale;
   byId("bar-low").textContent = number(low);
   byId("bar-high").textContent = number(high);
-  byId("bar-middle").textContent = low < 0 && high === -low ? "0" : number((low + high) / 2);
   const { min, max } = current.heatmap;
   byId("bar-range").textContent = `${drawnBy(answer.method, current)} map ${number(min)} to ${number(max)}`;
   byId("bar").setAttribute("aria-label", `Colours from ${number(low)} to ${number(high)}, ${colormap}`);
