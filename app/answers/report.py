@@ -23,13 +23,11 @@ def report_body(
     mask: bytes | None,
     settings: Settings,
     name: str,
-    has_scores: bool = False,
 ) -> bytes:
     """Return the report of explanations as UTF-8.
 
     Args:
         name: name of the picture's file, empty if unknown.
-        has_scores: whether proofs are compared with the scores of a file of the request.
     """
     (document,) = json_documents([result], values=False, max_values=settings.max_json_values)
     geometry, model = result.explanations[0].geometry, result.model
@@ -42,15 +40,13 @@ def report_body(
         **({} if mask is None else {"mask": file_identity(mask).document()}),
     }
     precision = model.precision if settings.precision == "bfloat16" else settings.precision
-    repeating = command(result, options, mask is not None, settings, has_scores)
+    repeating = command(result, options, mask is not None, settings)
     record = record_of(document, files, (str(model.device), precision, model.accelerator), repeating)
     methods = [method for method, _ in result.methods]
     return report_page(record, document, result.explanations, methods, result.style.max_side)
 
 
-def command(
-    result: ExplainResult, options: ExplainOptions, has_mask: bool, settings: Settings, has_scores: bool = False
-) -> str:
+def command(result: ExplainResult, options: ExplainOptions, has_mask: bool, settings: Settings) -> str:
     """Return the command that repeats explanations; `PICTURE`, `MASK`, `SCORES` and `MODELS` stand for the files.
 
     The model, the methods and the targets are spelled out, even if the request left them to defaults, which may change.
@@ -63,7 +59,8 @@ def command(
         for name, value in options.model_dump(mode="json", exclude_unset=True).items()
         if name not in _UNREPEATED and name not in options.method_options and value not in (None, [])
     }
-    if has_scores:
+    model = result.model
+    if model.calibration and not model.spec.calibration:  # the models file does not name it
         fields["proof_calibration"] = SCORES
-    device, is_declared = result.model.device.type, result.model.is_declared
-    return repeating_command(fields, options.method_options, device, settings.precision, has_mask, is_declared)
+    device = model.device.type
+    return repeating_command(fields, options.method_options, device, settings.precision, has_mask, model.is_declared)

@@ -161,8 +161,7 @@ class _Run:
                 raise click.ClickException(f"The mask: {error}") from error
             raise
         if self.form == "report":
-            has_scores = self.calibration is not None
-            body = report_body(result, self.options, upload, self.mask, settings, item.picture.name, has_scores)
+            body = report_body(result, self.options, upload, self.mask, settings, item.picture.name)
         else:
             body = in_one_piece(explain_body(result, self.form, self.options.values, settings), self.form)
         to_file = item.output != DASH

@@ -101,6 +101,10 @@ def test_a_models_file_names_the_calibration_of_a_model(run, pictures, environme
     assert explain(model, picture, "gradcam", proof=True, proof_calibration=few).proof.calibration.pictures == 1
     result = run("explain", picture, "--model", "mine", "--proof=true", "-o", tmp_path / "why.json", env=environment)
     assert f"  {graded.grade}: {graded.sentence}" in result.output
+    question = ["explain", picture, "--model", "mine", "--proof=true", "-o", tmp_path / "why.html"]
+    for own in ([], ["--proof-calibration", scores]):
+        run(*question, *own, env=environment)
+        assert ("--proof-calibration=SCORES" in (tmp_path / "why.html").read_text()) == bool(own)
     with application(models=tmp_path / "models.toml", default_model="mine") as app:
         for place in sorted(pictures.iterdir())[6:8]:
             answer = app.test_client().post("/explain?proof=true&format=json", data={"image": place.open("rb")})

@@ -212,12 +212,16 @@ def test_the_command_of_a_report_repeats_its_maps(client, run, tmp_path, monkeyp
 
 
 def test_a_command_names_the_mask_the_device_the_precision_and_the_models_file():
-    model = SimpleNamespace(name="net", device=torch.device("cuda"), is_declared=True)
+    spec = SimpleNamespace(calibration=None)
+    model = SimpleNamespace(name="net", device=torch.device("cuda"), is_declared=True, calibration=None, spec=spec)
     result = SimpleNamespace(model=model, methods=[(SimpleNamespace(name="gradcam"), None)])
     words = command(result, ExplainOptions(), True, Settings(precision="bfloat16")).split()
     assert words[:4] == ["SEEWHY_PRECISION=bfloat16", "SEEWHY_MODELS=MODELS", "seewhy", "explain"]
     assert words[-4:] == ["--mask", "MASK", "--device=cuda", "--output=maps.npz"]
-    assert "--proof-calibration=SCORES" in command(result, ExplainOptions(), True, Settings(), has_scores=True)
+    model.calibration = object()
+    assert "--proof-calibration=SCORES" in command(result, ExplainOptions(), True, Settings())
+    spec.calibration = "scores.json"  # of the models file
+    assert "SCORES" not in command(result, ExplainOptions(), True, Settings())
 
 
 def test_labels_are_text_in_a_report(app_of, tmp_path):
