@@ -10,3 +10,8 @@ const accessible = () => ({
 });
 
 SwaggerUIBundle({ url: "/openapi.json", dom_id: "#swagger", deepLinking: true, validatorUrl: null, plugins: [accessible] });
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const colour = () => document.documentElement.classList.toggle("dark-mode", dark.matches); // Swagger UI's own class
+dark.addEventListener("change", colour);
+colour();

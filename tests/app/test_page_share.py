@@ -101,8 +101,14 @@ def test_everybody_can_read_the_guide(tab, url):
 
 @pytest.mark.slow
 def test_everybody_can_read_the_list_of_routes(tab, url):
-    tab.goto(f"{url}/docs")
-    tab.wait_for_selector(".opblock")
+    tab.emulate_media(color_scheme="dark")
+    tab.goto(f"{url}/docs#/Pictures/predict")
+    expect(tab.locator("#operations-Pictures-predict")).to_contain_class("is-open")
+    accessible(tab, "color-contrast")
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    assert max(map(int, re.findall(r"\d+", tab.evaluate(ground))[:3])) < 64
+    tab.emulate_media(color_scheme="light")
+    expect(tab.locator("html.dark-mode")).to_have_count(0)
     accessible(tab)
     accessible(tab, "heading-order", "region")
     tab.goto(f"{url}/guide")
