@@ -483,7 +483,32 @@ def test_the_value_under_the_pointer_is_that_of_the_arrays(cat_page, url):
     reader.focus()
     expect(cat_page.locator("#reading")).to_have_text(f"x 225, y 150: {heatmap[150, 225]:.3g}")
     reader.press("Shift+ArrowRight")
-    expect(reader).to_have_attribute("aria-valuetext", f"x 226, y 150: {heatmap[150, 226]:.3g}")
+    chosen = f"x 226, y 150: {heatmap[150, 226]:.3g}"
+    expect(reader).to_have_attribute("aria-valuetext", chosen)
+    cat_page.click("#answer-label")
+    expect(reader).not_to_be_focused()
+    expect(cat_page.locator("#reading")).to_have_text(chosen)  # until something else is read
+    expect(cat_page.locator("#mark")).to_be_visible()
+    cat_page.hover("#stage", position={"x": 8, "y": 8})
+    expect(cat_page.locator("#reading")).to_contain_text(unseen)
+    expect(cat_page.locator("#mark")).to_be_hidden()
+
+
+@pytest.mark.slow
+def test_the_arrow_keys_read_the_same_place_of_the_next_map_but_not_of_the_next_picture(page):
+    upload(page)
+    reading = page.locator("#reading")
+    page.press("#reader", "ArrowRight")
+    page.click("#method-summary")
+    before = reading.inner_text()
+    explained_anew(page, lambda: page.click("#predictions .class:has-text('tabby')"))
+    expect(reading).not_to_have_text(before)
+    assert reading.inner_text().partition(":")[0] == before.partition(":")[0] != ""
+    page.focus("#reader")  # no other key is pressed
+    upload(page, "coffee.png")
+    page.click("#method-summary")
+    expect(reading).to_have_text("Point at the picture to read a value.")
+    expect(page.locator("#mark")).to_be_hidden()
 
 
 @pytest.mark.slow

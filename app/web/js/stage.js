@@ -14,17 +14,17 @@ import { number, percent } from "./words.js";
 export const overlay = new Overlay(byId("stage"));
 
 let wiped = 0;
-let point = null; // the pixel that the keyboard reads
+let point = null; // the pixel that the arrow keys have chosen
 let scale = null; // of the colour bar
 
 export function prepareStage() {
   overlay.element.addEventListener("pointermove", readPointer);
   overlay.element.addEventListener("pointerdown", readPointer);
   // A finger leaves with every tap: what it read stays.
-  overlay.element.addEventListener("pointerleave", ({ pointerType }) => pointerType !== "touch" && overlay.isReadable && read(point));
+  overlay.element.addEventListener("pointerleave", ({ pointerType }) => pointerType !== "touch" && overlay.isReadable && read(point, true));
   byId("reader").addEventListener("keydown", readKeys);
-  byId("reader").addEventListener("focus", () => overlay.isReadable && read((point ??= middle()), true));
-  byId("reader").addEventListener("blur", () => read((point = null)));
+  byId("reader").addEventListener("focus", () => overlay.isReadable && read(pixelRead(), true));
+  byId("reader").addEventListener("blur", () => read(point, true));
   const alpha = byId("alpha");
   alpha.addEventListener("input", () => change({ alpha: Number(alpha.value) }));
   byId("look").addEventListener("change", ({ target: { value } }) => change({ look: value }));
@@ -61,7 +61,7 @@ function show(patch) {
 async function showAnswer() {
   const { answer, picture } = state;
   byId("figure").classList.toggle("answered", Boolean(answer));
-  read(null);
+  read(point, true);
   showBar(answer);
   if (!answer) return;
   const current = explanation();
@@ -166,7 +166,7 @@ function readPointer(event) {
 
 function readKeys(event) {
   if (!overlay.isReadable) return;
-  const pixel = pixelBeside(point ?? middle(), event, explanation().heatmap.shape);
+  const pixel = pixelBeside(pixelRead(), event, explanation().heatmap.shape);
   if (pixel) read((point = pixel), true);
 }
 
