@@ -1,11 +1,11 @@
 // The address bar: it holds everything that differs from its default, under the HTTP names of the options. Back and
 // Forward move between questions about this picture and earlier ones, without reloading the page.
 
+import { post } from "./api.js";
 import { byId } from "./dom.js";
-import { allMethods, learn, methodNamed, modelName } from "./question.js";
+import { learn, methodNamed, modelName } from "./question.js";
 import { DEFAULTS, asTarget, change, onChange, state } from "./state.js";
 import { VIEWS } from "./tabs.js";
-import { nearMatches } from "./words.js";
 
 const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "proof_fill", "inside", "reference", "mark", "look"];
 const LISTS = ["layer", "compare", "models", "classes"];
@@ -62,8 +62,9 @@ export async function readAddress() {
   const isUnknown = (error) => error.errors?.some(({ field }) => field === "model");
   if (state.model) await learn(state.model).catch((error) => isUnknown(error) && refuse("model", error.message, "model"));
   if (state.method && !methodNamed(state.method)) {
-    const near = nearMatches(state.method, allMethods().map(({ name }) => name));
-    refuse("method", `There is no method '${state.method}'.${near}`, "method", { options: {} });
+    // The service checks the method before it reads the picture, and names near matches.
+    const { message } = await post("/explain", new Blob(), [["method", state.method]]).catch((error) => error);
+    refuse("method", message, "method", { options: {} });
   }
   const looks = [...byId("look").options].map(({ value }) => value);
   for (const [name, known, noun] of [["show", VIEWS, "tab"], ["look", looks, "view"]]) {

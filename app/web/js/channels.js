@@ -1,6 +1,8 @@
 // Feature maps of a layer, ranked by their estimated effect on the class; they can be opened and switched off.
 
+import { amend } from "./address.js";
 import { activationsOf, currentLayer } from "./activations.js";
+import { Problem } from "./api.js";
 import { openChannel } from "./channel.js";
 import { copy, curl } from "./copy.js";
 import { byId, make } from "./dom.js";
@@ -73,8 +75,13 @@ async function show(signal) {
   effect();
 }
 
-/** Shows why there are no maps, and disables their controls. */
+/** Shows why there are no maps, and disables their controls; in place of a layer of a link the default one is shown. */
 function refuse(error) {
+  if (state.inside && error.errors?.some(({ field }) => field.startsWith("layer"))) {
+    showProblem(new Problem({ detail: `${error.message} The default one is shown.` }));
+    amend({ inside: null, off: [] });
+    return;
+  }
   captured = null;
   intervening.stop();
   answered = null;

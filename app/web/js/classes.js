@@ -214,7 +214,8 @@ async function offerLabels(model) {
     const { labels } = await catalogue(modelPath(model));
     if (labelled !== model) return;
     byId("labels").replaceChildren(...labels.map((label) => new Option(label)));
-    byId("target-form").hidden = !kind() && labels.length <= state.answer.predictions.length;
+    const { classList } = byId("target-form");
+    byId("target-form").hidden = !kind() && labels.length <= state.answer.predictions.length && !classList.contains("faulty");
   } catch {
     labelled = null; // the next answer requests them again
   }

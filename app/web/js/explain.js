@@ -8,8 +8,8 @@ import { doubts, drawnBy } from "./doubt.js";
 import { clearProblems, showProblem } from "./problems.js";
 import { HEATMAP, isLoaded, learn, limit, methodNamed, question } from "./question.js";
 import { gradeOf, sentenceOf } from "./proof.js";
-import { readingOf, subjectOf } from "./scene.js";
-import { change, explanation, isLayerless, learnLayerless, methodName, onChange, state } from "./state.js";
+import { asks, readingOf, subjectOf } from "./scene.js";
+import { DEFAULTS, change, explanation, isLayerless, learnLayerless, methodName, onChange, state } from "./state.js";
 import { restore, showPreview } from "./stage.js";
 import { count, progress } from "./words.js";
 
@@ -22,7 +22,7 @@ let waiting = null;
 let shown = null; // the question whose answer is shown, or was before another picture was chosen
 let shownAnswer = null; // that answer, and what belongs to it
 let isReturning = false;
-const leftOut = []; // options of a link that the service refuses, as errors
+const leftOut = []; // what a link asks and the service refuses, as errors
 
 export function prepareExplain() {
   onChange((patch) => {
@@ -85,7 +85,7 @@ async function run() {
     shownAnswer = { answer, asked, example: state.example };
     change({ answer, asked, map: 0 });
     reveal();
-    if (leftOut.length) showProblem(new Problem({ detail: "", errors: leftOut.splice(0) }));
+    if (leftOut.length) showProblem(new Problem({ detail: "", errors: toldLeftOut() }));
     const { target, proof } = explanation();
     announce(`${subjectOf(target)}, ${readingOf(target)}, explained by ${drawnBy(answer.method, explanation())}. ${doubts()} ${proof ? `${gradeOf(proof)}: ${sentenceOf(proof)}` : ""}`);
   } catch (error) {
@@ -95,8 +95,8 @@ async function run() {
     if (isAbout("layer") && !state.method && !state.layer.length && !isLayerless()) {
       learnLayerless(state.model);
       amend({ method: null }); // the network has no layer for the recommended one
-    } else if (!shown && !error.isTooMuch && Object.keys(state.options).some(isAbout)) {
-      leaveOut(error);
+    } else if (!shown && !error.isTooMuch && error.errors?.some(isOfLink)) {
+      await leaveOut(error);
     } else {
       change({ failure: error });
       refuse(error, wanted);
@@ -117,12 +117,37 @@ function reveal() {
   if (stage.getBoundingClientRect().bottom < stage.offsetHeight / 2) scrollTo(stage, "start");
 }
 
-/** Asks again without the options of a link that are refused: what else is wrong with it is told, too. */
-function leaveOut({ errors }) {
-  const refused = errors.filter(({ field }) => field in state.options);
-  leftOut.push(...refused.map(({ field, message }) => ({ field: "", message: `${field}=${state.options[field]}: ${message} This option is left out.` })));
-  const names = refused.map(({ field }) => field);
-  amend({ options: Object.fromEntries(Object.entries(state.options).filter(([name]) => !names.includes(name))) });
+/** The part of the question that an error is about. */
+const nameOf = ({ field }) => field.split(/[.[]/)[0];
+
+/** Whether an error is about something that has a default. */
+const isOfLink = (error) => nameOf(error) in state.options || (nameOf(error) !== "picture" && differing(current(), DEFAULTS).includes(nameOf(error)));
+
+/** Asks again without what a link asks and the service refuses: what else is wrong with it is told, too. */
+async function leaveOut({ errors }) {
+  const patch = {};
+  for (const fault of errors.filter(isOfLink)) {
+    const name = nameOf(fault);
+    const isOption = name in state.options;
+    const lead = isOption ? `${name}=${state.options[name]}: ` : name === "method" ? `${state.method}: ` : "";
+    leftOut.push({ field: isOption ? "" : name, message: `${lead}${fault.message}` });
+    if (isOption) patch.options = Object.fromEntries(Object.entries(patch.options ?? state.options).filter(([option]) => option !== name));
+    else patch[name] = DEFAULTS[name];
+  }
+  if ("target" in patch) patch.against = null;
+  if ("method" in patch) patch.options = {}; // they are the method's
+  if ("model" in patch) await learn(null);
+  amend(patch);
+}
+
+/** What a link asks that was left out, as errors that say what the page shows instead. */
+function toldLeftOut() {
+  const instead = {
+    "": "This option is left out.",
+    against: "The contrast is left out.",
+    target: asks() ? "The default one is used." : "The best class is explained.",
+  };
+  return leftOut.splice(0).map(({ field, message }) => ({ field, message: `${message} ${instead[field] ?? "The default one is used."}` }));
 }
 
 /**
@@ -140,7 +165,7 @@ function refuse(error, wanted) {
   if (!isTheirs && (state.answer || (error.isOfPicture && shown))) goBack();
   else if (error.isOfPicture) amend({ picture: null, example: null }); // to the start
   typed.forEach((control, place) => (control.value = texts[place]));
-  if (leftOut.length && fields.length && !error.isTooMuch) error.errors = [...leftOut.splice(0), ...error.errors];
+  if (leftOut.length && fields.length && !error.isTooMuch) error.errors = [...toldLeftOut(), ...error.errors];
   if (error.isTooMuch) offerLess(error, fields[0], method, wanted);
   else showProblem(error, () => askAgain(wanted));
 }

@@ -67,16 +67,6 @@ export function moves(before, after) {
   return isArea ? `${moved} of the picture` : moved;
 }
 
-const pairsOf = (name) => new Set([...name.slice(1)].map((letter, place) => name[place] + letter));
-
-/** Names that share most pairs of letters with a mistyped one, as a sentence after another; empty if none does. */
-export function nearMatches(name, names) {
-  const pairs = pairsOf(name);
-  const likeness = (other) => (2 * [...pairsOf(other)].filter((pair) => pairs.has(pair)).length) / (pairs.size + pairsOf(other).size);
-  const near = names.filter((other) => likeness(other) > 0.5).sort((left, right) => likeness(right) - likeness(left));
-  return near.length ? ` Near matches: ${near.slice(0, 3).join(", ")}.` : "";
-}
-
 const API_WORDS = [
   [/ \(SEEWHY_\w+\)/g, ""],
   [/ \(`seewhy layers NAME`; in Python, `survey\(\.\.\.\)\.layers`\)/g, ""],
