@@ -1,12 +1,16 @@
-"""Long work in the comparison holds up nothing else, and can be cancelled."""
+"""The comparison: long work holds up nothing else and can be cancelled, and models share their classes."""
 
 import re
 
 import pytest
+import torch
 from playwright.sync_api import expect
 
-from tests.app.browsing import answered
-from tests.app.conftest import EXAMPLES
+from tests import nets
+from tests.app.browsing import accessible, answered
+from tests.app.conftest import EXAMPLES, opened
+from tests.app.serving import application, declaration, live
+from tests.waiting import GUARD
 
 UNDERWAY = re.compile(r"^\d+%, .* left$")
 
@@ -125,3 +129,57 @@ def test_a_map_that_is_not_borne_out_leads_to_a_comparison_of_methods(tab, url):
     answered(tab)
     expect(tab.locator("#proof .grade")).to_have_attribute("data-grade", "not supported")
     expect(others).to_be_hidden()
+
+
+@pytest.fixture(scope="module")
+def custom(tmp_path_factory):
+    """The address of a service with three custom models of three classes, of which two have the same ones."""
+    folder = tmp_path_factory.mktemp("custom")
+    torch.save(nets.seeded(nets.Net).state_dict(), folder / "w.pth")
+    labels = {"lungs": ["well", "ill", "scar"], "lungs_2": ["scar", "well", "ill"], "fruit": ["apple", "pear", "plum"]}
+    models = folder / "models.toml"
+    models.write_text("".join(declaration(name, labels=classes) for name, classes in labels.items()))
+    settings = {"models": models, "default_model": "lungs", "accelerator": "eager", "deadline": GUARD}
+    with application(**settings) as app, live(app) as url:
+        yield url
+
+
+def test_models_are_compared_that_have_the_same_classes(browser, custom):
+    with opened(browser, custom) as tab:
+        tab.goto(f"{custom}/?example=cat&show=compare&compare=gradcam")
+        chips = tab.locator("#chips-models label")
+        expect(chips).to_have_text(["lungs", "lungs_2"])
+        tab.click("#model-add")
+        expect(tab.locator("dialog")).to_contain_text("3 of 3 models with as many classes as lungs can run here now.")
+        assert tab.locator("dialog [type=radio]").evaluate_all("all => all.map((radio) => radio.value).sort()") == [
+            "fruit",
+            "lungs",
+            "lungs_2",
+        ]
+        tab.locator("dialog [value=fruit]").check()
+        tab.get_by_role("button", name="Use this model").click()
+        note = tab.locator("#compare-note")
+        expect(note).to_contain_text("fruit has other classes than lungs. 2 of at most 24 maps.")
+        accessible(tab)
+        tab.get_by_role("checkbox", name="lungs_2").click()
+        tab.get_by_role("checkbox", name="fruit").click()
+        expect(note).to_have_text("2 of at most 24 maps. Each model explains its own best class, until you check one.")
+        tab.click("#tab-explain")
+        tab.click("#model")
+        tab.locator("dialog [value=mobilenet_v2]").check()
+        tab.get_by_role("button", name="Use this model").click()
+        expect(tab.locator("#model-name")).to_have_text("mobilenet_v2")
+        tab.click("#tab-compare")
+        expect(chips.first).to_have_text("mobilenet_v2")
+        expect(chips.filter(has_text="lungs")).to_have_count(0)
+
+
+@pytest.mark.slow
+def test_a_class_of_a_link_that_is_unknown_is_told_where_all_classes_are_listed(browser, custom):
+    with opened(browser, custom) as tab:
+        tab.goto(f"{custom}/?example=cat&target=scra")
+        answered(tab)
+        expect(tab.locator("#predictions .class")).to_have_count(3)
+        message = "The model has no class 'scra'. Near matches: scar. The best class is explained."
+        expect(tab.locator("#target-fault")).to_have_text(message)
+        expect(tab.locator("#target-fault")).to_be_visible()

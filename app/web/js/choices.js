@@ -18,10 +18,11 @@ const ACROSS = 6; // columns in which maps can still be read
 const NEAR = 5; // models that are offered without a search
 const SUREST = 8; // boxes that are offered so
 
-let near = []; // models that run here without waiting
+let near = []; // other models with the same classes that run here
+let strange = []; // compared models with other classes
 let labels = []; // of the classes of a classifier
 let classEntries = []; // how a request names them, and their names for people, in the order of these
-let learnt = null; // the model that both are about
+let learnt = null; // the compared models that these are about
 
 /** The values of each kind; a class that is null is that of the page's question. */
 export function choicesOf() {
@@ -43,13 +44,35 @@ export function columnsOf({ models, compare, classes }) {
   return Math.max(1, compare.length > 1 ? compare.length : classes.length);
 }
 
-/** What is compared at first: the current model and embedded ones with as many classes; empty if it has no company. */
+/** What is compared at first: the current model and embedded ones with the same classes; empty if it has no company. */
 export async function usualModels() {
-  const model = modelName();
-  const [{ models }, { head, classes }] = await Promise.all([catalogue("/models"), catalogue(modelPath(model))]);
-  const isOffered = (other) => other.weights.available && other.source === "embedded" && other.head === head && other.classes === classes;
-  const names = [...new Set([model, ...models.filter(isOffered).map(({ name }) => name)])];
+  const embedded = (await similar(modelName())).filter(({ source }) => source === "embedded").map(({ name }) => name);
+  const names = [...new Set([modelName(), ...embedded])];
   return names.length > 1 ? names : [];
+}
+
+/** Models that run here without a download and have the same classes as a model. */
+async function similar(name) {
+  const { models } = await catalogue("/models");
+  const current = models.find((model) => model.name === name);
+  const isNear = ({ weights, loaded, source }) => weights.available && (loaded || ["embedded", "own"].includes(source));
+  const candidates = models.filter((model) => isNear(model) && mayShare(model, current)).slice(0, 2 * NEAR); // custom ones are asked
+  const alike = await Promise.all(candidates.map((other) => sharesClasses(name, other.name)));
+  return candidates.filter((_, place) => alike[place]);
+}
+
+/** Whether two models can have the same classes: those of one kind, and as many. */
+const mayShare = (one, other) => one.head === other.head && one.classes === other.classes;
+
+/** Whether two models have the same classes. Their labels are compared only if one is custom: the others share data sets. */
+async function sharesClasses(...names) {
+  const { models } = await catalogue("/models");
+  const [one, other] = names.map((name) => models.find((model) => model.name === name));
+  if (!one || !other || one === other) return true; // its map says that there is no such model
+  if (!mayShare(one, other)) return false;
+  if (one.source !== "own" && other.source !== "own") return true;
+  const [labels, others] = await Promise.all(names.map(async (name) => (await catalogue(modelPath(name))).labels));
+  return String(labels.toSorted()) === String(others.toSorted());
 }
 
 /** Whether each model explains its own best class as long as none is chosen. */
@@ -77,7 +100,7 @@ export function prepareChoices() {
     });
   }
   byId("compare-layers").addEventListener("click", () => pickLayers().catch(showProblem));
-  byId("model-add").addEventListener("click", () => chooseModel("Add a model").then((model) => model && add("models", model), showProblem));
+  byId("model-add").addEventListener("click", () => chooseModel("Add a model", mayShare).then((model) => model && add("models", model), showProblem));
 }
 
 const add = (name, value) => change({ [name]: [...new Set([...chosen(name), value])] });
@@ -94,7 +117,7 @@ export function showChoices(choices, usual, note) {
   for (const by of ["method", "layer"]) byId(`by-${by}`).checked = state.by === by;
   byId("pick-models").hidden = byId("compare-add").hidden = isByLayer;
   byId("compare-layers").hidden = !isByLayer;
-  learn();
+  learn(choices.models);
   offer("models", "", [...choices.models, ...near].map((name) => [name, name]));
   offer("compare", isByLayer ? modelName() : "", [...choices.compare, ...(isByLayer ? [] : usual)].map((name) => [name, labelled(name)]));
   byId("classes-title").textContent = asks()?.listed ?? "Classes";
@@ -106,13 +129,16 @@ export function showChoices(choices, usual, note) {
   if (document.activeElement !== byId("compare-add")) byId("compare-add").replaceChildren(new Option("Add a method…", ""), ...methodGroups());
   const count = choices.models.length * choices.compare.length * choices.classes.length;
   for (const name of ["models", "compare", "classes"]) allow(name, (count / (choices[name].length || 1)) * (chosen(name).length + 1) <= MOST);
-  byId("compare-note").textContent = [note, bound(count), isFree() && !state.classes.length && OWN].filter(Boolean).join(" ");
+  byId("compare-note").textContent = [note, differing(), bound(count), isFree() && !state.classes.length && OWN].filter(Boolean).join(" ");
 }
 
 function bound(count) {
   if (count > MOST) return `Only the first ${MOST} of ${count} maps are shown; choose fewer.`;
   return count > 1 ? `${count} of at most ${MOST} maps.` : "";
 }
+
+/** Says which of the compared models have other classes. */
+const differing = () => strange.length && `${strange.join(" and ")} ${strange.length > 1 ? "have" : "has"} other classes than ${modelName()}.`;
 
 const OWN = "Each model explains its own best class, until you check one.";
 
@@ -185,16 +211,18 @@ function offerMore(entries) {
 
 const isAmbiguous = (label) => labels.indexOf(label) !== labels.lastIndexOf(label);
 
-/** Learns which models are near, and which classes there are. */
-async function learn() {
+/** Learns which models have the same classes, and which classes these are. */
+async function learn(models) {
   const model = modelName();
-  if (learnt === model) return;
-  learnt = model;
+  const wanted = String([model, ...models]);
+  if (learnt === wanted) return;
+  learnt = wanted;
   try {
-    const [{ models }, about] = await Promise.all([catalogue("/models"), catalogue(modelPath(model))]);
-    if (learnt !== model) return;
-    const isNear = ({ weights, loaded, source, head }) => weights.available && (loaded || source === "embedded") && head === about.head;
-    near = models.filter(isNear).map(({ name }) => name).slice(0, NEAR);
+    const [about, alike] = await Promise.all([catalogue(modelPath(model)), similar(model)]);
+    const shared = await Promise.all(models.map((name) => sharesClasses(model, name)));
+    if (learnt !== wanted) return;
+    near = alike.map(({ name }) => name).slice(0, NEAR);
+    strange = models.filter((_, place) => !shared[place]);
     labels = about.labels;
     const entry = (label, index) => (isAmbiguous(label) ? [String(index), `${label} (${index})`] : [label, label]);
     classEntries = labels.map(entry).sort(([, left], [, right]) => left.localeCompare(right));

@@ -28,8 +28,11 @@ function show() {
 
 const changeModel = () => chooseModel("Model").then((name) => name && name !== modelName() && use(name)).catch(showProblem);
 
-/** Asks for a model; returns its name, or null. The dialog opens at once; the list comes when it is known. */
-export async function chooseModel(title) {
+/**
+ * Asks for a model; returns its name, or null. The dialog opens at once; the list comes when it is known.
+ * `suits(model, current)` tells which ones are listed, by default all.
+ */
+export async function chooseModel(title, suits = () => true) {
   const list = make("ul", { class: "choices", "aria-busy": "true" });
   const said = make("p", { class: "help", role: "status", textContent: "Listing the models…" });
   const more = make("p", { class: "help" });
@@ -45,9 +48,10 @@ export async function chooseModel(title) {
   const find = search("Find a model", fill);
   const wanted = ask(title, make("div", { class: "body" }, said, find, list, more, own), { accept: "Use this model", result: () => chosen });
   const listed = listing().then((known) => {
-    models = known;
+    models = known.filter((model) => suits(model, known.find(({ name }) => name === modelName())));
     list.removeAttribute("aria-busy");
-    said.textContent = `${count(models.filter((model) => model.weights.available).length)} of ${count(models.length)} models can run here now.`;
+    const kind = models.length < known.length ? `models with as many classes as ${modelName()}` : "models";
+    said.textContent = `${count(models.filter((model) => model.weights.available).length)} of ${count(models.length)} ${kind} can run here now.`;
     fill(find.value.trim().toLowerCase());
   });
   listed.catch((error) => said.replaceChildren(problemBox(error)));
@@ -65,12 +69,11 @@ async function use(wanted) {
   const current = modelName();
   await learn(wanted);
   const [former, next] = await Promise.all([current, wanted].map((name) => catalogue(modelPath(name)).catch(() => null)));
-  const isSameTask = former !== null && former.head === next?.head;
-  const isAlike = isSameTask && String(former.labels) === String(next.labels); // as after training on the same data set
+  const isAlike = former !== null && former.head === next?.head && String(former.labels) === String(next.labels); // as after training on the same data set
   const fresh = isAlike ? {} : { target: null, against: null, classes: [] };
   if (!state.method) fresh.options = {}; // the model may have another default method
   const compared = state.models.includes(wanted) ? state.models : state.models.map((name) => (name === current ? wanted : name));
-  fresh.models = isSameTask ? compared : [];
+  fresh.models = isAlike ? compared : [];
   change({ ...fresh, model: wanted, layer: [], inside: null, off: [], compare: state.by === "layer" ? [] : state.compare });
 }
 
