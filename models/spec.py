@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from seewhy.explainers.core.calibration import Calibration
 from seewhy.explainers.core.model import ModelIdentity
 from seewhy.explainers.core.task import Task
+from seewhy.explainers.errors import counted
 from seewhy.explainers.execution.accelerated import AcceleratedModel
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.tasks.heads import Head, declared_head, task_with
@@ -201,14 +202,14 @@ class LoadedModel:
 
     def __repr__(self) -> str:
         height, width = self.preprocess.size
-        kind = "outputs" if self.spec.head == "value" else "classes"
+        names = ("output", "outputs") if self.spec.head == "value" else ("class", "classes")
         about = f"weights {self.weights or 'none'}"
         if self.spec.source == "own" and self.weights is None:  # the caller's, who also chose these
             mean, std = (
                 " ".join(f"{value:.3g}" for value in numbers) for numbers in (self.preprocess.mean, self.preprocess.std)
             )
             about = f"mean {mean}, std {std}"
-        return f"LoadedModel({self.name}, {height}x{width}, {len(self.labels)} {kind}, {about})"
+        return f"LoadedModel({self.name}, {height}x{width}, {counted(len(self.labels), *names)}, {about})"
 
     @property
     def no_default_layer(self) -> str | None:

@@ -59,6 +59,7 @@ from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.results.report import warnings
 from seewhy.explainers.tasks.classification import ClassPrediction
 from seewhy.explainers.tasks.detected import named
+from seewhy.explainers.tasks.pose import named_ask
 from seewhy.explainers.tasks.values import ValuePrediction
 from seewhy.explainers.trust.calibration import check_calibration, is_leading
 from seewhy.explainers.trust.proof import Proof, reaches_cut
@@ -135,6 +136,8 @@ class _Run:
                 model = load_model(self.service, self.options.model)
                 trial = Trial(self.options.proof_area, self.options.proof_fill)
                 check_calibration(self.calibration, model, trial)
+                if self.options.against is not None:
+                    named_ask(model.task, None, self.options.against)  # an error about all pictures, not each
             for_each(self.items, self._answer, report, report_failure, concurrency(self.service.settings.max_batch))
 
     def _skips(self, item: Item) -> bool:
@@ -304,11 +307,11 @@ def _proofs(result: ExplainResult) -> list[str]:
     names = [f"{part.method} for {named(part.target)}, " if len(maps) > 1 else "" for part in maps]
     proofs = [(name, part.proof) for name, part in zip(names, maps, strict=True) if part.proof]
     lines = [_proof_line(name, proof) for name, proof in proofs]
+    if any(part.proof and not part.proof.grade and _is_collected(part) for part in maps):
+        lines.append(f"  `seewhy calibrate FOLDER --model {result.model.name} -o scores.json` collects such scores.")
     for name, part in zip(names, maps, strict=True):
         lines += [f"  {name}{code}: {text}" for code, text in warnings(part).items() if _is_told(code, part)]
-    is_lacking = any(part.proof and not part.proof.grade and _is_collected(part) for part in maps)
-    how = f"  `seewhy calibrate FOLDER --model {result.model.name} -o scores.json` collects such scores."
-    return [*lines, how] if is_lacking else lines
+    return lines
 
 
 _GRAVE = {"blank-map", "first-frame", "improbable-target", "other-branches", "votes-unavailable"}

@@ -159,7 +159,7 @@ class FeatureMap:
 def capture(
     model: Model,
     picture: PictureSource,
-    layers: str | Iterable[ModuleSelector],
+    layers: ModuleSelector | Iterable[ModuleSelector],
     kinds: Kind | Iterable[Kind] = ("output",),
     target: int | str | None = None,
     max_bytes: int | None = None,
@@ -169,7 +169,7 @@ def capture(
     Args:
         model: a `LoadedModel`; left unchanged.
         picture: a path, bytes, PIL image or array; see `read_picture`.
-        layers: paths, globs, types or predicates; or one path or glob.
+        layers: one or more paths, globs, types, modules or predicates.
         kinds: one or more of input, output, grad_input, grad_output, parameter_grad.
         target: class index or label whose logit is differentiated; None for the most probable class.
         max_bytes: maximum size of all tensors together, in bytes; None for no limit.
@@ -183,7 +183,8 @@ def capture(
         PictureError, TargetError: as in `explain`.
     """
     view = prepare(model, picture)
-    layers = (layers,) if isinstance(layers, str) else tuple(layers)
+    is_single = isinstance(layers, str | nn.Module) or not isinstance(layers, Iterable)
+    layers = (layers,) if is_single else tuple(layers)
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     tensors = capture_images(
         model, view.images(model.device), layers, kinds, named_ask(model.task, target).placed(view.geometry), max_bytes

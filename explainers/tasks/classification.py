@@ -33,6 +33,8 @@ IMPROBABLE = 0.01
 EQUAL = 1e-5
 """Up to this share of their largest magnitude, logits differ by rounding alone."""
 
+_AGAINST = "gradcam and most other methods show with sign=signed what speaks against it."
+
 _LISTED = 12
 """Maximum number of labels that an error lists."""
 
@@ -118,7 +120,7 @@ class Classification:
                 Diagnostic(
                     "one-logit",
                     "The model has one logit: the probability is its sigmoid, and the map shows what speaks for "
-                    f"{likely.label!r}. Maps of most methods also show what speaks against it with sign=signed.",
+                    f"{likely.label!r}. {_AGAINST}",
                 )
             )
         elif are_equal:
@@ -286,6 +288,8 @@ def class_index(target: int | str, labels: Sequence[str]) -> int:
             listing = "`seewhy models NAME` or GET /models/NAME lists its labels; in Python, `model.labels` has them."
             if len(labels) <= _LISTED:
                 listing = f"It has {listed(labels)}."
+            if len(labels) == 1:
+                listing = f"It has one logit, for {labels[0]!r}. {_AGAINST}"
             raise TargetError(f"The model has no class {target!r}. {near_matches(name, labels) or listing}")
         target = int(name)
     if isinstance(target, bool) or not hasattr(target, "__index__"):
@@ -300,8 +304,8 @@ def outside(index: int, count: int) -> TargetError:
     """Return the error for an index outside the `count` classes of a model."""
     if count == 1:
         return TargetError(
-            f"Class {index} is out of range: the model has one logit, class 0, whose probability is its sigmoid. Use "
-            "sign=signed to see what speaks against it, as negative values."
+            f"Class {index} is out of range: the model has one logit, class 0, whose probability is its sigmoid. "
+            f"{_AGAINST}"
         )
     return TargetError(f"Class {index} is out of range: the model has classes 0 to {count - 1}.")
 
@@ -309,7 +313,7 @@ def outside(index: int, count: int) -> TargetError:
 def _unreached(probability: float, count: int, head: ClassHead) -> tuple[float, str] | None:
     """Return the bound that the probability of one of `count` classes does not reach, and its name; None if it does."""
     if head == "sigmoid":
-        return (0.5, "chance" if count == 1 else "one half") if probability < 0.5 else None
+        return (0.5, "one half") if probability < 0.5 else None
     if probability < 1 / count:
         return 1 / count, "chance"
     return (IMPROBABLE, f"{IMPROBABLE:.0%}") if probability < IMPROBABLE else None

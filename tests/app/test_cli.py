@@ -106,6 +106,12 @@ def test_mistakes_are_one_line_not_a_traceback(run, tmp_path, arguments, message
     assert not (tmp_path / "o.png").exists()
 
 
+def test_a_contrast_with_an_unknown_class_is_about_no_single_picture(run, tmp_path):
+    result = run("explain", EXAMPLES, "-o", tmp_path, "--against", "dragon")
+    assert (result.exit_code, result.output.count("has no class 'dragon'")) == (2, 1)
+    assert "cat.png" not in result.output
+
+
 def test_predict(run):
     result = run("predict", EXAMPLES / "coffee.png", "--top", 2)
     assert result.exit_code == 0

@@ -46,6 +46,7 @@ def expected(model):
 
 
 def test_explanations_have_the_sigmoid_of_the_logit(model, expected):
+    assert ", 1 class, " in repr(model)
     result = explain(model, CAT, sign="signed")
     assert result.target.probability == pytest.approx(1 / (1 + math.exp(-result.target.logit)))
     assert [prediction.label for prediction in result.predictions] == ["cat"]
@@ -67,6 +68,7 @@ def test_methods_that_watch_the_probability_see_it_change(model, method):
     [
         ({"target": 1}, r"one logit, class 0.*sign=signed", "one logit"),
         ({"target": "1"}, r"one logit, class 0.*sign=signed", "one logit"),
+        ({"target": "healthy"}, r"no class 'healthy'\. It has one logit, for 'cat'.*sign=signed", "one logit"),
         ({"target": "cat", "against": "cat"}, "no other class to contrast", "one output only"),
     ],
 )

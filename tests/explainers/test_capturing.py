@@ -366,6 +366,9 @@ def test_a_capture_of_the_embedded_model(lite0: LoadedModel, untouched):
 
 def test_one_layer_or_kind_may_be_given_as_a_string(lite0: LoadedModel):
     assert list(capture(lite0, CAT, "bn2", "output").arrays) == ["bn2/output/0"]
+    assert list(capture(lite0, CAT, lite0.module.bn2).arrays) == ["bn2/output/0"]
+    with pytest.raises(TypeError, match="Name layers by paths"):
+        capture(lite0, CAT, 14)
     with pytest.raises(CaptureTooLargeError):
         capture(lite0, CAT, "bn2", max_bytes=1280 * 49 * 4 - 1)
     assert capture(lite0, CAT, "bn2", max_bytes=1280 * 49 * 4).arrays["bn2/output/0"].shape == (1, 1280, 7, 7)
