@@ -163,9 +163,13 @@ class LoadedModel:
         return ModelIdentity(self.name, self.weights, self.sha256, self.spec.head, self.precision)
 
     @property
-    def is_declared(self) -> bool:
-        """Whether a models file declares it."""
-        return self.spec.source == "own" and self.spec.weights is not None  # a model of `wrap_model` has no file
+    def environment(self) -> tuple[str, ...]:
+        """Variables with which the command line finds it; `MODELS` stands for the models file, `FOLDER` for its code's
+        folder."""
+        if self.spec.source != "own" or self.spec.weights is None:  # a model of `wrap_model` has no file
+            return ()
+        code = () if self.spec.prepare is prepare_nothing else ("PYTHONPATH=FOLDER",)
+        return ("SEEWHY_MODELS=MODELS", *code)
 
     @property
     def preprocess(self) -> Preprocess:

@@ -47,7 +47,7 @@ def report_body(
 
 
 def command(result: ExplainResult, options: ExplainOptions, has_mask: bool, settings: Settings) -> str:
-    """Return the command that repeats explanations; `PICTURE`, `MASK`, `SCORES` and `MODELS` stand for the files.
+    """Return the command that repeats explanations; its placeholders are those of `placeholders`.
 
     The model, the methods and the targets are spelled out, even if the request left them to defaults, which may change.
     """
@@ -63,4 +63,4 @@ def command(result: ExplainResult, options: ExplainOptions, has_mask: bool, sett
     if model.calibration and not model.spec.calibration:  # the models file does not name it
         fields["proof_calibration"] = SCORES
     device = model.device.type
-    return repeating_command(fields, options.method_options, device, settings.precision, has_mask, model.is_declared)
+    return repeating_command(fields, options.method_options, device, settings.precision, has_mask, model.environment)

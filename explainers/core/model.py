@@ -77,8 +77,9 @@ class Model(Protocol):
         """The model's identity, for documents."""
 
     @property
-    def is_declared(self) -> bool:
-        """Whether a models file declares it; the command line then needs that file, too."""
+    def environment(self) -> tuple[str, ...]:
+        """Variables with which the command line finds it; `MODELS` stands for the models file, `FOLDER` for its code's
+        folder."""
 
     @property
     def sha256(self) -> str | None:

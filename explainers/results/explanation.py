@@ -290,7 +290,7 @@ def _command(explanations: Sequence[Explanation], origin: Origin) -> str:
     }
     options = {name: value for row in explanations for name, value in _chosen_options(row).items()}
     device = origin.device.partition(":")[0]
-    return repeating_command(fields, options, device, origin.model.precision, declared=origin.is_declared)
+    return repeating_command(fields, options, device, origin.model.precision, environment=origin.environment)
 
 
 def _chosen_options(explanation: Explanation) -> dict[str, Any]:

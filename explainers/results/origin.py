@@ -51,7 +51,7 @@ class Origin:
         outputs: (K,) float32, the model's outputs, such as logits; None for detectors and segmenters, whose outputs are
             large.
         file: the picture's file; None where there was none.
-        is_declared: whether a models file declares the model.
+        environment: variables with which the command line finds the model.
         repeats: whether the command line can repeat the explanation.
     """
 
@@ -61,7 +61,7 @@ class Origin:
     options: Mapping[str, Any]
     outputs: NDArray[np.float32] | None
     file: FileIdentity | None
-    is_declared: bool
+    environment: tuple[str, ...]
     repeats: bool
 
 
@@ -75,7 +75,7 @@ def origin_of(
     """Return the origin of an explanation; arguments as its attributes."""
     options = options_of(explainer)
     return Origin(
-        model.identity, str(model.device), model.accelerator, options, outputs, file, model.is_declared, repeats
+        model.identity, str(model.device), model.accelerator, options, outputs, file, model.environment, repeats
     )
 
 

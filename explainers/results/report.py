@@ -24,9 +24,6 @@ MASK = "MASK"
 SCORES = "SCORES"
 """Likewise for the calibration of proofs."""
 
-MODELS = "MODELS"
-"""Stands for the models file there."""
-
 
 def report_page(
     record: Mapping[str, Any],
@@ -54,6 +51,7 @@ def report_page(
     options = {method["name"]: method["options"] for method in record["methods"]}
     page = template("seewhy.explainers.results", "report.html").render(
         record=record,
+        placeholders=placeholders(record),
         created=f"{created.day} {created:%B %Y, %H:%M} UTC",
         linked=_linked(record) | {"hasPart": [linked(explanation) for explanation in explanations]},
         picture=data_url(encode_png(picture)),
@@ -102,9 +100,9 @@ def repeating_command(
     device: str,
     precision: str = "float32",
     mask: bool = False,
-    declared: bool = False,
+    environment: Sequence[str] = (),
 ) -> str:
-    """Return the command that repeats explanations, for a shell; `PICTURE`, `MASK` and `MODELS` stand for the files.
+    """Return the command that repeats explanations, for a shell; see `placeholders`.
 
     Args:
         fields: options of the command by name.
@@ -112,15 +110,27 @@ def repeating_command(
         device: its type, such as ``cpu``.
         precision: the setting.
         mask: whether there is a mask.
-        declared: whether a models file declares the model.
+        environment: further variables, such as ``SEEWHY_MODELS=MODELS``.
     """
     words = ["seewhy", "explain", PICTURE, *_flags(fields), *(["--mask", MASK] if mask else [])]
     words += [f"--option={name}={_word(value)}" for name, value in options.items()]
     if device != "cpu":
         words.append(f"--device={device}")
-    environment = [] if precision == "float32" else [f"SEEWHY_PRECISION={precision}"]
-    environment += [f"SEEWHY_MODELS={MODELS}"] if declared else []
-    return " ".join([*environment, shlex.join([*words, "--output=maps.npz"])])
+    variables = [] if precision == "float32" else [f"SEEWHY_PRECISION={precision}"]
+    return " ".join([*variables, *environment, shlex.join([*words, "--output=maps.npz"])])
+
+
+def placeholders(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the words in the command of a report that stand for something, each with what it stands for."""
+    meanings = {
+        PICTURE: "the file with the digest above" if "sha256" in record["picture"] else "the file of the picture",
+        MASK: "that of the mask",
+        "MODELS": "the models file",
+        "FOLDER": "the folder of the model's code",
+        SCORES: "the file of scores that the proof was compared with",
+    }
+    words = {word.rpartition("=")[2] for word in shlex.split(record.get("command", ""))}
+    return [(word, meaning) for word, meaning in meanings.items() if word in words]
 
 
 def _flags(fields: Mapping[str, Any]) -> Iterator[str]:

@@ -213,7 +213,8 @@ def test_the_command_of_a_report_repeats_its_maps(client, run, tmp_path, monkeyp
 
 def test_a_command_names_the_mask_the_device_the_precision_and_the_models_file():
     spec = SimpleNamespace(calibration=None)
-    model = SimpleNamespace(name="net", device=torch.device("cuda"), is_declared=True, calibration=None, spec=spec)
+    found = ("SEEWHY_MODELS=MODELS",)
+    model = SimpleNamespace(name="net", device=torch.device("cuda"), environment=found, calibration=None, spec=spec)
     result = SimpleNamespace(model=model, methods=[(SimpleNamespace(name="gradcam"), None)])
     words = command(result, ExplainOptions(), True, Settings(precision="bfloat16")).split()
     assert words[:4] == ["SEEWHY_PRECISION=bfloat16", "SEEWHY_MODELS=MODELS", "seewhy", "explain"]

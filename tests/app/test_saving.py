@@ -1,14 +1,18 @@
 """Python's `save` writes what the command line writes."""
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.models import squeezenet1_1
 
 from seewhy import compare, explain, explain_many, intervene, load_model
 from seewhy.explainers.errors import OptionError
@@ -105,16 +109,37 @@ def test_the_command_of_a_report_has_the_precision(lite0, tmp_path):
     assert "SEEWHY_PRECISION=bfloat16" in command_of(page)
 
 
-def test_the_command_of_a_report_names_the_models_file_of_a_custom_model(lite0, run, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    torch.save(nets.seeded(nets.Net).state_dict(), "w.pth")
-    monkeypatch.setenv("SEEWHY_MODELS", str(declare(tmp_path)))
-    page = explain(load_model("mine"), CAT).save("why.html").read_text()
-    words = shlex.split(record_of(page)["record"]["command"])
-    assert words[:2] == ["SEEWHY_MODELS=MODELS", "seewhy"]
-    assert "<code>MODELS</code> for the models file" in page
-    assert run(*(CAT if word == "PICTURE" else word for word in words[2:])).exit_code == 0
-    assert "SEEWHY_MODELS" not in explain(lite0, CAT).save("why.html").read_text()
+def test_the_command_of_a_report_finds_a_custom_model(lite0, tmp_path, monkeypatch):
+    (tmp_path / "code").mkdir()
+    source = "from functools import partial\nfrom torchvision.models import squeezenet1_1\n"
+    (tmp_path / "code" / "our_code.py").write_text(f"{source}net = partial(squeezenet1_1, num_classes=3)")
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    torch.save(squeezenet1_1(weights=None, num_classes=3).state_dict(), tmp_path / "w.pth")
+    monkeypatch.setenv("SEEWHY_MODELS", str(declare(tmp_path, "our_code:net", input_size=64)))
+    result = explain(load_model("mine"), CAT)
+    monkeypatch.delenv("SEEWHY_MODELS")
+    page = result.save(tmp_path / "why.html").read_text()
+    told = re.sub("<.*?>", "", page)
+    assert "stands for the file with the digest above, MODELS for the models file and FOLDER for the folder of" in told
+    command = record_of(page)["record"]["command"]
+    path = os.pathsep.join([str(tmp_path / "code"), *sys.path])
+    for word, value in {"PICTURE": CAT, "=MODELS": f"={tmp_path / 'models.toml'}", "FOLDER": path}.items():
+        command = command.replace(word, str(value))
+    command = command.replace(" seewhy ", f" {sys.executable} -m seewhy ")
+    answer = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    with np.load(tmp_path / "maps.npz") as file:
+        np.testing.assert_allclose(file["maps"][0], result.map, atol=1e-3 * np.abs(result.map).max())
+    page = explain(lite0, CAT).save(tmp_path / "why.html").read_text()
+    assert not {"MODELS", "FOLDER"} & {*re.findall(r"\w+", page)}
+
+
+def test_the_command_of_a_report_needs_no_folder_for_a_known_architecture(tmp_path, monkeypatch):
+    torch.save(squeezenet1_1(weights=None, num_classes=3).state_dict(), tmp_path / "w.pth")
+    monkeypatch.setenv("SEEWHY_MODELS", str(declare(tmp_path, "squeezenet1_1", input_size=64)))
+    page = explain(load_model("mine"), CAT).save(tmp_path / "why.html").read_text()
+    assert record_of(page)["record"]["command"].startswith("SEEWHY_MODELS=MODELS seewhy ")
+    assert "digest above and MODELS for the models file." in re.sub("<.*?>", "", page)
 
 
 def test_the_command_of_a_comparison_leaves_each_method_its_defaults(lite0, tmp_path):
