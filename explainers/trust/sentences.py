@@ -150,7 +150,11 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
         return f"Do not rely on this heatmap: with the marked {part} {then}, {rest}."
     if grade == "blank":
         return f"The heatmap is blank: it marks nothing that {about.verb} {subject}."
-    reason = f"fewer than {ENOUGH} comparable scores of other maps are known{f' ({count} so far)' if count else ''}"
+    source = ""
+    if bool(faithfulness.are_probabilities):
+        source = f", from pictures in which the explained class has at least {LIKELY:.0%}"
+    so_far = f" ({count} so far)" if count else ""
+    reason = f"fewer than {ENOUGH} comparable scores of other maps are known{source}{so_far}"
     if count is None:
         kinds = "values" if bool(faithfulness.are_probabilities) else "probabilities"
         reason = f"scores of other maps are known only for {kinds}"

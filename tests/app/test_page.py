@@ -229,12 +229,14 @@ def test_a_changed_option_is_sent_and_kept_in_the_address(page, url):
 
 
 def test_a_missing_grade_is_told_in_words_for_people(cat_page, url):
-    sentence = "Alone, it gives 1.5. That is not graded: fewer than 100 comparable scores of other maps are known{}."
+    sentence = "Alone, it gives 1.5. That is not graded: fewer than 100 comparable scores of other maps are known{}{}."
     script = "async (all) => (({ plain }) => all.map(plain))(await import('/static/js/words.js'))"
-    counts = ["", " (7 so far)"]
-    texts = cat_page.evaluate(script, [sentence.format(count) for count in counts])
+    condition = " in which the explained class has at least 30%"
+    cases = [("", ""), ("", " (7 so far)"), (condition, ""), (condition, " (7 so far)")]
+    sentences = [sentence.format(which and f", from pictures{which}", count) for which, count in cases]
+    texts = cat_page.evaluate(script, sentences)
     told = "Alone, it gives 1.5. This heatmap has no grade yet: the service must first try about 100 pictures with "
-    assert texts == [f"{told}this model{count}." for count in counts]
+    assert texts == [f"{told}this model{which}{count}." for which, count in cases]
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ const API_WORDS = [
   [/\bSEEWHY_\w+(=\S+)?/g, "a setting of the service"],
   [/\bsign=(\w+)/g, "the option sign: $1"],
   [
-    /That is not graded: fewer than (\d+) comparable scores of other maps are known( \(\d+ so far\))?/,
-    "This heatmap has no grade yet: the service must first try about $1 pictures with this model$2",
+    /That is not graded: fewer than (\d+) comparable scores of other maps are known(?:, from pictures( in which [^.(]+%))?( \(\d+ so far\))?/,
+    "This heatmap has no grade yet: the service must first try about $1 pictures with this model$2$3",
   ],
   [/\.\s*\.$/, "."],
 ];
