@@ -1,6 +1,6 @@
 """Scores of maps that cannot depend on the picture, for proofs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil
@@ -25,6 +25,9 @@ from seewhy.explainers.trust.faithfulness import prove
 from seewhy.explainers.trust.strangers import Strangers, digest_of
 from seewhy.explainers.trust.trial import Trial
 from seewhy.explainers.view import View, ViewSource, check_series, prepare
+
+LEAST_PICTURES = ceil(ENOUGH / 3)
+"""Minimum number of pictures: each gives three scores at most."""
 
 NULL = "rotated maps, mirrored maps and maps of other pictures"
 
@@ -68,6 +71,8 @@ def calibrate(
     entry = get_method(model.task.default_method if method is None else method)
     (explainer,) = explainers_of([entry], layer, options, model.module, calibrate)
     trial = Trial(proof_area, proof_fill, full=True)
+    if isinstance(pictures, Sized):
+        check_count(len(pictures))
     rows = null_rows(model, explainer, pictures, trial, batch_size, ask_of(model, target))
     groups = [row.target.null_scores for row in rows if row.target.is_likely]
     count = sum(map(len, groups))
@@ -76,7 +81,7 @@ def calibrate(
         reason = f" {left_out} gave none: their explained class has a probability below {LIKELY:.0%}."
         unlikely = reason if left_out else ""
         which = "more pictures" if target is None else "more pictures that show the target"
-        total = ceil(ENOUGH * len(rows) / count) if count else ceil(ENOUGH / 3)
+        total = ceil(ENOUGH * len(rows) / count) if count else LEAST_PICTURES
         raise OptionError(
             f"{counted(len(rows), 'picture')} gave {counted(count, 'score')} to compare with, but {ENOUGH} are needed."
             f"{unlikely} Pass {which}, {'about' if count else 'at least'} {total} in all; each gives three scores at "
@@ -92,6 +97,20 @@ def calibrate(
         null=NULL if target is None else f"{NULL}, of {name}",
         contrast=leads if len(leads.scores) >= ENOUGH else None,
     )
+
+
+def check_count(count: int) -> None:
+    """Refuse so few pictures that they cannot give enough scores.
+
+    Raises:
+        OptionError: too few.
+    """
+    if count < LEAST_PICTURES:
+        raise OptionError(
+            f"{counted(count, 'picture')} cannot give the {ENOUGH} scores that are needed, because each gives three at "
+            f"most. Pass at least {LEAST_PICTURES}; those whose explained class has less than {LIKELY:.0%} give none.",
+            "pictures",
+        )
 
 
 def calibration_of(

@@ -50,7 +50,9 @@ from seewhy.app.pipeline.options import (
 )
 from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResult
 from seewhy.explainers import calibrate, evaluate
+from seewhy.explainers.calibrate import LEAST_PICTURES, check_count
 from seewhy.explainers.core.calibration import Calibration
+from seewhy.explainers.core.choices import LIKELY
 from seewhy.explainers.core.percent import percent
 from seewhy.explainers.errors import PictureError, counted
 from seewhy.explainers.imaging.decode import read_picture
@@ -307,8 +309,12 @@ def _proofs(result: ExplainResult) -> list[str]:
     names = [f"{part.method} for {named(part.target)}, " if len(maps) > 1 else "" for part in maps]
     proofs = [(name, part.proof) for name, part in zip(names, maps, strict=True) if part.proof]
     lines = [_proof_line(name, proof) for name, proof in proofs]
-    if any(part.proof and not part.proof.grade and _is_collected(part) for part in maps):
-        lines.append(f"  `seewhy calibrate FOLDER --model {result.model.name} -o scores.json` collects such scores.")
+    if lacking := [part for part in maps if part.proof and not part.proof.grade and _is_collected(part)]:
+        which = (
+            "" if isinstance(lacking[0].target, ValuePrediction) else f" in which the class has {LIKELY:.0%} or more"
+        )
+        command = f"`seewhy calibrate FOLDER --model {result.model.name} -o scores.json`"
+        lines.append(f"  {command} collects such scores from at least {LEAST_PICTURES} pictures{which}.")
     for name, part in zip(names, maps, strict=True):
         lines += [f"  {name}{code}: {text}" for code, text in warnings(part).items() if _is_told(code, part)]
     return lines
@@ -393,6 +399,7 @@ def evaluate_pictures(
 
 def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainOptions, device: str | None) -> None:
     """Write the scores of maps that do not depend on the picture; exit with 1 if some pictures failed."""
+    check_count(len(pictures))
     service = open_service(device)
     model = load_model(service, options.model)
     hidden = True if is_quiet() or is_verbose() else None  # None: hidden unless it is a terminal

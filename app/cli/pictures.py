@@ -232,7 +232,8 @@ def calibrate(
 ) -> None:
     """Score maps that do not depend on the picture, so that proofs of a model's heatmaps can be graded.
 
-    Needs at least 34 pictures that resemble those to be explained; those without the target are left out.
+    Needs at least 34 pictures that resemble those to be explained and whose explained class has at least 30%; others,
+    and those without the target, are left out.
     Scores for the embedded models are included. Pass the file to `seewhy explain` or `seewhy batch` with
     --proof-calibration, and the same --proof-area and --proof-fill.
 

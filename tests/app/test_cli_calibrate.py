@@ -47,7 +47,10 @@ def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores,
     question = [pictures / "07.png", "--model", "mine", "--proof=true", "-o", tmp_path / "why.json"]
     result = run("explain", *question, env=environment)
     assert "  ungraded: " in result.output
-    assert "  `seewhy calibrate FOLDER --model mine -o scores.json` collects such scores.\n" in result.output
+    how = (
+        "`seewhy calibrate FOLDER --model mine -o scores.json` collects such scores from at least 34 pictures in which"
+    )
+    assert f"  {how} the class has 30% or more.\n" in result.output
     result = run("explain", *question, "--proof-calibration", scores, env=environment)
     assert result.exit_code == 0, result.output
     assert "ungraded" not in result.output
@@ -204,19 +207,27 @@ def test_another_file_is_no_calibration(tmp_path, content):
 
 
 def test_what_cannot_be_calibrated_is_a_usage_error(run, tmp_path):
-    for arguments, message in (
-        (["-o", "scores.json"], "1 picture gave 2 scores to compare with, but 100 are needed. Pass more pictures"),
-        (["-o", "scores.json"], "about 50 in all; each gives three scores at most"),
-        (["-o", "scores.json"], "Without scores, proof=full says whether a map does better than its own rotated"),
-        (["-o", "scores.txt"], "'.txt' is not a format; use .json"),
+    same = tmp_path / "same"
+    same.mkdir()
+    for number in range(34):
+        (same / f"{number}.png").symlink_to(EXAMPLES / "cat.png")
+    few = EXAMPLES / "cat.png"
+    for pictures, arguments, message in (
+        (few, ["-o", "scores.json", "--model", "absent"], "1 picture cannot give the 100 scores that are needed"),
+        (few, ["-o", "scores.json"], "Pass at least 34; those whose explained class has less than 30% give none."),
+        (few, ["-o", "scores.txt"], "'.txt' is not a format; use .json"),
+        (few, ["-o", "scores.json", "--option", "against=1"], "calibrate takes no 'against'."),
         (
-            ["-o", "scores.json", "--target", "tabby"],
-            "but 100 are needed. 1 gave none: their explained class",
+            same,
+            ["-o", "scores.json"],
+            "1 picture gave 2 scores to compare with, but 100 are needed. Pass more pictures",
         ),
-        (["-o", "scores.json", "--target", "tabby"], "more pictures that show the target, at least 34 in all"),
-        (["-o", "scores.json", "--target", "dragon"], "has no class 'dragon'"),
-        (["-o", "scores.json", "--option", "against=1"], "calibrate takes no 'against'."),
+        (same, ["-o", "scores.json"], "about 50 in all; each gives three scores at most"),
+        (same, ["-o", "scores.json"], "Without scores, proof=full says whether a map does better than its own rotated"),
+        (same, ["-o", "scores.json", "--target", "tabby"], "but 100 are needed. 1 gave none: their explained class"),
+        (same, ["-o", "scores.json", "--target", "tabby"], "more pictures that show the target, at least 34 in all"),
+        (same, ["-o", "scores.json", "--target", "dragon"], "has no class 'dragon'"),
     ):
-        result = run("calibrate", EXAMPLES / "cat.png", *arguments)
+        result = run("calibrate", pictures, *arguments)
         assert result.exit_code == 2
         assert message in " ".join(result.output.split())

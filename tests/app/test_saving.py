@@ -16,7 +16,6 @@ from torchvision.models import squeezenet1_1
 
 from seewhy import compare, explain, explain_many, intervene, load_model
 from seewhy.explainers.errors import OptionError
-from tests import nets
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import declare
 from tests.app.test_report import record_of

@@ -454,6 +454,8 @@ def test_a_calibration_needs_enough_pictures(markers):
         calibrate(markers, list(draw(10, "outside", torch.Generator()).images) * 5)  # repeated pictures do not count
     with pytest.raises(OptionError, match="Give several pictures"):
         calibrate(markers, "shapes")
+    with pytest.raises(OptionError, match=r"33 pictures cannot give the 100 scores .* at least 34"):
+        calibrate(markers, [None] * 33)  # refused before any is read
 
 
 def test_a_calibration_of_a_target_leaves_out_pictures_without_it():
@@ -467,9 +469,9 @@ def test_a_calibration_of_a_target_leaves_out_pictures_without_it():
     assert [float(row.target.score) for row in rows] == pytest.approx([proof.score for proof in proofs], abs=1e-3)
     assert [len(row.target.null_scores) for row in rows] == [2, *(len(rows) - 1) * [3]]
     with pytest.raises(OptionError, match=f"^{len(having)} pictures gave .* pictures that show the target"):
-        calibrate(segmenter, list(images), "gradcam", target="c")
+        calibrate(segmenter, [*images] * 3, "gradcam", target="c")  # repeated ones do not count
     with pytest.raises(TargetError, match="predicts 'c' nowhere"):
-        calibrate(segmenter, images[[0]][:, :, :8, :8].repeat(3, 1, 1, 1), target="c")
+        calibrate(segmenter, images[[0]][:, :, :8, :8].repeat(34, 1, 1, 1), target="c")
 
 
 def test_contrasts_of_the_most_probable_class_are_graded_by_their_like(markers, calibration):
