@@ -33,6 +33,11 @@ _UNAVAILABLE = Diagnostic(
     "reads only this layer.",
 )
 
+_ONE_GRID = Diagnostic(
+    "no-finer-layers",
+    "The network has no finer layers that could add detail to this map, so only the chosen layer was used.",
+)
+
 
 @method("votes", family="cam", backwards="0")
 class Votes(LayerExplainer):
@@ -101,7 +106,8 @@ class VotesDetail(Votes):
     where V, p, z and the features A are those of ``votes``, and :math:`F_s` are the features of the last block with a
     position every s pixels: the gradient from each position of A is weighted by its share of the vote. :math:`y_c` is
     the logit minus the mean of the competing logits. Each factor is resized bilinearly to the finest of the grids. With
-    only one such grid, M is the square root of two factors; with none, it uses E on A's own grid. The root does not
+    only one such grid, M is the square root of two factors; with none, it uses E on A's own grid, and a diagnostic
+    (``no-finer-layers``) says so. The root does not
     change ranks. ``layer`` is the layer of A.
 
     This method is our own. Features times positive gradients on earlier grids are LayerCAM's idea, and the product of
@@ -142,7 +148,9 @@ class VotesDetail(Votes):
         evidence = [keep_sign(tensors.activations[path] * tensors.gradients[path], self.sign) for path in details]
         maps = [votes, *(values.sum(dim=1) for values in evidence)]
         mean = aligned(maps, torch.mul) ** (1 / len(maps))
-        return self.answer(mean, tensors.objective, tensors.outputs, tensors.paths)
+        answer = self.answer(mean, tensors.objective, tensors.outputs, tensors.paths)
+        has_finer = any(path not in ends.values() for path in details)
+        return answer if has_finer else replace(answer, diagnostics=((_ONE_GRID,),) * len(mean))
 
 
 def _without_votes(attribution: Attribution) -> Attribution:

@@ -195,6 +195,16 @@ def test_what_has_no_votes_has_the_map_of_gradcam_and_says_so(name, net, layers,
     assert [[note.code for note in notes] for notes in attribution.diagnostics] == [["votes-unavailable"]] * 2
 
 
+def test_detail_without_finer_layers_says_so():
+    images, targets = randn(2, 4, 3, 5), torch.tensor([2, 1])
+    attribution = votes("votes-detail").explain(pooled(LINEAR), images, targets)
+    assert [[note.code for note in notes] for notes in attribution.diagnostics] == [["no-finer-layers"]] * 2
+    strided = nets.seeded(Strides)
+    assert not codes(votes("votes-detail").explain(strided, randn(1, 3, 64, 64)))
+    own = votes("votes-detail", layers=("eight",)).explain(strided, randn(1, 3, 64, 64))  # which has no class maps
+    assert codes(own) == {"votes-unavailable"}
+
+
 def test_a_model_that_cannot_be_traced_votes_with_a_linear_head_alone():
     images, targets = randn(1, 4, 3, 5), torch.tensor([2])
     assert not codes(votes().explain(untraceable(LINEAR), images, targets))
@@ -284,7 +294,7 @@ class Averaging(nets.Transformer):
 def test_tokens_whose_average_the_head_reads_vote(name, untouched):
     net, images, targets = untouched(nets.seeded(Averaging)), randn(2, 3, 16, 24), torch.tensor([1, 3])
     attribution = votes(name).explain(net, images, targets)
-    assert not codes(attribution)
+    assert "votes-unavailable" not in codes(attribution)
     tokens = net.norm(net.blocks(torch.cat([net.first.expand(2, -1, -1), net.patches(images).flatten(2).mT], dim=1)))
     grids = pooled(net.head).eval()
     expected = votes(name).explain(grids, tokens[:, 1:].mT.unflatten(2, (4, 6)).detach(), targets)
