@@ -57,7 +57,13 @@ export async function tellPending() {
   const [target, against] = [state.target, state.against].map(called);
   const isClass = target && !target.includes(":"); // not a place of the picture
   const rather = against ? ` rather than ${against}` : "";
-  const asked = [isClass && `class ${target}${rather}`, state.method && `method ${state.method}`, state.model && `model ${state.model}`].filter(Boolean);
+  const asked = [
+    isClass && `class ${target}${rather}`,
+    state.method && `method ${state.method}`,
+    ...Object.entries(state.options).map(([name, value]) => `${name}: ${value}`),
+    state.layer.length && `layer ${state.layer.join(", ")}`,
+    state.model && `model ${state.model}`,
+  ].filter(Boolean);
   byId("pending").hidden = !asked.length;
   byId("pending").textContent = `This link asks about a picture that it does not include (${asked.join(", ")}). Choose the picture to see the answer.`;
 }
