@@ -145,7 +145,7 @@ def test_the_keyboard_asks_too_and_unseen_places_say_so(page):
     page.mouse.click(*over(page, 20, 20, SIZE))
     expect(page.locator("#fires-list")).to_have_text("The model does not see this place.")
     told, among = (page.locator(place).bounding_box()["width"] for place in ("#fires-list li", "#fires-list"))
-    assert told == among
+    assert told == pytest.approx(among, abs=8)
     page.mouse.move(*over(page, 24, 24, SIZE))
     expect(page.locator("#reading")).to_have_text(re.compile(r"^x \d+, y \d+: the model does not see this place$"))
     expect(page.locator("#bar-mark")).to_be_hidden()

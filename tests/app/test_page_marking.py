@@ -123,7 +123,7 @@ def test_a_drag_marks_without_the_button_and_is_no_click(cat):
     drag(cat, (150, 100), (160, 110))
     expect(cat.locator("#marker")).to_have_attribute("aria-valuetext", "x 136 to 236, y 70 to 190")
     cat.mouse.click(*over(cat, 180, 120, SIZE))  # inside of it
-    expect(cat.locator("#fires-title")).to_contain_text("at x 180, y 120")
+    expect(cat.locator("#fires-title")).to_contain_text(re.compile(r"at x 1(79|80|81), y 1(19|20|21)"))
     cat.click("#marking-on")
 
 

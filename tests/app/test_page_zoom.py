@@ -1,5 +1,7 @@
 """A closer look at the picture: enlarged in its frame, or on the full screen."""
 
+import re
+
 import pytest
 from PIL import Image
 from playwright.sync_api import expect
@@ -28,7 +30,7 @@ def test_zoom_enlarges_the_picture_in_its_frame_around_the_pointer(cat):
     assert sides(cat, "#stage") == pytest.approx(usual)
     place = over(cat, 300, 100, SIZE)
     cat.mouse.move(*place)
-    expect(cat.locator("#reading")).to_contain_text("x 300, y 100: ")
+    expect(cat.locator("#reading")).to_contain_text(re.compile(r"x (299|300|301), y (99|100|101): "))
     cat.keyboard.down("Control")
     for _ in range(3):
         cat.mouse.wheel(0, -100)
