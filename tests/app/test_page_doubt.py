@@ -42,10 +42,8 @@ def test_an_unsure_answer_has_a_modest_headline(page, url):
 
 def test_the_answer_comes_right_below_the_picture_on_phones(cat_page):
     wide = cat_page.viewport_size
-    assert (
-        cat_page.locator("#classes #answer-title").bounding_box()["x"]
-        > cat_page.locator("#stage").bounding_box()["width"]
-    )
+    figure, title = (cat_page.locator(name).bounding_box() for name in ("#figure", "#classes #answer-title"))
+    assert title["x"] > figure["x"] + figure["width"]
     cat_page.set_viewport_size({"width": 390, "height": 844})
     stage, title = (cat_page.locator(name).bounding_box() for name in ("#stage", "#answer-title"))
     assert stage["y"] + stage["height"] < title["y"] < stage["y"] + stage["height"] + 60  # with the buttons

@@ -8,6 +8,7 @@ import pytest
 import requests
 from playwright.sync_api import expect
 
+from seewhy.explainers.core.percent import percent
 from tests.app.browsing import accessible, answered, ask
 from tests.app.conftest import EXAMPLES, opened
 from tests.waiting import GUARD
@@ -72,7 +73,7 @@ def test_models_methods_and_classes_make_a_grid(grid, url):
     for facts, (model, label, _) in zip(grid.locator(".facts").all_inner_texts(), CELLS, strict=True):
         predictions = ask(url, "/predict", CAT, model=model, top=20).json()["predictions"]
         (probability,) = (row["probability"] for row in predictions if row["label"] == label)
-        assert facts.startswith(f"{label} {probability:.1%}, ")
+        assert facts.startswith(f"{label} {percent(probability)}, ")
     assert grid.evaluate("window.most") == 2
     expect(grid.locator("#compare-note")).to_have_text("8 of at most 24 maps.")
     accessible(grid)

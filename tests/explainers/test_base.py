@@ -49,7 +49,7 @@ TARGETS, OTHERS = torch.tensor([0, 3, 2, 3]), torch.tensor([1, 4, 0, 0])
     ("mistake", "message"),
     [
         (lambda net, images: GradCAM(layers="1").explain(net, images.numpy()), "got ndarray; give a torch.Tensor"),
-        (lambda net, images: GradCAM(layers="1").explain(net, images[0]), r"`images\[None\]` adds the axis"),
+        (lambda net, images: GradCAM(layers="1").explain(net, images[0]), r"`images\[None\]` adds the batch axis"),
         (lambda net, images: Bent(layers="1").explain(net, images), r"`Bent.weigh` .* shape \(6, 4\); .*\(4, 6\)"),
         (lambda net, images: capture_images(net, images, ("1",), ("outputs",)), "Unknown kinds .*choose from input"),
         (lambda net, images: method("gradcam", family="cam", summary="")(GradCAM), "Two methods are named"),

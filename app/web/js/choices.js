@@ -19,6 +19,7 @@ const NEAR = 5; // models that are offered without a search
 const SUREST = 8; // boxes that are offered so
 
 let near = []; // other models with the same classes that run here
+let nearTo = null; // the model whose classes these have
 let strange = []; // compared models with other classes
 let labels = []; // of the classes of a classifier
 let classEntries = []; // how a request names them, and their names for people, in the order of these
@@ -118,7 +119,7 @@ export function showChoices(choices, usual, note) {
   byId("pick-models").hidden = byId("compare-add").hidden = isByLayer;
   byId("compare-layers").hidden = !isByLayer;
   learn(choices.models);
-  offer("models", "", [...choices.models, ...near].map((name) => [name, name]));
+  offer("models", modelName(), [...choices.models, ...near].map((name) => [name, name]));
   offer("compare", isByLayer ? modelName() : "", [...choices.compare, ...(isByLayer ? [] : usual)].map((name) => [name, labelled(name)]));
   byId("classes-title").textContent = asks()?.listed ?? "Classes";
   const entries = predicted();
@@ -129,7 +130,7 @@ export function showChoices(choices, usual, note) {
   if (document.activeElement !== byId("compare-add")) byId("compare-add").replaceChildren(new Option("Add a method…", ""), ...methodGroups());
   const count = choices.models.length * choices.compare.length * choices.classes.length;
   for (const name of ["models", "compare", "classes"]) allow(name, (count / (choices[name].length || 1)) * (chosen(name).length + 1) <= MOST);
-  byId("compare-note").textContent = [note, differing(), bound(count), isFree() && !state.classes.length && OWN].filter(Boolean).join(" ");
+  byId("compare-note").textContent = [note, differing(), bound(count), isFree() && !state.classes.length && OWN, isPlain() && PLAIN].filter(Boolean).join(" ");
 }
 
 function bound(count) {
@@ -139,6 +140,11 @@ function bound(count) {
 
 /** Says which of the compared models have other classes. */
 const differing = () => strange.length && `${strange.join(" and ")} ${strange.length > 1 ? "have" : "has"} other classes than ${modelName()}.`;
+
+/** Whether classes are checked, which are not contrasted as the page's question is. */
+const isPlain = () => state.by === "method" && state.against !== null && state.classes.length > 0;
+
+const PLAIN = "Checked classes are explained without the contrast.";
 
 const OWN = "Each model explains its own best class, until you check one.";
 
@@ -217,6 +223,8 @@ async function learn(models) {
   const wanted = String([model, ...models]);
   if (learnt === wanted) return;
   learnt = wanted;
+  if (nearTo !== model) near = [];
+  nearTo = model;
   try {
     const [about, alike] = await Promise.all([catalogue(modelPath(model)), similar(model)]);
     const shared = await Promise.all(models.map((name) => sharesClasses(model, name)));

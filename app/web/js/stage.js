@@ -82,7 +82,7 @@ function showUnseen([left, top, right, bottom], width, height) {
   const isMiddle = Math.abs(left + right - width) <= 2 && Math.abs(top + bottom - height) <= 2;
   byId("unseen").hidden = share > 0.999;
   byId("unseen").classList.toggle("help", share >= 0.5);
-  byId("unseen").textContent = `The model sees only ${isMiddle ? "the middle " : ""}${percent(share)} of this picture, not the grey part.`;
+  byId("unseen").textContent = `The model sees only ${isMiddle ? "the middle " : ""}${percent(share)} of this picture, not the darkened part.`;
 }
 
 /** Shows the values of the colours. */
