@@ -20,6 +20,7 @@ from seewhy.explainers.imaging.avif import is_avif
 from seewhy.explainers.imaging.geometry import Box
 from seewhy.explainers.imaging.limits import MAX_PIXELS
 from seewhy.explainers.imaging.upload_checks import (
+    DAMAGED,
     check_coded,
     check_compression,
     check_directory,
@@ -247,9 +248,7 @@ def _faults(max_pixels: int, content: bytes = b"") -> Iterator[None]:
         raise
     except Exception as error:
         # Pillow's decoders may raise anything on damaged data.
-        raise UnreadablePictureError(
-            "The picture is damaged or truncated and cannot be decoded; use the complete file."
-        ) from error
+        raise UnreadablePictureError(DAMAGED) from error
 
 
 def _has_more(image: Image.Image, upload: bytes) -> bool:

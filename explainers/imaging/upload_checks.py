@@ -36,6 +36,8 @@ _END = b"\xff\xd9"
 """Last bytes of a JPEG; compressed samples cannot contain them either."""
 
 
+DAMAGED = "The picture is damaged or truncated and cannot be decoded; use the complete file."
+
 _HEADS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM", *_TIFF)
 """First bytes of JPEG, PNG, GIF, BMP and TIFF."""
 
@@ -51,7 +53,9 @@ def is_picture(content: bytes) -> bool:
 
 
 def unreadable(content: bytes) -> str:
-    """Return the message about bytes that are not a file of a supported format."""
+    """Return the message about bytes that cannot be decoded."""
+    if is_picture(content):
+        return DAMAGED
     head = content[:1024].lstrip()
     is_heic = content[4:8] == b"ftyp" and content[8:12] in _HEIC and b"avif" not in content[:64]
     kinds = {"HEIC": is_heic, "PDF": head.startswith(b"%PDF"), "SVG": head.startswith(b"<") and b"<svg" in head}

@@ -183,11 +183,16 @@ def capture(
         PictureError, TargetError: as in `explain`.
     """
     view = prepare(model, picture)
-    is_single = isinstance(layers, str | nn.Module) or not isinstance(layers, Iterable)
-    layers = (layers,) if is_single else tuple(layers)
+    if isinstance(layers, str | nn.Module) or not isinstance(layers, Iterable):
+        layers = (layers,)
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     tensors = capture_images(
-        model, view.images(model.device), layers, kinds, named_ask(model.task, target).placed(view.geometry), max_bytes
+        model,
+        view.images(model.device),
+        tuple(layers),
+        kinds,
+        named_ask(model.task, target).placed(view.geometry),
+        max_bytes,
     )
     return replace(tensors, canvas=(view.picture, view.geometry))
 

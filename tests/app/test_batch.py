@@ -134,7 +134,7 @@ def test_a_broken_picture_is_a_row_with_its_error(run_batch, folder):
     results = run_batch(folder)
     (number,) = [index for index, error in enumerate(results.table["error"].to_pylist()) if error]
     assert results.table["path"][number].as_py() == "bee/broken.png"
-    with pytest.raises(PictureError, match=r"^bee/broken\.png: This is not a readable picture"):
+    with pytest.raises(PictureError, match=r"^bee/broken\.png: The picture is damaged"):
         results[number]
     assert (results.manifest.pictures, results.manifest.errors) == (6, 1)
     assert len(list(results)) == 6

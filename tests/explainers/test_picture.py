@@ -344,6 +344,8 @@ def test_a_picture_whose_end_is_zeros_is_refused(name):
 def test_a_png_whose_pixels_are_not_those_of_its_checksum_is_refused():
     content = bytearray(encoded(Image.fromarray(NOISE), "PNG", compress_level=0))
     content[content.index(b"IDAT") + 400] ^= 1
+    with pytest.raises(UnreadablePictureError, match="damaged or truncated"):
+        read_picture(b"\x89PNG\r\n\x1a\n" + bytes(40))  # nothing but a head
     with pytest.raises(UnreadablePictureError, match="damaged"):
         read_picture(bytes(content))
 

@@ -19,7 +19,6 @@ const NEAR = 5; // models that are offered without a search
 const SUREST = 8; // boxes that are offered so
 
 let near = []; // other models with the same classes that run here
-let nearTo = null; // the model whose classes these have
 let strange = []; // compared models with other classes
 let labels = []; // of the classes of a classifier
 let classEntries = []; // how a request names them, and their names for people, in the order of these
@@ -223,8 +222,7 @@ async function learn(models) {
   const wanted = String([model, ...models]);
   if (learnt === wanted) return;
   learnt = wanted;
-  if (nearTo !== model) near = [];
-  nearTo = model;
+  near = strange = []; // they may be about another model
   try {
     const [about, alike] = await Promise.all([catalogue(modelPath(model)), similar(model)]);
     const shared = await Promise.all(models.map((name) => sharesClasses(model, name)));
