@@ -52,7 +52,7 @@ def listed(page):
     expect(rows).to_have_count(6)
     return [
         (int(channel), float(value))
-        for channel, value in (re.match(r"ch (\d+) (\S+)", text).groups() for text in rows.all_inner_texts())
+        for channel, value in (re.match(r"ch (\d+)\s(\S+)", text).groups() for text in rows.all_inner_texts())
     ]
 
 

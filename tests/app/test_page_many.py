@@ -315,6 +315,15 @@ def test_damaged_first_pictures_give_way_to_the_next(page, folder):
 
 
 @pytest.mark.slow
+def test_a_picture_that_comes_again_with_its_folder_is_listed_once(page, folder):
+    page.set_input_files("#image", folder / "Espresso" / "cup.png")
+    answered(page)
+    page.set_input_files("#folder", folder)
+    expect(options(page)).to_have_count(len(list(folder.rglob("*.png"))))
+    assert sum(text.startswith("cup.png, espresso") and "right" in text for text in labels(page)) == 1
+
+
+@pytest.mark.slow
 def test_pictures_opened_one_after_another_are_kept(page):
     upload(page)
     expect(page.locator("#strip")).to_be_hidden()

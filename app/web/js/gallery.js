@@ -68,7 +68,7 @@ export function prepareGallery() {
 
 /** Adds files, as `{source, path}`, and opens the first that can be read. */
 export async function add(files) {
-  const added = files.slice(0, MOST).map(({ source, path }) => enter(source, path));
+  const added = files.slice(0, MOST).map(({ source, path }) => found(source, path) ?? enter(source, path));
   dropped += files.length - added.length;
   trim();
   tell();
@@ -109,6 +109,14 @@ export function clear() {
   pictures = shown ? [shown] : [];
   dropped = 0;
   tell();
+}
+
+/** The picture that was opened alone and now comes with its folder, whose name may tell the truth; else undefined. */
+function found(source, path) {
+  const isIt = (picture) => picture.path === source.name && path !== source.name && ["size", "lastModified"].every((name) => picture.source[name] === source[name]);
+  const picture = pictures.find(isIt);
+  if (picture) Object.assign(picture, { path, result: null, failure: null });
+  return picture;
 }
 
 function enter(source, path, example = null) {
