@@ -282,7 +282,9 @@ def test_the_colours_and_their_values_stay_in_sight_below_a_strip_and_with_a_mar
     tab.set_viewport_size({"width": 1440, "height": 900})
     answered(example(tab, url))
     upload(tab, "astronaut.png")
-    expect(tab.locator("#thumbnails li")).to_have_count(2)
+    expect(tab.locator("#thumbnails .share")).to_have_count(2)
+    lines = [line.bounding_box()["height"] for line in tab.locator("#thumbnails .line").all()]
+    assert max(lines) < 25  # pixels: class and probability stand side by side
     tab.locator("#stage").click(position={"x": 90, "y": 90})
     expect(tab.locator("#fires-list button").first).to_be_in_viewport()
     for name in ("stage", "proof", "bar", "reading"):
