@@ -310,9 +310,8 @@ def _proofs(result: ExplainResult) -> list[str]:
     proofs = [(name, part.proof) for name, part in zip(names, maps, strict=True) if part.proof]
     lines = [_proof_line(name, proof) for name, proof in proofs]
     if lacking := [part for part in maps if part.proof and not part.proof.grade and _is_collected(part)]:
-        which = (
-            "" if isinstance(lacking[0].target, ValuePrediction) else f" in which the class has {LIKELY:.0%} or more"
-        )
+        is_value = isinstance(lacking[0].target, ValuePrediction)
+        which = "" if is_value else f" in which the class has {LIKELY:.0%} or more"
         command = f"`seewhy calibrate FOLDER --model {result.model.name} -o scores.json`"
         lines.append(f"  {command} collects such scores from at least {LEAST_PICTURES} pictures{which}.")
     for name, part in zip(names, maps, strict=True):

@@ -142,8 +142,8 @@ class Classification:
         bound = _unreached(likely.probability, count, head)
         if bound and not (are_equal and head == "softmax"):
             share, name = bound
-            said = likely.text.replace("<", "less than ")
-            gives = f"just below {name}" if said == percent(share) else f"{said}, below {name}"
+            probability = likely.text.replace("<", "less than ")
+            gives = f"just below {name}" if probability == percent(share) else f"{probability}, below {name}"
             remarks.append(
                 Diagnostic(
                     "improbable-target",
