@@ -265,7 +265,8 @@ def nearest(name: str, names: Iterable[str]) -> list[str]:
     """Return the five names closest to an unknown name; case is ignored.
 
     Names that differ only in punctuation come first. Then come names with it as a word, the shortest before the others,
-    as ``tiger cat`` for ``cat``; names that merely contain it come last.
+    as ``tiger cat`` for ``cat``, and similar names, unless they are much less similar than the most similar one; names
+    that merely contain it come last.
     """
     name = name[:100]  # the search is quadratic in its length
     by_lower = {candidate.lower(): candidate for candidate in names if candidate}
@@ -274,5 +275,7 @@ def nearest(name: str, names: Iterable[str]) -> list[str]:
     letters = _letters(query)
     close = [candidate for candidate in by_lower if letters and _letters(candidate) == letters]
     close += sorted((candidate for candidate in containing if query in re.split(r"[^a-z0-9]+", candidate)), key=len)
-    close += difflib.get_close_matches(query, by_lower, n=5, cutoff=0.6)
+    for best in difflib.get_close_matches(query, by_lower, n=1, cutoff=0.6):
+        similarity = difflib.SequenceMatcher(None, best, query).ratio()
+        close += difflib.get_close_matches(query, by_lower, n=5, cutoff=max(0.6, similarity - 0.15))
     return [by_lower[candidate] for candidate in [*dict.fromkeys([*close, *containing])][:5]]

@@ -69,7 +69,11 @@ def test_predictions_of_large_logits_do_not_overflow():
 
 def test_near_matches_that_hold_the_word_come_first():
     names = ["scar", "cur", "sports car", "car wheel", "carton"]
-    assert near_matches("Car", names) == "Near matches: car wheel, sports car, scar, cur, carton."
+    assert near_matches("Car", names) == "Near matches: car wheel, sports car, scar, carton."
+
+
+def test_names_far_less_similar_than_the_nearest_one_are_no_near_matches():
+    assert near_matches("gradcm", ["gradcam", "xgradcam", "random", "legrad"]) == "Near matches: gradcam, xgradcam."
 
 
 def test_a_place_is_no_target_of_a_classifier():
