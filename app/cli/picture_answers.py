@@ -426,8 +426,12 @@ def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainO
         result.save(output)
     alarms = result.false_alarms_at_95
     found = "" if alarms is None else f"; false alarms at 95%: {alarms:.1%}"
-    scores = f"{counted(len(result.scores), 'score')} of {counted(result.pictures or 0, 'picture')}"
+    count = result.pictures or 0
+    scores = f"{counted(len(result.scores), 'score')} of {counted(count, 'picture')}"
     note(f"{printable(output)}: {scores} for {model.name}{found}")
+    if left_out := len(pictures) - len(failures) - count:
+        reasons = "repeated, without the target, or with an explained class below"
+        note(f"{counted(left_out, 'picture')} left out: {reasons} {LIKELY:.0%}")
     for picture, fault in failures.items():
         print_failure(printable(picture), fault)
     if failures:

@@ -1,6 +1,7 @@
 """The command calibrate, and proofs that are graded by the file that it writes."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -178,10 +179,13 @@ def test_the_weights_count(environment, scores, tmp_path, monkeypatch):
 
 def test_pictures_that_cannot_be_read_are_named_and_left_out(run, pictures, environment, tmp_path):
     (pictures / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    shutil.copy(pictures / "00.png", pictures / "repeated.png")
     result = run("calibrate", pictures, "--model", "mine", "-o", tmp_path / "scores.json", env=environment)
     assert result.exit_code == 1
     assert f"{pictures / 'broken.png'}: " in result.stderr
-    assert "1 of 35 pictures failed." in result.stderr
+    assert "1 of 36 pictures failed." in result.stderr
+    reasons = "repeated, without the target, or with an explained class below 30%"
+    assert f"1 picture left out: {reasons}" in result.output
     assert Calibration.load(tmp_path / "scores.json").pictures == 34
     result = run("calibrate", pictures, "--model", "mine", "-o", tmp_path / "w.pth" / "scores.json", env=environment)
     assert (result.exit_code, "cannot write" in result.stderr) == (1, True)
