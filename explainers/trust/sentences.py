@@ -154,10 +154,10 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
     if bool(faithfulness.are_probabilities):
         source = f", from pictures in which the explained class has at least {LIKELY:.0%}"
     so_far = f" ({count} so far)" if count else ""
-    reason = f"fewer than {ENOUGH} comparable scores of other maps are known{source}{so_far}"
+    reason = f"fewer than {ENOUGH} scores of unrelated maps are known{source}{so_far}"
     if count is None:
         kinds = "values" if bool(faithfulness.are_probabilities) else "probabilities"
-        reason = f"scores of other maps are known only for {kinds}"
+        reason = f"scores of unrelated maps are known only for {kinds}"
     if not about.is_compared:
         reason = f"contrasts are graded only for the most probable class, if it has at least {LIKELY:.0%}"
     return f"With the marked {part} {then}, {change}; alone, it gives {kept}. That is not graded: {reason}."

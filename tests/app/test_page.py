@@ -231,7 +231,7 @@ def test_a_changed_option_is_sent_and_kept_in_the_address(page, url):
 
 
 def test_a_missing_grade_is_told_in_words_for_people(cat_page, url):
-    sentence = "Alone, it gives 1.5. That is not graded: fewer than 100 comparable scores of other maps are known{}{}."
+    sentence = "Alone, it gives 1.5. That is not graded: fewer than 100 scores of unrelated maps are known{}{}."
     script = "async (all) => (({ plain }) => all.map(plain))(await import('/static/js/words.js'))"
     condition = " in which the explained class has at least 30%"
     cases = [("", ""), ("", " (7 so far)"), (condition, ""), (condition, " (7 so far)")]
@@ -244,8 +244,8 @@ def test_a_missing_grade_is_told_in_words_for_people(cat_page, url):
 @pytest.mark.parametrize(
     ("reason", "links"),
     [
-        ("fewer than 100 comparable scores of other maps are known", 1),
-        ("scores of other maps are known only for values", 0),
+        ("fewer than 100 scores of unrelated maps are known", 1),
+        ("scores of unrelated maps are known only for values", 0),
     ],
 )
 def test_a_missing_grade_names_the_command_that_gives_one(cat_page, reason, links):
@@ -256,7 +256,8 @@ def test_a_missing_grade_names_the_command_that_gives_one(cat_page, reason, link
         return [...paragraph.querySelectorAll("a[href='/guide#custom-models']")].map((link) => link.textContent);
     }"""
     sentence = f"Alone, it gives 1.5. That is not graded: {reason}."
-    assert cat_page.evaluate(script, [None, sentence, {}]) == ["Get one now with seewhy calibrate"] * links
+    offer = "Or get a grade from 34 pictures with seewhy calibrate"
+    assert cat_page.evaluate(script, [None, sentence, {}]) == [offer] * links
     assert cat_page.evaluate(script, [None, sentence, None]) == []  # of two pictures: the command has none for those
     assert cat_page.evaluate(script, ["supported", "Alone, it gives 1.5.", {}]) == []
 

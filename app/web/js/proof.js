@@ -43,7 +43,7 @@ export const isUnsupported = (proof) => ["not supported", "blank"].includes(proo
 const isWorthAnother = ({ grade, warnings }) => ["not supported", "spread"].includes(grade) && !warnings.includes("improbable-target");
 
 /** Whether a map has no grade only because there are too few scores to compare it with. */
-const lacksScores = ({ grade, sentence }) => !grade && sentence.includes("comparable scores");
+const lacksScores = ({ grade, sentence }) => !grade && /fewer than \d+ scores/.test(sentence);
 
 /** The verdict of a proof, for people. */
 export const sentenceOf = (proof) => plain(proof.sentence);
@@ -64,7 +64,7 @@ export function showProof(paragraph, proof, outline = null, next = null) {
   if (next && proof.faithfulness?.fill === "mean") more.push(...step("Hide by blurring", () => next.refill("blur")));
   else if (next && hidesLittle) more.push(...step("Hide with the mean colour", () => next.refill("mean")));
   if (next && lacksScores(proof)) {
-    const calibrate = make("a", { href: "/guide#custom-models", target: "_blank", textContent: "Get one now with seewhy calibrate" });
+    const calibrate = make("a", { href: "/guide#custom-models", target: "_blank", textContent: "Or get a grade from 34 pictures with seewhy calibrate" });
     more.push(calibrate, " · ");
   }
   if (next && isWorthAnother(proof) && !hidesLittle) more.push(...step("Compare other methods", next.compare));
