@@ -106,7 +106,7 @@ def test_the_classes_move_without_a_part_and_a_sentence_says_how(cat, url, tmp_p
     best = max(expected, key=expected.get)
     assert (f"The best class is now {best}, " in sentence) == (best != "tiger cat")
     row = cat.locator("#predictions .class", has_text="tiger cat").locator(".share")
-    expect(row).to_have_text(f"{after}% −{before - after:.1f}" if how != "blur" else re.compile("%"))
+    expect(row).to_have_text(f"{after}% −{before - after:.1f} pp" if how != "blur" else re.compile("%"))
     shown = cat.locator("#covered canvas").evaluate(
         "(canvas, [x, y]) => canvas.getContext('2d').getImageData(x, y, 1, 1).data[3]", [BOX[0] + 5, BOX[1] + 5]
     )

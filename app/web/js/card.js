@@ -173,7 +173,7 @@ export class Card {
     const kind = `${drawnBy(method, explanation) === method.name ? "" : ", drawn by Grad-CAM"}${isBlank ? ", blank" : ""}`;
     const said = readingOf(target, new Map(this.#fields).get("target") ?? null, head);
     const model = this.name.endsWith(` ${this.#model}`) ? "" : `, ${this.#model}`;
-    const facts = `${subjectOf(target)}${rather} ${said}${model}, ${duration(timings.explain)}${kind}`;
+    const facts = `${subjectOf(target)} ${said}${rather}${model}, ${duration(timings.explain)}${kind}`;
     this.#facts.textContent = facts;
     this.#below.replaceChildren(...(proof ? [badge(proof)] : []));
   }

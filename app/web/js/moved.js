@@ -17,7 +17,7 @@ export const stillTrack = (prediction) => track(prediction, bar("", prediction))
 /** Its bars before and after. */
 export const movedTrack = (before, after) => track(before ?? after, bar("before", before), bar("after", after));
 
-/** By how much it moves, in points of percent or in units of a value; empty if it reads the same. */
+/** By how much it moves, in percentage points or in units of a value; empty if it reads the same. */
 export function movedBy(before, after) {
   if (reading(before) === reading(after)) return "";
   const size = ({ probability, value, area }) => value ?? probability ?? area;

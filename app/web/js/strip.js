@@ -19,7 +19,7 @@ const listed = () => allPictures().filter(isListed);
 export function prepareStrip() {
   onPictures(show);
   byId("thumbnails").addEventListener("keydown", steer);
-  for (const control of document.querySelectorAll("[name=filter]")) control.addEventListener("change", () => show(null));
+  for (const control of document.querySelectorAll("[name=filter]")) control.addEventListener("change", openListed);
   byId("strip-clear").addEventListener("click", () => {
     clear();
     byId("main").focus(); // this button disappears
@@ -31,6 +31,13 @@ export function prepareStrip() {
   strip.addEventListener("scroll", showEnds);
   new ResizeObserver(showEnds).observe(strip);
   byId("strip-again").addEventListener("click", () => again(toAsk()));
+}
+
+/** Shows the pictures that the filter lists, and opens the first unless one of them is open. */
+function openListed() {
+  show(null);
+  const pictures = listed();
+  if (pictures.length && !pictures.includes(current())) openPicture(pictures[0]);
 }
 
 /** The pictures whose explanation failed but may not fail again, is by another model or method, or was proved before the service could grade it. */

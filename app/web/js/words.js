@@ -1,22 +1,17 @@
 // Formatting of numbers and times.
 
-/** A size in hundredths, to a tenth, below 1 to two digits, as the service writes it in sentences. */
-function hundredths(share) {
-  const size = share * 100;
-  return size.toFixed(size >= 0.01 && size < 0.0995 ? 3 : size >= 0.0995 && size < 0.995 ? 2 : 1);
-}
-
-/** A share in percent; one that is hardly 0 or 1 says so. */
+/** A share in percent, to a tenth, below 1% to two digits, as the service writes it; one that is hardly 0 or 1 says so. */
 export function percent(share) {
   if (share > 0 && share < 1e-4) return "<0.01%";
   if (share > 0.999 && share < 1) return ">99.9%";
-  return `${hundredths(share)}%`;
+  const size = share * 100;
+  return `${size.toFixed(size >= 0.01 && size < 0.0995 ? 3 : size >= 0.0995 && size < 0.995 ? 2 : 1)}%`;
 }
 
-/** A change of a share in points of percent, or of another value, with its sign; empty if it is next to nothing. */
+/** A change of a share in percentage points, or of another value, with its sign; empty if it is next to nothing. */
 export function change(difference, isShare) {
-  const size = (isShare ? hundredths : number)(Math.abs(difference));
-  return Number(size) ? `${difference < 0 ? "−" : "+"}${size}` : "";
+  const size = isShare ? (100 * Math.abs(difference)).toFixed(1) : number(Math.abs(difference));
+  return Number(size) ? `${difference < 0 ? "−" : "+"}${size}${isShare ? " pp" : ""}` : "";
 }
 
 /** A share that is small, such as “only 12.0%”. */
@@ -79,7 +74,7 @@ const API_WORDS = [
   [/\bSEEWHY_\w+(=\S+)?/g, "a setting of the service"],
   [/\bsign=(\w+)/g, "the option sign: $1"],
   [
-    /That is not graded: fewer than (\d+) comparable scores of other maps are known(?:, from pictures( in which [^.(]+%))?( \(\d+ so far\))?/,
+    /That is not graded: fewer than (\d+) scores of unrelated maps are known(?:, from pictures( in which [^.(]+%))?( \(\d+ so far\))?/,
     "This heatmap has no grade yet: the service must first try about $1 pictures with this model$2$3",
   ],
   [/\.\s*\.$/, "."],

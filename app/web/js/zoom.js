@@ -23,7 +23,7 @@ export function prepareZoom() {
   preparePan(viewport);
   const full = byId("full-screen");
   full.hidden = !document.fullscreenEnabled;
-  full.addEventListener("click", () => (document.fullscreenElement ? document.exitFullscreen() : byId("figure").requestFullscreen()));
+  full.addEventListener("click", () => (document.fullscreenElement ? document.exitFullscreen() : byId("panel-explain").requestFullscreen()));
   onChange((patch) => {
     if (patch.picture) zoom(0);
   });
