@@ -118,7 +118,7 @@ def test_a_report_has_tables_of_figures_and_warnings_and_its_json_ld_too(client)
     linked = record_of(page)
     (explanation,), (part,) = linked["record"]["explanations"], linked["hasPart"]
     proof = explanation["proof"]
-    rows = rows_of(page, "Proof and warnings: giant panda")
+    rows = rows_of(page, "Proof: giant panda")
     measured = {row["name"]: row["value"] for row in part["variableMeasured"]}
     expected = {
         "Probability with the whole picture": (proof["faithfulness"]["probability"], "%"),
@@ -140,15 +140,16 @@ def test_a_report_has_tables_of_figures_and_warnings_and_its_json_ld_too(client)
     comments = {comment["name"]: comment["text"] for comment in part["comment"]}
     assert comments.keys() == {*notes, *proof["warnings"]} >= {"improbable-target"}
     for code, text in comments.items():
-        assert f'<th scope="row">Warning</th><td>{escape(text)}</td>' in page
+        kind = "Warning" if code in proof["warnings"] else "Note"
+        assert f'<th scope="row">{kind}</th><td>{escape(text)}</td>' in page
         assert text == notes.get(code, text)
 
 
-def test_a_report_without_a_proof_has_its_warnings_alone(client):
+def test_a_report_without_a_proof_has_its_notes_alone(client):
     page = ask(client, "report", target="giant panda", method="gradcam").text
-    assert "below chance" in rows_of(page, "Warnings: giant panda")["Warning"]
+    assert "below chance" in rows_of(page, "Notes: giant panda")["Note"]
     assert "variableMeasured" not in record_of(page)["hasPart"][0]
-    assert "<h2>Warnings" not in ask(client, "report", method="gradcam").text
+    assert "<h2>Notes" not in ask(client, "report", method="gradcam").text
 
 
 def test_figures_of_a_value_are_in_its_units():
