@@ -179,6 +179,7 @@ def json_documents(
 
 def _document(result: ExplainResult, numbers: Literal["values", "map"] | None) -> dict[str, Any]:
     style = result.style.of_tiles(1)
+    options = {method.name: options_of(explainer) for method, explainer in result.methods}
     parts = []
     for explanation in result.explanations:
         result.deadline.check()
@@ -186,8 +187,8 @@ def _document(result: ExplainResult, numbers: Literal["values", "map"] | None) -
             overlay = explanation.draw(style)
         with result.timings.stage("encode"):
             png = encode_png(overlay)
-        parts.append(explanation.part(style, png, numbers))
-    methods = [{"name": method.name, "options": options_of(explainer)} for method, explainer in result.methods]
+        parts.append(explanation.part(style, png, options[explanation.method], numbers))
+    methods = [{"name": name, "options": own} for name, own in options.items()]
     return {**head_of(result), **members_of(result.explanations, methods, parts)}
 
 

@@ -183,6 +183,7 @@ class DrawnAnswer(BaseModel):
     colormap: str = Field(description="A name from GET /colormaps.")
     low: float = Field(description="The value of the first colour, and of all values below.")
     high: float = Field(description="The value of the last colour, and of all values above.")
+    meaning: str = Field(description="What the colours mean, in a sentence.")
 
 
 class RegionAnswer(BaseModel):

@@ -1,4 +1,4 @@
-"""What the colours of a heatmap mean: a bar, and a sentence in the words of the page."""
+"""What the colours of a heatmap mean: a bar, and a sentence."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -24,6 +24,7 @@ from seewhy.explainers.imaging.png import data_url, encode_png
 from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.results.colours import meaning_of
 from seewhy.explainers.results.map_drawing import MapDrawing
 from seewhy.explainers.results.map_panel import raw_maps
 from seewhy.explainers.results.origin import VERSIONS, Origin, options_of
@@ -129,12 +130,19 @@ class Explanation(MapDrawing):
         # Regions are labelled, and each has a scale of its own.
         return self.draw(render.Style(max_side=800)) if self.regions else super()._preview()
 
-    def part(self, style: render.Style, overlay: bytes, numbers: Literal["values", "map"] | None) -> dict[str, Any]:
+    def part(
+        self,
+        style: render.Style,
+        overlay: bytes,
+        options: Mapping[str, Any],
+        numbers: Literal["values", "map"] | None = None,
+    ) -> dict[str, Any]:
         """Return the part of a document about this map.
 
         Args:
             style: style of the overlay.
             overlay: the drawing, a PNG.
+            options: of the method.
             numbers: the values to include: those of the heatmap, an array (H, W), or those of the raw map, in rows.
         """
         raw = self.geometry.scaled(*self.picture.size).lay_back(self.map)
@@ -152,7 +160,12 @@ class Explanation(MapDrawing):
                 **({"map": self.geometry.covering(self.map).tolist()} if numbers == "map" else {}),
                 **({"values": self.heatmap} if numbers == "values" else {}),
             },
-            "drawn": {"colormap": style.colormap or render.default_colormap(self.signed), "low": low, "high": high},
+            "drawn": {
+                "colormap": style.colormap or render.default_colormap(self.signed),
+                "low": low,
+                "high": high,
+                "meaning": meaning_of(self, METHODS.get(self.method), options),
+            },
             "overlay": data_url(overlay),
             "diagnostics": [asdict(diagnostic) for diagnostic in self.diagnostics],
             "regions": [{"gain": region.gain, "predictions": ranked(region.predictions)} for region in self.regions],
@@ -237,13 +250,13 @@ def document_of(explanations: Sequence[Explanation], *, values: bool = True) -> 
     """
     origin = explanations[0].origin
     style = render.Style(max_side=_MAX_SIDE)
+    options = {row.method: row.origin.options if row.origin else {} for row in explanations}
     parts = []
     for explanation in explanations:
-        part = explanation.part(style, encode_png(explanation.draw(style)), None)
+        part = explanation.part(style, encode_png(explanation.draw(style)), options[explanation.method])
         if values:
             part["heatmap"]["values"] = explanation.heatmap.tolist()
         parts.append(part)
-    options = {row.method: row.origin.options if row.origin else {} for row in explanations}
     methods = [{"name": name, "options": own} for name, own in options.items()]
     head = {"model": asdict(origin.model), "versions": VERSIONS} if origin else {}
     return {**head, **members_of(explanations, methods, parts)}

@@ -9,7 +9,7 @@ from seewhy.explainers.core.percent import percent
 from seewhy.explainers.imaging.png import data_url, encode_png
 from seewhy.explainers.imaging.render import fit
 from seewhy.explainers.methods.catalogue import Method
-from seewhy.explainers.results.colours import colour_strip, ends_of, meaning_of
+from seewhy.explainers.results.colours import colour_strip, ends_of
 from seewhy.explainers.results.map_drawing import MapDrawing
 from seewhy.explainers.results.templates import mathml, template
 from seewhy.explainers.trust.proof import Measurement, Proof
@@ -47,8 +47,6 @@ def report_page(
         {"name": method.name, "summary": method.summary, "papers": method.papers, "equation": mathml(method.equation)}
         for method in methods
     ]
-    by_name = {method.name: method for method in methods}
-    options = {method["name"]: method["options"] for method in record["methods"]}
     page = template("seewhy.explainers.results", "report.html").render(
         record=record,
         placeholders=placeholders(record),
@@ -59,7 +57,6 @@ def report_page(
         figures=figures,
         warnings=warnings,
         strip=lambda signed, colormap: data_url(encode_png(colour_strip(signed, colormap))),
-        meaning=lambda part: meaning_of(part, by_name.get(part.method), options.get(part.method, {})),
         ends=ends_of,
         predictions=explanations[0].predictions,
         methods=rows,

@@ -124,6 +124,11 @@ def test_drawn_says_which_values_have_the_first_and_the_last_colour(post, cat, s
     assert heatmap["signed"] is (sign == "signed")
     assert (drawing["low"], drawing["high"]) == pytest.approx((-high, high) if heatmap["signed"] else (low, high))
     assert drawing["colormap"] == ("icefire" if heatmap["signed"] else "inferno")
+    meanings = {
+        "positive": "Bright: evidence for 'tiger cat'.",
+        "signed": "Left: evidence against 'tiger cat'; right: evidence for it.",
+    }
+    assert drawing["meaning"] == meanings[sign]
 
 
 def test_colours_of_a_drawing_are_those_of_its_colour_map(client, post, cat):

@@ -2,11 +2,10 @@
 
 import { coloursOf, gradient } from "./colours.js";
 import { byId, pointAt } from "./dom.js";
-import { drawnBy, isBlank } from "./doubt.js";
+import { drawnBy } from "./doubt.js";
 import { isSeen, seen, valueAt } from "./maps.js";
 import { Overlay, pixelBeside } from "./overlay.js";
 import { turnUpright } from "./picture.js";
-import { methodNamed } from "./question.js";
 import { change, explained, explanation, onChange, redraws, state } from "./state.js";
 import { readingOf, subjectOf } from "./scene.js";
 import { number, percent } from "./words.js";
@@ -92,8 +91,8 @@ async function showBar(answer) {
   byId("bar").hidden = !scale;
   byId("meaning").hidden = !scale;
   if (!scale) return;
-  byId("meaning").textContent = meaning(answer.method, current);
-  const { low, high, colormap } = scale;
+  const { low, high, colormap, meaning } = scale;
+  byId("meaning").textContent = meaning;
   byId("bar-low").textContent = number(low);
   byId("bar-high").textContent = number(high);
   const { min, max } = current.heatmap;
@@ -101,23 +100,6 @@ async function showBar(answer) {
   byId("bar").setAttribute("aria-label", `Colours from ${number(low)} to ${number(high)}, ${colormap}`);
   const colours = await coloursOf(colormap);
   byId("bar-colours").style.backgroundImage = gradient(colours);
-}
-
-/** What the colours of a map mean. */
-function meaning({ name, options }, current) {
-  if (isBlank(current)) return "Blank: the map has the same value everywhere.";
-  const { target, against, heatmap } = current;
-  const { family, discriminates = true, options: schemas } = methodNamed(name) ?? {};
-  if (family === "control") return "A control: its colours say nothing about the model.";
-  const { label, direction } = target;
-  const lead = `the lead of '${label}' over '${against?.label}'`;
-  const what = against && direction ? lead : `'${label}'${against ? ` rather than '${against.label}'` : ""}`;
-  if (!discriminates) return `Bright: what the model reacts to, whether it is ${what} or not.`;
-  const [speaks, opposes] = { up: ["raises", "lowers"], down: ["lowers", "raises"] }[direction] ?? ["evidence for", "evidence against"];
-  if (heatmap.signed && against && !direction) return `Left: evidence for '${against.label}'; right: evidence for '${label}'.`;
-  if (heatmap.signed) return `Left: ${opposes} ${what}; right: ${speaks} it.`;
-  const isSize = (options.sign ?? schemas?.sign?.default) === "absolute";
-  return isSize ? `Bright: matters for ${what}, for or against it.` : `Bright: ${speaks} ${what}.`;
 }
 
 /** Marks a value, in the method's own units, on the bar. */
