@@ -36,6 +36,15 @@ def test_differences_are_of_the_same_pictures():
     assert row.split(" | ")[1] == "+0.200 (+0.200 to +0.200)"
 
 
+def test_methods_that_are_better_for_sure_are_named_with_the_columns():
+    network = numbers(**{"votes-detail": [0.3, 0.7], "votes": [0.4, 0.8], "gradcam": [0.2, 0.9], "rise": [0.3, 0.6]})
+    network["methods"]["rise"]["values"]["deletion"] = [0.4, 0.3]
+    network["methods"]["gradcam"]["values"]["road"] = [0.7, None]
+    sentence = "Better than `votes-detail` by more than the interval of the difference: "
+    assert table.better(network) == f"{sentence}`gradcam` (ROAD), `rise` (del), `votes` (GridPG)."
+    assert table.better(numbers(**{"votes-detail": [0.3, 0.7]})) == f"{sentence}none."
+
+
 def test_tables_go_between_the_marks_of_the_page(tmp_path, monkeypatch):
     page = tmp_path / "trust.md"
     page.write_text("before\n<!-- tables: begin -->\nold\n<!-- tables: end -->\nafter\n")
@@ -60,7 +69,7 @@ def test_the_tables_of_the_page_are_of_the_numbers_beside_it():
 def test_fewer_pictures_have_a_table_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "NUMBERS", tmp_path)
     whole = {"gradcam": [0.1, 0.5, 0.5], "votes-detail": [0.3, 0.7, 0.7]}
-    for name, count, values in (("mobilenet_v2", None, whole), ("efficientnet_lite0", 4, {"rise": [0.4, 0.6]})):
+    for name, count, values in (("mobilenet_v2", None, whole), ("efficientnet_lite0", 4, {"votes-detail": [0.4, 0.6]})):
         document = numbers(**values) | {"model": name, "pictures": count or 5}
         table.file_of(name, count).write_text(json.dumps(document))
     heads = [line.split(" | ")[0] for line in table.tables(table.kept()) if "| top |" in line]

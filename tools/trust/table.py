@@ -62,6 +62,9 @@ COLUMNS = {
 }
 """The columns of an evaluation, and their headings in the tables."""
 
+DESCENDING = {"deletion"}
+"""The columns in which lower is better."""
+
 SANITY = {
     "same_with_random_head": "random head",
     "same_with_random_model": "random network",
@@ -172,13 +175,27 @@ def differences(numbers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield f"| {PAIR[0]} minus {PAIR[1]} | {' | '.join(COLUMNS.values())} |"
     yield f"| --- |{' --- |' * len(COLUMNS)}"
     for network in numbers:
-        first, second = (network["methods"][name]["values"] for name in PAIR)
-        cells = []
-        for column in COLUMNS:
-            pairs = zip(first[column], second[column], strict=True)
-            mean, low, high = interval([a - b for a, b in pairs if a is not None and b is not None])
-            cells.append(f"{mean:+.3f} ({low:+.3f} to {high:+.3f})")
+        intervals = (_difference(network, *PAIR, column) for column in COLUMNS)
+        cells = (f"{mean:+.3f} ({low:+.3f} to {high:+.3f})" for mean, low, high in intervals)
         yield f"| {network['model']} | {' | '.join(cells)} |"
+
+
+def better(network: Mapping[str, Any]) -> str:
+    """Return which methods are better than the first one of `PAIR`, and where: the interval does not reach zero."""
+    heads: dict[str, list[str]] = {}
+    for name in sorted(network["methods"].keys() - {PAIR[0]}):
+        for column, head in COLUMNS.items():
+            _, low, high = _difference(network, name, PAIR[0], column)
+            if high < 0 if column in DESCENDING else low > 0:
+                heads.setdefault(name, []).append(head)
+    named = [f"`{name}` ({', '.join(columns)})" for name, columns in heads.items()]
+    return f"Better than `{PAIR[0]}` by more than the interval of the difference: {', '.join(named) or 'none'}."
+
+
+def _difference(network: Mapping[str, Any], first: str, second: str, column: str) -> tuple[float, float, float]:
+    """Return the interval of the difference of two methods, picture by picture."""
+    values = (network["methods"][name]["values"][column] for name in (first, second))
+    return interval([a - b for a, b in zip(*values, strict=True) if a is not None and b is not None])
 
 
 def _cell(mean: float, low: float, high: float) -> str:
@@ -195,7 +212,7 @@ def tables(numbers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the lines of all tables; the differences are those with the most pictures."""
     yield from differences([network for network in numbers if network["pictures"] == numbers[0]["pictures"]])
     for network in numbers:
-        yield from ("", *table(network))
+        yield from ("", *table(network), "", better(network))
     for sentence in left_out(numbers):
         yield from ("", sentence)
 
