@@ -256,6 +256,7 @@ def test_methods_tell_what_their_cost_on_a_loaded_model_is_made_of(client, cat, 
         assert method["most_passes"] is None
 
 
+@pytest.mark.slow
 def test_passes_through_a_part_of_the_model_are_measured_by_requests_with_the_default_layer(app_of, cat):
     client = app_of().test_client()
 

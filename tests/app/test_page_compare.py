@@ -144,6 +144,7 @@ def custom(tmp_path_factory):
         yield url
 
 
+@pytest.mark.slow
 def test_models_are_compared_that_have_the_same_classes(browser, custom):
     with opened(browser, custom) as tab:
         tab.goto(f"{custom}/?example=cat&show=compare&compare=gradcam")

@@ -13,6 +13,8 @@ from tests.app.browsing import accessible, answered, ask
 from tests.app.conftest import EXAMPLES, opened
 from tests.waiting import GUARD
 
+pytestmark = pytest.mark.slow
+
 CAT = EXAMPLES / "cat.png"
 MODELS = ("efficientnet_lite0", "mobilenet_v2")
 METHODS = ("gradcam", "fem")
@@ -149,7 +151,6 @@ def test_controls_are_named_as_controls_and_unseen_places_have_no_value(tab, url
     expect(tab.locator(".card .value")).to_have_text(["not seen", "not seen"])
 
 
-@pytest.mark.slow
 def test_the_embedded_models_are_checked_at_first(tab, url):
     models = requests.get(f"{url}/models", timeout=GUARD).json()["models"]
     ready = [model["name"] for model in models if model["source"] == "embedded" and model["weights"]["available"]]
@@ -175,7 +176,6 @@ def test_the_embedded_models_are_checked_at_first(tab, url):
     assert [box.get_attribute("value") for box in chosen.all()] == ready  # it is one of them
 
 
-@pytest.mark.slow
 def test_check_boxes_choose_what_is_in_the_grid(tab, url):
     tab.goto(f"{url}/?example=cat&show=compare&compare=gradcam")
     expect(complete(tab, 1).locator("#classes-title + ul :checked")).to_have_count(1)
@@ -193,7 +193,6 @@ def test_check_boxes_choose_what_is_in_the_grid(tab, url):
     )
 
 
-@pytest.mark.slow
 def test_a_full_grid_takes_no_more(tab, url):
     tab.route("**/explain", lambda route: route.abort())
     lists = {

@@ -338,6 +338,7 @@ def test_a_module_of_the_trace_leads_to_the_feature_maps_around_it(inside):
     expect(inside.locator("#network-tree [aria-current]")).to_have_attribute("value", re.compile(r"^blocks\.5\."))
 
 
+@pytest.mark.slow
 def test_the_summary_of_the_trace_says_how_many_maps_are_zero(inside, url):
     first, *_ = ask(url, "/hooks/trace").json()["summary"]["dead_maps"]
     said = f"{first['path']} ({len(first['channels'])} of {first['total']})"

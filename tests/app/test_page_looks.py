@@ -78,6 +78,7 @@ def test_the_words_for_the_marked_part_outline_it(cat_page):
         assert cat_page.evaluate(drawing) == plain
 
 
+@pytest.mark.slow
 def test_lines_of_fine_maps_stand_on_their_own_ground(tab, url):
     tab.goto(f"{url}/?example=cat&method=lrp")
     answered(tab)

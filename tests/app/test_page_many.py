@@ -158,6 +158,7 @@ def test_pictures_beyond_a_rate_limit_wait_for_their_turn(browser, folder, servi
     assert refusals
 
 
+@pytest.mark.slow
 def test_a_single_class_is_judged_by_its_own_probability(browser, tmp_path):
     for name, level in (("bright/1", 200), ("bright/2", 20), ("dark/3", 20)):
         (tmp_path / "all" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -272,6 +273,7 @@ def test_one_that_cannot_be_read_says_so_and_stops_no_other(page, folder):
     expect(page.locator("#answer-label")).to_have_text("tiger cat")  # which still is shown
 
 
+@pytest.mark.slow
 def test_faults_that_may_pass_are_tried_again(page, folder):
     page.evaluate(REFUSED, [503, ""])
     page.set_input_files("#folder", folder)

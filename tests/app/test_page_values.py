@@ -11,6 +11,8 @@ from tests.app.browsing import accessible, answered, ask, clipboard, explained_a
 from tests.app.conftest import opened
 from tests.app.shapes import saved, served
 
+pytestmark = pytest.mark.slow
+
 LABELS = ["red", "green", "blue"]
 
 
@@ -71,7 +73,6 @@ def test_a_control_asks_what_lowers_a_value(values, tints, picture):
     explained_anew(values, values.get_by_role("button", name="Explain without contrast").click)
 
 
-@pytest.mark.slow
 def test_a_link_asks_what_lowers_a_value(values, browser, tints, picture):
     explained_anew(values, values.locator("#predictions .class").nth(2).click)
     values.get_by_label("Explain what").select_option("lowers it")
@@ -93,7 +94,6 @@ def test_values_have_no_bars_and_all_of_them_are_listed(values):
     expect(values.locator("#target-form")).to_be_hidden()  # there is no other one
 
 
-@pytest.mark.slow
 def test_what_lowers_a_value_is_compared_and_said(browser, tints, picture):
     with opened(browser, tints) as tab:
         tab.goto(f"{tints}/?target=output:1:down&compare=hirescam&show=compare")
@@ -110,7 +110,6 @@ def test_what_lowers_a_value_is_compared_and_said(browser, tints, picture):
         expect(tab.locator(".card h3")).to_have_text(names)
 
 
-@pytest.mark.slow
 def test_channels_contribute_to_the_value_itself(browser, tints, picture):
     """Whatever is asked: what lowers it has another sign, which no reader expects beside its name."""
     effects = []

@@ -343,7 +343,8 @@ def in_sight(page, *names):
 SIZES = {"wide": (1440, 900), "medium": (1100, 800), "narrow": (390, 844)}
 
 
-@pytest.mark.parametrize("size", few(SIZES, short=["wide"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("size", SIZES)
 def test_nothing_moves_under_the_hand_and_what_an_action_brings_is_in_sight(tab, url, size):
     width, height = SIZES[size]
     tab.set_viewport_size({"width": width, "height": height})

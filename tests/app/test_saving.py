@@ -108,6 +108,7 @@ def test_the_command_of_a_report_has_the_precision(lite0, tmp_path):
     assert "SEEWHY_PRECISION=bfloat16" in command_of(page)
 
 
+@pytest.mark.slow
 def test_the_command_of_a_report_finds_a_custom_model(lite0, tmp_path, monkeypatch):
     (tmp_path / "code").mkdir()
     source = "from functools import partial\nfrom torchvision.models import squeezenet1_1\n"
