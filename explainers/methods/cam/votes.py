@@ -35,7 +35,7 @@ _UNAVAILABLE = Diagnostic(
 
 _ONE_GRID = Diagnostic(
     "no-finer-layers",
-    "The network has no finer layers that could add detail to this map, so only the chosen layer was used.",
+    "No layer with a position for every 8 or 16 pixels is finer than the chosen one, so none adds detail to this map.",
 )
 
 
