@@ -14,7 +14,8 @@ head = "sigmoid"                     # if several labels may apply, or for a sin
                                      # "value" for regression; "detection" for a module with a `box_head`
 units = ["years"]                    # for values
 default_layers = ["layer4"]          # default: automatic
-calibration = "scores.json"          # from `seewhy calibrate`, to grade proofs by; default: scores of requests
+calibration = "scores.json"          # from `seewhy calibrate`, to grade proofs by, or a list of such files, as for
+                                     # both values of proof_fill; default: scores of requests
 licence = "proprietary"
 """
 
@@ -114,7 +115,9 @@ class ModelDeclaration(BaseModel):
     head: Head | None = None
     units: Annotated[tuple[str, ...], _ruled("It must be a list with a unit for each value.")] = ()
     default_layers: Annotated[tuple[str, ...], _ruled("It must be a list of layers, such as ['layer4'].")] = ()
-    calibration: File | None = None
+    calibration: Annotated[
+        File | tuple[File, ...], _ruled("It must be the path of a file, or a list of such paths.")
+    ] = ()
     licence: str = "own"
 
 
@@ -190,11 +193,15 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
         declared_head=declaration.head,
         units=declaration.units,
         is_sized=is_sized,
-        calibration=None if declaration.calibration is None else file.parent / declaration.calibration,
+        calibrations=tuple(file.parent / path for path in _listed(declaration.calibration)),
         prepare=partial(_imported, name, declaration.architecture)
         if ":" in declaration.architecture
         else prepare_nothing,
     )
+
+
+def _listed(paths: Path | tuple[Path, ...]) -> tuple[Path, ...]:
+    return paths if isinstance(paths, tuple) else (paths,)
 
 
 def _read_labels(name: str, path: Path) -> tuple[str, ...]:

@@ -162,7 +162,7 @@ class Registry:
             sha256=digest,
             accelerator=accelerator,
             bfloat16=bfloat16,
-            calibration=_calibration_of(spec, digest),
+            calibrations=_calibrations_of(spec, digest),
         )
 
 
@@ -232,30 +232,29 @@ def _surveyed(spec: ModelSpec, module: nn.Module) -> Survey:
         return survey(module, spec.image_shape, spec.default_layers, spec.task)
 
 
-def _calibration_of(spec: ModelSpec, sha256: str | None) -> Calibration | None:
-    """Return the declared calibration; if it cannot be read or is of another model, log why and return None.
+def _calibrations_of(spec: ModelSpec, sha256: str | None) -> tuple[Calibration, ...]:
+    """Return the declared calibrations; log why one cannot be read or is of another model, and leave it out.
 
     The model also works without one, and `calibrate`, which writes it, has to load the model.
     """
-    if spec.calibration is None:
-        return None
-    try:
-        calibration = Calibration.load(spec.calibration)
-        check_model(calibration, spec.name, spec.preprocess.size, sha256)
-    except (OSError, OptionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else ""
-        fault = f"{str(spec.calibration)!r} cannot be read ({reason})." if reason else str(error)
-        _log.warning("[models.%s], calibration: %s Proofs do not use it.", spec.name, fault)
-        return None
+    calibrations = []
+    for path in spec.calibrations:
+        try:
+            calibration = Calibration.load(path)
+            check_model(calibration, spec.name, spec.preprocess.size, sha256)
+            calibrations.append(calibration)
+        except (OSError, OptionError) as error:
+            reason = error.strerror if isinstance(error, OSError) else ""
+            fault = f"{str(path)!r} cannot be read ({reason})." if reason else str(error)
+            _log.warning("[models.%s], calibration: %s Proofs do not use it.", spec.name, fault)
     usual = Trial()
-    if (calibration.area, calibration.fill) != (usual.area, usual.fill):
+    if calibrations and all((row.area, row.fill) != (usual.area, usual.fill) for row in calibrations):
         _log.warning(
-            "[models.%s], calibration: It grades only proofs with proof_area=%g and proof_fill=%s.",
+            "[models.%s], calibration: Only proofs with %s are graded.",
             spec.name,
-            calibration.area,
-            calibration.fill,
+            " or ".join(f"proof_area={row.area:g} and proof_fill={row.fill}" for row in calibrations),
         )
-    return calibration
+    return tuple(calibrations)
 
 
 def _warn_of_probabilities(spec: ModelSpec, module: nn.Module) -> None:

@@ -66,7 +66,7 @@ class ModelSpec:
         units: units of the values, one for each; empty if unknown.
         box_head: reads the results of a detector; None for all other models.
         is_sized: whether the size of the input is known; for a torchvision detector, it need not be declared.
-        calibration: file of scores to compare proofs with; None if none is declared.
+        calibrations: files of scores to compare proofs with.
         prepare: imports what `build` needs. It is called before `build` and outside the process-wide lock.
     """
 
@@ -83,7 +83,7 @@ class ModelSpec:
     units: tuple[str, ...] = ()
     box_head: BoxHead | None = None
     is_sized: bool = True
-    calibration: Path | None = None
+    calibrations: tuple[Path, ...] = ()
     prepare: Callable[[], object] = prepare_nothing
 
     @property
@@ -123,7 +123,7 @@ class LoadedModel:
         accelerator: runtime for the parts of the model that need no hooks: a name in `execution.accelerators`, or
             ``auto``.
         bfloat16: whether the accelerator computes in bfloat16 if explanations stay the same.
-        calibration: scores that its proofs are compared with; None if none are declared.
+        calibrations: scores that its proofs are compared with, before the included ones.
     """
 
     spec: ModelSpec
@@ -134,7 +134,7 @@ class LoadedModel:
     sha256: str | None
     accelerator: str = "auto"
     bfloat16: bool = False
-    calibration: Calibration | None = None
+    calibrations: tuple[Calibration, ...] = ()
 
     @cached_property
     def accelerated(self) -> AcceleratedModel:
@@ -199,8 +199,8 @@ class LoadedModel:
         answers: tuple[object, ...] = self.labels, self.spec.head, self.spec.units, self.default_layers
         if head := self.spec.box_head:
             answers = *answers, head.scoring, head.threshold, head.overlap, head.most
-        if self.calibration:
-            answers = *answers, self.calibration
+        if self.calibrations:
+            answers = *answers, self.calibrations
         parts = self.name, self.sha256, self.preprocess, answers, self.device, dtype, self.bfloat16
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 

@@ -60,7 +60,7 @@ def command(result: ExplainResult, options: ExplainOptions, has_mask: bool, sett
         if name not in _UNREPEATED and name not in options.method_options and value not in (None, [])
     }
     model = result.model
-    if model.calibration and not model.spec.calibration:  # the models file does not name it
+    if model.calibrations and not model.spec.calibrations:  # the models file does not name it
         fields["proof_calibration"] = SCORES
     device = model.device.type
     return repeating_command(fields, options.method_options, device, settings.precision, has_mask, model.environment)

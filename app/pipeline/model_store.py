@@ -178,8 +178,8 @@ class ModelStore:
             size = self.registry.file_size(self.registry.spec(name)) if is_counted else 0
             model = self._model_memory.load(name, size, load)
         if self._calibration is not None:
-            spec = replace(model.spec, calibration=None)  # the models file's is not used
-            model = replace(model, calibration=self._calibration, spec=spec)
+            spec = replace(model.spec, calibrations=())  # the models file's are not used
+            model = replace(model, calibrations=(self._calibration,), spec=spec)
         if self._warm:
             model.accelerated.warm()
         model.accelerated.seal()

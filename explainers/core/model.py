@@ -86,8 +86,8 @@ class Model(Protocol):
         """SHA-256 of the weights file, hexadecimal; None for random or unknown weights."""
 
     @property
-    def calibration(self) -> Calibration | None:
-        """The scores that its proofs are compared with; None for the included scores, if there are any."""
+    def calibrations(self) -> tuple[Calibration, ...]:
+        """Scores that its proofs are compared with, before the included ones."""
 
     @property
     def labels(self) -> Sequence[str]:

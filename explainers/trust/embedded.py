@@ -15,8 +15,7 @@ from seewhy.explainers.trust.sanity import Sanity
 
 def calibration_of(model: Model, area: float, fill: str) -> Calibration | None:
     """Return the model's own calibration, or the included one, for an area and a fill; None if there is none."""
-    own = () if model.calibration is None else (model.calibration,)
-    rows = own + _calibrations(model.sha256, model.preprocess.size)
+    rows = model.calibrations + _calibrations(model.sha256, model.preprocess.size)
     return next((row for row in rows if (row.area, row.fill) == (area, fill)), None)
 
 

@@ -154,7 +154,8 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
     if bool(faithfulness.are_probabilities):
         source = f", from pictures in which the explained class has at least {LIKELY:.0%}"
     so_far = f" ({count} so far)" if count else ""
-    reason = f"fewer than {ENOUGH} scores of unrelated maps are known{source}{so_far}"
+    other_fill = "" if faithfulness.fill == "blur" else f" with proof_fill={faithfulness.fill}"
+    reason = f"fewer than {ENOUGH} scores of unrelated maps{other_fill} are known{source}{so_far}"
     if count is None:
         kinds = "values" if bool(faithfulness.are_probabilities) else "probabilities"
         reason = f"scores of unrelated maps are known only for {kinds}"

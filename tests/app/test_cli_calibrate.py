@@ -97,7 +97,7 @@ def test_a_models_file_names_the_calibration_of_a_model(run, pictures, environme
     graded = explain(plain, picture, "gradcam", proof=True, proof_calibration=calibration).proof
     declare(tmp_path, calibration=str(scores.relative_to(tmp_path)))
     model = load_model("mine")
-    assert model.calibration == calibration
+    assert model.calibrations == (calibration,)
     assert model.fingerprint != plain.fingerprint
     assert explain(model, picture, "gradcam", proof=True).proof == graded
     assert explain(model, picture, "gradcam", proof=True, proof_fill="mean").proof.grade is None
@@ -117,6 +117,27 @@ def test_a_models_file_names_the_calibration_of_a_model(run, pictures, environme
         assert proof["cost"]["forwards"] == 2  # nothing is collected
 
 
+def test_a_models_file_names_a_calibration_for_each_fill(
+    run, pictures, environment, scores, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setenv("SEEWHY_MODELS", environment["SEEWHY_MODELS"])
+    file = tmp_path / "mean.json"
+    run("calibrate", pictures, "--model", "mine", "--proof-fill", "mean", "-o", file, env=environment)
+    blur, mean = Calibration.load(scores), Calibration.load(file)
+    declare(tmp_path, calibration=["mean.json"])
+    assert load_model("mine").calibrations == (mean,)
+    assert caplog.messages == [
+        "[models.mine], calibration: Only proofs with proof_area=0.25 and proof_fill=mean are graded."
+    ]
+    declare(tmp_path, calibration=["new/scores.json", "mean.json"])
+    model = load_model("mine")
+    assert model.calibrations == (blur, mean)
+    assert len(caplog.messages) == 1
+    for fill, calibration in (("blur", blur), ("mean", mean)):
+        proof = explain(model, pictures / "07.png", "gradcam", proof=True, proof_fill=fill).proof
+        assert proof.calibration == calibration.compared(proof.faithfulness.score)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -134,14 +155,15 @@ def test_a_calibration_that_does_not_fit_grades_nothing_and_is_made_anew(
     declare(tmp_path, calibration="other.json")
     if change is not None:
         (tmp_path / "other.json").write_text(json.dumps(json.loads(scores.read_text()) | change))
-    assert load_model("mine").calibration is None
+    assert load_model("mine").calibrations == ()
     (warning,) = caplog.messages
     assert warning.startswith("[models.mine], calibration: ")
     assert message in warning
     assert warning.endswith(" Proofs do not use it.")
     result = run("calibrate", pictures, "--model", "mine", "-o", tmp_path / "other.json", env=environment)
     assert result.exit_code == 0, result.output
-    assert load_model("mine").calibration.scores == pytest.approx(Calibration.load(scores).scores, abs=1e-4)
+    (calibration,) = load_model("mine").calibrations
+    assert calibration.scores == pytest.approx(Calibration.load(scores).scores, abs=1e-4)
 
 
 @pytest.mark.parametrize(

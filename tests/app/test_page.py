@@ -231,14 +231,15 @@ def test_a_changed_option_is_sent_and_kept_in_the_address(page, url):
 
 
 def test_a_missing_grade_is_told_in_words_for_people(cat_page, url):
-    sentence = "Alone, it gives 1.5. That is not graded: fewer than 100 scores of unrelated maps are known{}{}."
+    sentence = "Alone, it gives 1.5. That is not graded: fewer than 100 scores of unrelated maps{} are known{}{}."
     script = "async (all) => (({ plain }) => all.map(plain))(await import('/static/js/words.js'))"
     condition = " in which the explained class has at least 30%"
-    cases = [("", ""), ("", " (7 so far)"), (condition, ""), (condition, " (7 so far)")]
-    sentences = [sentence.format(which and f", from pictures{which}", count) for which, count in cases]
+    mean = " with proof_fill=mean"
+    cases = [("", "", ""), ("", "", " (7 so far)"), (mean, condition, ""), ("", condition, " (7 so far)")]
+    sentences = [sentence.format(fill, which and f", from pictures{which}", count) for fill, which, count in cases]
     texts = cat_page.evaluate(script, sentences)
     told = "Alone, it gives 1.5. This heatmap has no grade yet: the service must first try about 100 pictures with "
-    assert texts == [f"{told}this model{which}{count}." for which, count in cases]
+    assert texts == [f"{told}this model{' and the mean colour' if fill else ''}{which}." for fill, which, _ in cases]
 
 
 @pytest.mark.parametrize(
@@ -297,7 +298,7 @@ def test_the_page_tells_what_moved_as_it_reads(cat_page):
     shares = [(1e-4, 9e-4), (0.393, 0.184), (0.5, 0.5001), (0.99991, 0.99999), (0.004, 0.0)]
     pairs = [[{"probability": share} for share in pair] for pair in shares]
     pairs += [[{"value": value, "unit": "years"} for value in (3.0, 2.96)], [{"area": 0.004}, {"area": 0.012}]]
-    changes = [" +0.080", " −20.9", "", "", " −0.40", " −0.04", " +0.80"]
+    changes = [" +0.1 pp", " −20.9 pp", "", "", " −0.4 pp", " −0.04", " +0.8 pp"]
     assert cat_page.evaluate(script, pairs) == changes
 
 
@@ -717,7 +718,7 @@ def test_a_file_that_is_no_picture_is_told_beside_the_drop_zone(page, tmp_path):
 
 
 FAULTS = {
-    "method=gradcm": ("#method", "'gradcm'. Near matches: gradcam, xgradcam, gradcam++, "),
+    "method=gradcm": ("#method", "'gradcm'. Near matches: gradcam, xgradcam, gradcam++."),
     "layer=blocks.66": ("#layer", "blocks.6"),
     "target=tabbby": ("#target", "tabby"),
     "model=efficientnet_lite9": ("#model", "efficientnet_lite1"),

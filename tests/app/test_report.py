@@ -213,16 +213,16 @@ def test_the_command_of_a_report_repeats_its_maps(client, run, tmp_path, monkeyp
 
 
 def test_a_command_names_the_mask_the_device_the_precision_and_the_models_file():
-    spec = SimpleNamespace(calibration=None)
+    spec = SimpleNamespace(calibrations=())
     found = ("SEEWHY_MODELS=MODELS",)
-    model = SimpleNamespace(name="net", device=torch.device("cuda"), environment=found, calibration=None, spec=spec)
+    model = SimpleNamespace(name="net", device=torch.device("cuda"), environment=found, calibrations=(), spec=spec)
     result = SimpleNamespace(model=model, methods=[(SimpleNamespace(name="gradcam"), None)])
     words = command(result, ExplainOptions(), True, Settings(precision="bfloat16")).split()
     assert words[:4] == ["SEEWHY_PRECISION=bfloat16", "SEEWHY_MODELS=MODELS", "seewhy", "explain"]
     assert words[-4:] == ["--mask", "MASK", "--device=cuda", "--output=maps.npz"]
-    model.calibration = object()
+    model.calibrations = (object(),)
     assert "--proof-calibration=SCORES" in command(result, ExplainOptions(), True, Settings())
-    spec.calibration = "scores.json"  # of the models file
+    spec.calibrations = ("scores.json",)  # of the models file
     assert "SCORES" not in command(result, ExplainOptions(), True, Settings())
 
 

@@ -74,8 +74,8 @@ const API_WORDS = [
   [/\bSEEWHY_\w+(=\S+)?/g, "a setting of the service"],
   [/\bsign=(\w+)/g, "the option sign: $1"],
   [
-    /That is not graded: fewer than (\d+) scores of unrelated maps are known(?:, from pictures( in which [^.(]+%))?( \(\d+ so far\))?/,
-    "This heatmap has no grade yet: the service must first try about $1 pictures with this model$2$3",
+    /That is not graded: fewer than (\d+) scores of unrelated maps( with proof_fill=mean)? are known(?:, from pictures( in which [^.(]+%))?(?: \(\d+ so far\))?/,
+    (_, most, isMean, which = "") => `This heatmap has no grade yet: the service must first try about ${most} pictures with this model${isMean ? " and the mean colour" : ""}${which}`,
   ],
   [/\.\s*\.$/, "."],
 ];
