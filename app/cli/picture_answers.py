@@ -425,13 +425,14 @@ def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainO
     with _written(output):
         result.save(output)
     alarms = result.false_alarms_at_95
-    found = "" if alarms is None else f"; false alarms at 95%: {alarms:.1%}"
+    supported = "" if alarms is None else f"; {alarms:.1%} of unrelated maps would be supported"
     count = result.pictures or 0
     scores = f"{counted(len(result.scores), 'score')} of {counted(count, 'picture')}"
-    note(f"{printable(output)}: {scores} for {model.name}{found}")
+    note(f"{printable(output)}: {scores} for {model.name}{supported}")
     if left_out := len(pictures) - len(failures) - count:
         reasons = "repeated, without the target, or with an explained class below"
         note(f"{counted(left_out, 'picture')} left out: {reasons} {LIKELY:.0%}")
+    note("To grade proofs, pass the file with --proof-calibration, or name it as `calibration` in the models file.")
     for picture, fault in failures.items():
         print_failure(printable(picture), fault)
     if failures:

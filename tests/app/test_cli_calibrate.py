@@ -41,6 +41,7 @@ def scores(run, pictures, environment, tmp_path):
     result = run("calibrate", pictures, "--model", "mine", "-o", file, env=environment)
     assert result.exit_code == 0, result.output
     assert f"{file}: 102 scores of 34 pictures for mine; " in result.output
+    assert "pass the file with --proof-calibration" in result.output
     return file
 
 
