@@ -11,7 +11,7 @@ import { intervene, named, sentence, without } from "./intervention.js";
 import { LatestRequest } from "./latest.js";
 import { chooseLayers } from "./layers.js";
 import { modelName } from "./question.js";
-import { movedBy, movedTrack } from "./moved.js";
+import { movedText, movedTrack } from "./moved.js";
 import { problemBox, showProblem } from "./problems.js";
 import { change, explanation, state } from "./state.js";
 import { count, reading, signed } from "./words.js";
@@ -201,12 +201,11 @@ function showEffect(summary, before, after = before) {
 }
 
 function effectRow(label, before, after) {
-  const moved = before && after ? movedBy(before, after) : "";
   return make(
     "li",
     {},
     make("span", { class: "label", textContent: label }),
-    make("span", { class: "share" }, after ? reading(after) : "no longer listed", make("span", { class: "moved", textContent: moved })),
+    make("span", { class: "share" }, after ? reading(after) : "no longer listed", before && after ? movedText(before, after) : null),
     movedTrack(before, after),
   );
 }

@@ -3,7 +3,7 @@
 import { catalogue, modelPath } from "./api.js";
 import { byId, make, scrollTo } from "./dom.js";
 import { doubts, drawnBy, unsure } from "./doubt.js";
-import { movedBy, movedTrack, stillTrack } from "./moved.js";
+import { movedText, movedTrack, stillTrack } from "./moved.js";
 import { point } from "./places.js";
 import { showProof, warningsOf } from "./proof.js";
 import { methodNamed } from "./question.js";
@@ -169,7 +169,7 @@ function row(prediction, target, against) {
 function shares(prediction) {
   const after = state.altered?.after.get(identity(prediction));
   const text = make("span", { class: "share" }, reading(after ?? prediction));
-  if (after) text.append(make("span", { class: "moved", textContent: movedBy(prediction, after) }));
+  if (after) text.append(movedText(prediction, after));
   return [text, after ? movedTrack(prediction, after) : stillTrack(prediction)];
 }
 

@@ -23,3 +23,8 @@ export function movedBy(before, after) {
   const size = ({ probability, value, area }) => value ?? probability ?? area;
   return ` ${change(size(after) - size(before), after.unit === undefined)}`.trimEnd();
 }
+
+/** The same as an element. */
+export function movedText(before, after) {
+  return make("span", { class: "moved", title: after.unit === undefined ? "in percentage points" : "", textContent: movedBy(before, after) });
+}
