@@ -76,6 +76,7 @@ class _Answer:
 
     Attributes:
         body: body for the standard output.
+        hint: how to get grades, if proofs have none; printed once.
         tile: small copy for the contact sheet.
     """
 
@@ -83,6 +84,7 @@ class _Answer:
     caption: str = ""
     rows: tuple[dict[str, Any], ...] = ()
     body: bytes = b""
+    hint: str = ""
     tile: Image.Image | None = None
 
 
@@ -115,7 +117,10 @@ class _Run:
                 if file is not None:
                     files.callback(file.close)
 
+            is_hinted = False
+
             def report(item: Item, answer: _Answer) -> None:
+                nonlocal is_hinted
                 if sheet and answer.tile:
                     sheet.add(answer.tile, f"{printable(Path(item.picture.name))}{answer.caption}")
                 if not answer.line:
@@ -127,6 +132,9 @@ class _Run:
                 if answer.body:
                     click.echo(answer.body, nl=False)
                 note(answer.line, err=item.output == DASH)
+                if answer.hint and not is_hinted:
+                    note(answer.hint, err=item.output == DASH)
+                    is_hinted = True
 
             def report_failure(item: Item, message: str) -> None:
                 if summary:
@@ -182,6 +190,7 @@ class _Run:
             caption=f": {classes}{_grades(result)}",
             rows=tuple(_rows(item, result, milliseconds)) if self.summary else (),
             body=b"" if to_file else body,
+            hint=_hint(result),
             tile=Sheet.tile(draw(result)) if self.sheet else None,
         )
 
@@ -309,14 +318,20 @@ def _proofs(result: ExplainResult) -> list[str]:
     names = [f"{part.method} for {named(part.target)}, " if len(maps) > 1 else "" for part in maps]
     proofs = [(name, part.proof) for name, part in zip(names, maps, strict=True) if part.proof]
     lines = [_proof_line(name, proof) for name, proof in proofs]
-    if lacking := [part for part in maps if part.proof and not part.proof.grade and _is_collected(part)]:
-        is_value = isinstance(lacking[0].target, ValuePrediction)
-        which = "" if is_value else f" in which the class has {LIKELY:.0%} or more"
-        command = f"`seewhy calibrate FOLDER --model {result.model.name} -o scores.json`"
-        lines.append(f"  {command} collects such scores from at least {LEAST_PICTURES} pictures{which}.")
     for name, part in zip(names, maps, strict=True):
         lines += [f"  {name}{code}: {text}" for code, text in warnings(part).items() if _is_told(code, part)]
     return lines
+
+
+def _hint(result: ExplainResult) -> str:
+    """Return how to get the scores that ungraded proofs lack; empty if `calibrate` does not collect them."""
+    maps = result.explanations
+    lacking = [part for part in maps if part.proof and not part.proof.grade and _is_collected(part)]
+    if not lacking:
+        return ""
+    which = "" if isinstance(lacking[0].target, ValuePrediction) else f" in which the class has {LIKELY:.0%} or more"
+    command = f"`seewhy calibrate FOLDER --model {result.model.name} -o scores.json`"
+    return f"  {command} collects the scores for grades, from at least {LEAST_PICTURES} pictures{which}."
 
 
 _GRAVE = {"blank-map", "first-frame", "improbable-target", "other-branches", "votes-unavailable"}

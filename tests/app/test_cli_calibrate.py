@@ -49,14 +49,15 @@ def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores,
     question = [pictures / "07.png", "--model", "mine", "--proof=true", "-o", tmp_path / "why.json"]
     result = run("explain", *question, env=environment)
     assert "  ungraded: " in result.output
-    how = (
-        "`seewhy calibrate FOLDER --model mine -o scores.json` collects such scores from at least 34 pictures in which"
-    )
-    assert f"  {how} the class has 30% or more.\n" in result.output
+    how = "`seewhy calibrate FOLDER --model mine -o scores.json` collects the scores for grades, from at least 34"
+    assert f"  {how} pictures in which the class has 30% or more.\n" in result.output
+    many = [pictures / "06.png", *question[:-1], tmp_path / "many"]
+    result = run("explain", *many, env=environment)
+    assert (result.output.count("  ungraded: "), result.output.count(how)) == (2, 1)
     result = run("explain", *question, "--proof-calibration", scores, env=environment)
     assert result.exit_code == 0, result.output
     assert "ungraded" not in result.output
-    assert "collects such scores" not in result.output
+    assert "collects the scores for grades" not in result.output
     proof = json.loads((tmp_path / "why.json").read_text())["explanations"][0]["proof"]
     assert proof["cost"]["forwards"] == 2  # nothing is collected
     run("explain", *question[:-1], tmp_path / "why.html", "--proof-calibration", scores, env=environment)
@@ -76,11 +77,11 @@ def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores,
 
     contrast = run("explain", *question, "--against", "a", "--proof-calibration", scores, env=environment)
     assert "graded" not in contrast.output
-    assert "collects such scores" in run("explain", *question, "--against", "a", env=environment).output
+    assert "collects the scores for grades" in run("explain", *question, "--against", "a", env=environment).output
     best = str(explain(model, pictures / "07.png").target.index)
     contrast = run("explain", *question, "--target", "a", "--against", best, env=environment)
     assert "  ungraded: " in contrast.output
-    assert "collects such scores" not in contrast.output
+    assert "collects the scores for grades" not in contrast.output
 
     graded = ["--model", "mine", "--proof=true", "--proof-calibration", scores]
     result = run("batch", pictures, "-o", tmp_path / "plain", *graded[:3], env=environment)
