@@ -22,12 +22,20 @@ from seewhy.app.http.keys import new_key
 from seewhy.app.system.processors import share_processors
 from seewhy.app.system.warnings import ignore_large_pictures
 
+_USUAL = {"compare": "seewhy explain PICTURE --method gradcam,votes-detail"}
+"""Other words for commands, whose spelling is too different for a hint."""
+
 
 class _Group(click.Group):
     """Lists commands in order of registration, and turns errors that a user can correct into a message and a status."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _USUAL and not ctx.resilient_parsing:
+            raise click.UsageError(f"No such command {cmd_name!r}. Did you mean {_USUAL[cmd_name]!r}?", ctx)
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -92,10 +100,9 @@ def settings() -> None:
 @main.command(epilog=examples("key alice >> keys.toml"))
 @click.argument("name")
 def key(name: str) -> None:
-    """Create an API key for NAME and print its line for the file of SEEWHY_API_KEYS.
+    """Create an API key for NAME.
 
-    The key itself is shown once, on standard error, and is
-    not stored.
+    Prints its line for the file of SEEWHY_API_KEYS. The key itself is shown once, on standard error, and is not stored.
     """
     try:
         secret, line = new_key(name)

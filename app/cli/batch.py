@@ -80,11 +80,11 @@ def batch(
     dry_run: bool,
     **options: Any,
 ) -> None:
-    """Explain the pictures of a data set, and write their maps to a folder of Parquet files.
+    """Explain the pictures of a data set into Parquet files.
 
-    A SOURCE is a folder, a glob in quotes, a picture, a Parquet file, a WebDataset shard, or an address such as
-    s3://bucket/folder. A stopped run resumes where it stopped. A picture that cannot be explained has a row with
-    the error; the next run tries it again.
+    The files are written to a folder. A SOURCE is a folder, a glob in quotes, a picture, a Parquet file, a WebDataset
+    shard, or an address such as s3://bucket/folder. A stopped run resumes where it stopped. A picture that cannot be
+    explained has a row with the error; the next run tries it again.
 
     \b
     Exit status: 0 all done, 1 some pictures failed, 2 invalid options, 130 interrupted.

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 @option("source", SOURCE, type=click.Choice(SOURCES))
 @click.option("--available", is_flag=True, help="List only the models that are ready to use, with installed weights.")
 def models(name: str | None, source: str | None, available: bool) -> None:
-    """List the models and whether their weights are available, or the labels of the model NAME."""
+    """List the models, or the labels of the model NAME.
+
+    The list says whether a model's weights are available.
+    """
     from seewhy.app.cli.run import open_service
 
     registry = open_service(None).models.registry
@@ -83,7 +86,7 @@ def layers(model: str) -> None:
 )
 @click.argument("name", required=False, shell_complete=complete_method)
 def methods(name: str | None) -> None:
-    """List the methods and their options, or describe the method NAME."""
+    """List the methods and options, or describe the method NAME."""
     from seewhy.app.cli.environment import read_settings
     from seewhy.explainers.methods.catalogue import COMMON, METHODS, get_method, import_methods, list_methods
 

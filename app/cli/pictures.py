@@ -180,10 +180,10 @@ def evaluate(
     output: Path | None,
     **options: Any,
 ) -> None:
-    """Print metrics of methods over all pictures, together with controls that methods should beat.
+    """Print metrics of methods over all pictures.
 
-    A star marks methods that are better than every control. `-o` writes a table with intervals and the value of each
-    picture; `.png` and `.pdf` are plots.
+    The table includes controls, which methods should beat. A star marks methods that are better than every control.
+    `-o` writes a table with intervals and the value of each picture; `.png` and `.pdf` are plots.
     """
     _, items = plan(pictures, None, None, ("txt",))
 
@@ -230,10 +230,10 @@ def calibrate(
     output: Path,
     **options: Any,
 ) -> None:
-    """Score maps that do not depend on the picture, so that proofs of a model's heatmaps can be graded.
+    """Collect the scores by which proofs are graded.
 
-    Needs at least 34 pictures that resemble those to be explained and whose explained class has at least 30%; others,
-    and those without the target, are left out.
+    They are scores of maps that do not depend on the picture. This needs at least 34 pictures that resemble those to be
+    explained and whose explained class has at least 30%; others, and those without the target, are left out.
     Scores for the embedded models are included. Pass the file to `seewhy explain` or `seewhy batch` with
     --proof-calibration, and the same --proof-area and --proof-fill.
 

@@ -102,6 +102,7 @@ REFUSED = {
     "explain cat.png --sampels 3": "No such option '--sampels'. (Did you mean one of: '--samples'",
     "explain cat.png --class circle": "No such option '--class'. (Did you mean '--target'?)",
     "predict cat.png --network resnet18": "(Did you mean '--model'?)",
+    "compare cat.png": "Did you mean 'seewhy explain PICTURE --method gradcam,votes-detail'?",
     "predict cat.png --class circle": "No such option '--class'.",
     "evaluate cat.png --rod.imputation fast": "'--road.imputation'",
     "evaluate cat.png --truth cat.png --boxes cat.png": "Use either --boxes or --truth",
@@ -146,6 +147,8 @@ def test_methods_of_ones_own_and_their_options_are_not_refused_early(run, monkey
 def test_the_commands_are_the_whole_command():
     listed = CliRunner().invoke(main, ["--help"]).output.partition("Commands:\n")[2].partition("\n\n")[0]
     assert [line.split()[0] for line in listed.splitlines()] == list(main.commands)
+    assert [line for line in listed.splitlines() if not line.endswith(".")] == []
+    assert "..." not in listed  # cut
 
 
 COMMANDS_OF = [
