@@ -29,6 +29,7 @@ def test_the_guide_has_a_chapter_on_each_method_and_grade(client):
         assert f'data-grade="{grade}"' in page
     assert "What a heatmap can tell you</h2>" in page.partition('<section id="heatmap"')[2].partition("</section>")[0]
     assert "Try the other fill: a blur keeps" in page
+    assert "the absence of something" in page.partition('<section id="proof"')[2].partition("</section>")[0]
     assert "<script" not in page
     facts = re.findall('<p class="help">(.*?)</p>', page, re.DOTALL)
     assert [fact for fact in facts if re.search(r"[a-z]\.(<|[A-Z])", fact)] == []  # sentences run together
@@ -62,5 +63,6 @@ def test_the_guide_declares_a_custom_model_as_the_service_takes_it(client, tmp_p
     (tmp_path / "models.toml").write_text(table)
     spec = own_specs(tmp_path / "models.toml")["pneumonia"]
     assert (spec.labels, spec.preprocess.size) == (("healthy", "pneumonia"), (224, 224))
+    assert "PYTHONPATH=FOLDER seewhy serve" in page
     assert "calibration" in ModelDeclaration.model_fields
     assert 'calibration = "scores.json"' in page
