@@ -24,6 +24,9 @@ MASK = "MASK"
 SCORES = "SCORES"
 """Likewise for the calibration of proofs."""
 
+_RUNTIMES = {"eager": "PyTorch", "openvino": "OpenVINO", "compile": "torch.compile"}
+"""Names of accelerators, for people."""
+
 
 def report_page(
     record: Mapping[str, Any],
@@ -49,6 +52,7 @@ def report_page(
     ]
     page = template("seewhy.explainers.results", "report.html").render(
         record=record,
+        runtime=_RUNTIMES.get(record["accelerator"], record["accelerator"]),
         placeholders=placeholders(record),
         created=f"{created.day} {created:%B %Y, %H:%M} UTC",
         linked=_linked(record) | {"hasPart": [linked(explanation) for explanation in explanations]},

@@ -56,6 +56,8 @@ def test_a_report_states_what_was_explained_by_what_and_loads_and_runs_nothing(c
     assert record["methods"][0]["name"] == "gradcam"
     assert {"seewhy", "torch"} <= record["versions"].keys()
     assert not {"overlay", "timings_ms"} & {*record, *record["explanations"][0]}
+    assert f"<td>{record['device']} in float32 with OpenVINO</td>" in response.text
+    assert record["accelerator"] == "openvino"
     created = datetime.fromisoformat(record["created"])
     assert f"Created on {created.day} {created:%B %Y, %H:%M} UTC, by SeeWhy" in response.text
     assert "<math" in response.text
