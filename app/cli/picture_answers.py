@@ -325,12 +325,18 @@ def _proofs(result: ExplainResult) -> list[str]:
 
 def _hint(result: ExplainResult) -> str:
     """Return how to get the scores that ungraded proofs lack; empty if `calibrate` does not collect them."""
-    maps = result.explanations
-    lacking = [part for part in maps if part.proof and not part.proof.grade and _is_collected(part)]
+    lacking = [
+        (part, part.proof.faithfulness)
+        for part in result.explanations
+        if part.proof and part.proof.faithfulness and not part.proof.grade and _is_collected(part)
+    ]
     if not lacking:
         return ""
-    which = "" if isinstance(lacking[0].target, ValuePrediction) else f" in which the class has {LIKELY:.0%} or more"
-    command = f"`seewhy calibrate FOLDER --model {result.model.name} -o scores.json`"
+    (part, tried), usual = lacking[0], Trial()
+    which = "" if isinstance(part.target, ValuePrediction) else f" in which the class has {LIKELY:.0%} or more"
+    area = "" if tried.area == usual.area else f" --proof-area {tried.area:g}"
+    fill = "" if tried.fill == usual.fill else f" --proof-fill {tried.fill}"
+    command = f"`seewhy calibrate FOLDER --model {result.model.name}{area}{fill} -o scores.json`"
     return f"  {command} collects the scores for grades, from at least {LEAST_PICTURES} pictures{which}."
 
 

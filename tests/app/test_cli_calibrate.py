@@ -51,6 +51,8 @@ def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores,
     assert "  ungraded: " in result.output
     how = "`seewhy calibrate FOLDER --model mine -o scores.json` collects the scores for grades, from at least 34"
     assert f"  {how} pictures in which the class has 30% or more.\n" in result.output
+    result = run("explain", *question, "--proof-fill", "mean", env=environment)
+    assert "`seewhy calibrate FOLDER --model mine --proof-fill mean -o scores.json`" in result.output
     many = [pictures / "06.png", *question[:-1], tmp_path / "many"]
     result = run("explain", *many, env=environment)
     assert (result.output.count("  ungraded: "), result.output.count(how)) == (2, 1)
