@@ -125,6 +125,12 @@ def test_a_map_that_is_switched_off_stays_where_it_is(inside):
     expect(inside.locator("#effect-panel")).to_be_visible()
     inside.wait_for_function("() => document.querySelector('#effect-image').complete")
     assert control.bounding_box()["y"] == pytest.approx(place, abs=2)
+    summary = inside.locator("#effect-summary")
+    expect(summary).to_contain_text("Without channel")
+    expect(summary).to_be_in_viewport(ratio=1)
+    expect(summary).to_have_attribute("aria-live", "polite")
+    inside.evaluate("document.querySelector('.tile').scrollIntoView({ block: 'end' })")
+    assert summary.bounding_box()["y"] + summary.bounding_box()["height"] == pytest.approx(900, abs=1)
 
 
 @pytest.mark.slow
@@ -387,7 +393,7 @@ def test_the_explained_class_is_named_and_listed_even_if_it_is_improbable(tab, u
     tab.goto(f"{url}/?example=cat&show=inside&inside={LAYER}&target=moped")
     settled(tab)
     about = tab.locator("#panel-inside .maps > .help").first
-    expect(about).to_contain_text("an estimate of its contribution to moped.")
+    expect(about).to_contain_text("an estimate of its contribution to the logit of moped.")
     expect(tab.locator("#effect-list .label")).to_contain_text(["tiger cat", "moped"])
     tab.locator(".tile input").first.uncheck()
     expect(tab.locator("#effect-summary")).to_contain_text("moped")

@@ -655,11 +655,12 @@ def test_an_error_of_switched_off_channels_is_as_wide_as_the_screen_and_stands_a
     looked_inside(page)
     page.locator(".tile input").first.uncheck()
     expect(page.locator("#effect-panel")).to_be_visible()
+    expect(page.locator("#effect-summary")).to_contain_text("Without channel")
     problem = {"title": "No", "status": 422, "detail": "The output of this layer cannot be replaced; name another one."}
     page.route("**/hooks/intervene", lambda route: route.fulfill(status=422, json=problem))
     page.locator(".tile input").nth(1).uncheck()
-    fault = page.locator("#effect-list .fault-box")
+    fault = page.locator("#effect-summary .fault-box")
     expect(fault).to_contain_text("name another one")
-    assert fault.bounding_box()["width"] == page.locator("#effect-list").bounding_box()["width"]
-    for part in ("#effect-panel", "#effect-summary"):  # they are about the channels before
-        expect(page.locator(part)).to_be_hidden()
+    expect(page.locator("#effect-summary")).not_to_contain_text("Without")  # that was about the channels before
+    assert fault.bounding_box()["width"] == page.locator("#maps").bounding_box()["width"]
+    expect(page.locator("#effect-panel")).to_be_hidden()

@@ -7,13 +7,13 @@ import { openChannel } from "./channel.js";
 import { copy, curl } from "./copy.js";
 import { byId, make } from "./dom.js";
 import { drawSeen } from "./featuremap.js";
-import { intervene, named, sentence, without } from "./intervention.js";
+import { intervene, measure, named, sentence, without } from "./intervention.js";
 import { LatestRequest } from "./latest.js";
 import { chooseLayers } from "./layers.js";
 import { modelName } from "./question.js";
 import { movedText, movedTrack } from "./moved.js";
 import { problemBox, showProblem } from "./problems.js";
-import { change, explanation, state } from "./state.js";
+import { change, explained, explanation, state } from "./state.js";
 import { count, reading, signed } from "./words.js";
 
 const STEP = 24; // tiles at a time
@@ -63,7 +63,8 @@ async function show(signal) {
   const layer = await currentLayer();
   if (signal.aborted) return;
   byId("inside-layer-name").textContent = layer;
-  byId("inside-about").textContent = explanation()?.target.label ?? "what is explained";
+  const target = explained();
+  byId("inside-about").textContent = target ? `the ${measure(target)} of ${target.label}` : "what is explained";
   const activations = await activationsOf(layer);
   if (signal.aborted) return;
   if (captured?.key !== activations.key) {
@@ -86,6 +87,7 @@ function refuse(error) {
   intervening.stop();
   answered = null;
   byId("effect").hidden = true;
+  byId("effect-summary").textContent = "";
   byId("maps").replaceChildren(problemBox(error));
   byId("maps-count").textContent = "";
   byId("more-maps").hidden = true;
@@ -162,11 +164,12 @@ function effect() {
     showEffect("", state.answer ? listedWith(explanation().target, state.answer) : []);
     return;
   }
+  byId("effect-summary").textContent ||= "Asking the model…";
   intervening.run((signal) => ask(layer, off, signal), (error) => {
     answered = null;
     showEffect("", []);
     byId("effect-panel").hidden = true;
-    byId("effect-list").replaceChildren(make("li", {}, problemBox(error)));
+    byId("effect-summary").replaceChildren(problemBox(error));
   });
 }
 

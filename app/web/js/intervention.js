@@ -29,14 +29,16 @@ export const intervene = async (fields, signal) => (await post("/hooks/intervene
 /** How channels are named, such as “channel 37 of blocks.4”. */
 export const named = (layer, channels) => `${channels.length === 1 ? `channel ${channels[0]}` : `${count(channels.length)} channels`} of ${layer}`;
 
+/** What of a class or a value contributions are to. */
+export const measure = ({ logit, attribute = "score" }) => (logit !== undefined && attribute === "score" ? "logit" : "value");
+
 /** What happens to the class and to its logit or value, in sentences. */
 export function sentence(layer, channels, { model, target, before, after, difference }) {
   const [first, next] = [before, after].map(({ predictions }) => predictions[0]);
   const isOther = first && next && first.index !== next.index && model.head !== "sigmoid"; // several hold at once
-  const isLogit = target.logit !== undefined && (target.attribute ?? "score") === "score";
   const by = Math.abs(difference.score).toFixed(2);
   const moved = Number(by) ? `${difference.score < 0 ? "falls" : "rises"} by ${by}` : "hardly changes";
-  const score = `The ${isLogit ? "logit" : "value"} ${moved}.`;
+  const score = `The ${measure(target)} ${moved}.`;
   const best = isOther ? ` The ${asks()?.first ?? "best class"} is now ${next.label}.` : "";
   return `Without ${named(layer, channels)}, ${target.label} ${moves(before.target, after.target)}.${best} ${score}`;
 }
