@@ -179,3 +179,21 @@ def test_another_picture_of_the_strip_is_a_second_picture(tab, url):
     tab.get_by_role("tab", name="Similarity").click()
     tab.get_by_role("list", name="Your other pictures").get_by_role("button", name="coffee.png").click()
     compared(tab)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1100, 800)])
+def test_both_maps_are_whole_in_the_first_view(tab, url, width, height, tmp_path):
+    for name in ("one.png", "other.png"):
+        shutil.copy(EXAMPLES / "astronaut.png", tmp_path / name)  # it is square
+    tab.set_viewport_size({"width": width, "height": height})
+    tab.goto(url)
+    tab.set_input_files("#image", [tmp_path / "one.png", tmp_path / "other.png"])
+    expect(tab.locator("#thumbnails .grade")).to_have_count(2)
+    tab.get_by_role("tab", name="Similarity").click()
+    tab.locator("#others button").click()
+    compared(tab)
+    tab.evaluate("scrollTo(0, 0)")
+    for place in (0, 1):
+        expect(tab.locator(".alike .overlay").nth(place)).to_be_in_viewport(ratio=1)
+        expect(tab.locator(".alike .proof").nth(place)).to_be_in_viewport(ratio=0.99)
