@@ -140,6 +140,7 @@ def test_a_folder_becomes_a_strip_with_class_trust_and_truth(strip, url):
     expect(strip.locator("#answer-label")).to_have_text("tiger cat")
     expect(strip.locator("#thumbnails .truth")).to_have_text(["right", "is: space shuttle"])
     expect(strip.locator("#thumbnails img")).to_have_count(3)
+    expect(strip.locator("#strip-path")).to_have_text("photos/cat.png")
     accessible(strip)
 
 
@@ -218,6 +219,7 @@ def test_arrow_keys_open_the_pictures_that_the_filter_leaves(strip):
     expect(options(strip).nth(1)).to_have_attribute("aria-selected", "true")
     strip.locator("[name=filter][value=unsure]").check(force=True)
     expect(options(strip)).to_have_count(2)
+    expect(strip.locator("#strip-note")).to_have_text(re.compile("^Doubtful: .* is not supported or blank.$"))
     options(strip).nth(0).focus()
     explained_anew(strip, lambda: strip.keyboard.press("ArrowRight"))  # the cup between them is sure
     expect(strip.locator("#answer-label")).to_have_text("missile")
@@ -228,6 +230,9 @@ def test_arrow_keys_open_the_pictures_that_the_filter_leaves(strip):
     explained_anew(strip, lambda: strip.locator("[name=filter][value=wrong]").check(force=True))
     expect(options(strip)).to_have_count(1)
     expect(strip.locator("#answer-label")).to_have_text("missile")  # the open picture was not wrong
+    expect(strip.locator("#strip-note")).to_have_text(re.compile("^Wrong: the class of the folder "))
+    strip.locator("[name=filter][value=all]").check(force=True)
+    expect(strip.locator("#strip-note")).to_be_hidden()
 
 
 def test_two_requests_run_at_a_time_and_clearing_cancels_them(page, folder):
@@ -334,6 +339,10 @@ def test_pictures_opened_one_after_another_are_kept(page):
     expect(page.locator("#answer-label")).to_have_text("espresso")
     expect(options(page)).to_have_count(2)
     assert [text.split(",")[0] for text in labels(page)] == ["cat.png", "coffee.png"]
+    expect(page.locator("#strip-path")).to_have_text("coffee.png")
+    expect(page.locator("[name=filter][value=wrong]")).to_be_disabled()
+    expect(page.locator("#count-wrong")).to_have_text("")  # rather than none
+    expect(page.locator("#filter-wrong")).to_have_attribute("title", "No folder or file name tells the right class.")
     former = page.url
     later(page)
     explained_anew(page, options(page).nth(0).click)
@@ -497,6 +506,28 @@ def test_arrows_lead_to_pictures_that_the_strip_does_not_show(page):
     back.click()
     expect(back).to_be_hidden()
     accessible(page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1440, 1100, 390])
+def test_of_a_long_path_the_name_stays_in_sight(page, tmp_path, width):
+    path = tmp_path / "photos" / ("of a summer " * 3) / "and of winters" / f"cat-{10**20}.png"
+    path.parent.mkdir(parents=True)
+    for place in (path, path.with_name("z.png")):
+        shutil.copy(EXAMPLES / "cat.png", place)
+    page.set_viewport_size({"width": width, "height": 900})
+    page.set_input_files("#folder", tmp_path / "photos")
+    labels(page)
+    options(page).nth(0).click()
+    folder, name = (page.locator("#strip-path span").nth(place) for place in (0, 1))
+    expect(name).to_have_text(path.name)
+    assert name.evaluate("name => name.scrollWidth <= name.clientWidth")
+    assert folder.evaluate("folder => folder.scrollWidth > folder.clientWidth") == (width == 390)
+    box = name.bounding_box()
+    assert box["x"] + box["width"] <= width
+    assert box["height"] < 24
+    if width > 390:
+        assert page.locator("#strip").bounding_box()["height"] < 144  # --strip, with what is between it and the views
 
 
 @pytest.mark.slow

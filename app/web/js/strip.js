@@ -10,6 +10,11 @@ const FILTERS = {
   unsure: ({ result }) => result?.isUnsure,
 };
 
+const LISTS = {
+  wrong: "Wrong: the class of the folder or file name is not the best one or, if several can hold, has less than 50%.",
+  unsure: "Doubtful: the best class has less than 50%, unless several can hold, or the heatmap is not supported or blank.",
+};
+
 const items = new Map(); // of pictures, their elements
 
 const filter = () => document.querySelector("[name=filter]:checked").value;
@@ -153,6 +158,14 @@ function showLegend(pictures) {
   byId("strip-legend").replaceChildren("Heatmaps: ", ...grades.map((grade) => make("span", {}, signBadge(proofs.get(grade)), ` ${grade}`)));
 }
 
+/** The folder and the name of the open picture: of a long path, the end stays in sight. */
+function showPath() {
+  const path = current()?.path ?? "";
+  const start = path.lastIndexOf("/") + 1;
+  byId("strip-path").title = path;
+  byId("strip-path").replaceChildren(make("span", { textContent: path.slice(0, start) }), make("span", { textContent: path.slice(start) }));
+}
+
 /** What is known about a picture, for screen readers. */
 function facts(picture) {
   const { result, failure } = picture;
@@ -168,7 +181,11 @@ function facts(picture) {
 
 function count(pictures) {
   for (const [name, fits] of Object.entries(FILTERS)) byId(`count-${name}`).textContent = pictures.filter(fits).length;
-  document.querySelector("[name=filter][value=wrong]").disabled = !pictures.some(({ result }) => result?.truth);
+  const isAnyKnown = pictures.some(({ result }) => result?.truth);
+  if (!isAnyKnown) byId("count-wrong").textContent = "";
+  document.querySelector("[name=filter][value=wrong]").disabled = !isAnyKnown;
+  byId("filter-wrong").title = isAnyKnown ? LISTS.wrong : "No folder or file name tells the right class.";
+  byId("filter-unsure").title = LISTS.unsure;
   const isAnyWaiting = pictures.some(isWaiting);
   const done = pictures.filter(({ result }) => result).length;
   const failures = pictures.filter(({ result, failure }) => !result && failure).map(({ failure }) => failure);
@@ -180,9 +197,10 @@ function count(pictures) {
   byId("strip-again").hidden = !old.length;
   byId("strip-again").textContent = `Explain ${old.length} again`;
   byId("strip-again").title = "Their explanations failed, come from another model or method, or can be graded now.";
-  const note = [bound(), listed().length ? "" : "No picture matches this filter."].filter(Boolean).join(" ");
+  const note = [bound(), LISTS[filter()], listed().length ? "" : "No picture matches this filter."].filter(Boolean).join(" ");
   byId("strip-note").textContent = note;
   byId("strip-note").hidden = !note;
+  showPath();
   showLegend(pictures);
   showEnds();
   const reachable = items.get(listed().includes(current()) ? current() : listed()[0]);
