@@ -113,6 +113,12 @@ def test_a_marked_part_tells_which_channels_fire_in_it_and_the_layer_can_be_chos
     cat.click("#fires-close")
     expect(cat.locator("#marking-said")).to_contain_text("Without the marked part")
     expect(cat.locator("#fires-open")).to_be_focused()
+    cat.click("#fires-open")
+    cat.keyboard.press("Escape")
+    expect(cat.locator("#fires")).to_be_hidden()
+    expect(cat.locator("#marker")).to_be_visible()
+    cat.keyboard.press("Escape")
+    expect(cat.locator("#marker")).to_be_hidden()
 
 
 @pytest.mark.slow

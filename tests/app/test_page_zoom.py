@@ -127,5 +127,10 @@ def test_the_figure_fills_the_screen_with_its_classes_and_view(cat):
     expect(cat.locator("#alpha")).to_be_visible()
     expect(cat.locator("#predictions")).to_be_visible()
     expect(cat.locator("#settings")).to_be_hidden()
+    cat.locator("#stage").click()
+    expect(cat.locator("#fires-list button")).to_have_count(6)
+    panel = cat.locator("#result").bounding_box()
+    assert panel["y"] + panel["height"] == pytest.approx(cat.evaluate("innerHeight"), abs=1)  # no text comes below it
+    cat.click("#fires-close")
     cat.click("#full-screen")
     cat.wait_for_function("() => !document.fullscreenElement")

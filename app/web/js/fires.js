@@ -52,8 +52,9 @@ function look(pixel) {
 
 /** Shows what the marked part changes again; the focus stays near. */
 function close() {
+  const isFocused = byId("fires").contains(document.activeElement);
   look(null);
-  byId(byId("fires-open").hidden ? "marking-on" : "fires-open").focus();
+  if (isFocused) byId(byId("fires-open").hidden ? "marking-on" : "fires-open").focus();
 }
 
 async function choose() {

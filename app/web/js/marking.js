@@ -76,6 +76,7 @@ export function prepareMarking() {
     if (!isOurs) return;
     if (endDrag()) event.stopImmediatePropagation();
     else if (byId("figure").getAttribute("aria-busy") === "true") return; // it cancels the request
+    else if (!byId("fires").hidden) byId("fires-close").click();
     else if (state.mark) leave();
     else turn(null);
   });
