@@ -823,6 +823,7 @@ UNKNOWN = {
     "example=cat&look=nope": "There is no view 'nope'. The default one is used.",
     "example=cat&mark=hide:1,2": "The part that this link marks is incomplete or outside the picture; mark another.",
 }
+    "example=dog": "There is no example dog.",
 
 
 @pytest.mark.parametrize("query", few(UNKNOWN, short=list(UNKNOWN)[:2]))
@@ -833,6 +834,7 @@ def test_a_link_that_names_what_does_not_exist_says_so_at_once(tab, url, query):
     expect(tab.locator("#pending")).to_be_hidden()
 
 
+    expect(tab.locator("#retry")).to_be_hidden()
 @pytest.mark.slow
 def test_a_link_may_write_its_method_in_any_case_and_an_error_without_a_control_stands_at_the_top(tab, url):
     tab.goto(f"{url}/?example=cat&method=LayerCAM")

@@ -116,7 +116,7 @@ export const openExample = (name) => open(exampleFile(name), name);
 
 export async function exampleFile(name) {
   const response = await get(examplePath(name)).catch((error) => {
-    throw error.status === 404 ? new Problem({ detail: `There is no example ${name}.` }) : error;
+    throw error.status === 404 ? new Problem({ detail: `There is no example ${name}.`, status: 404 }) : error;
   });
   return new File([await response.blob()], `${name}.png`, { type: "image/png" });
 }
