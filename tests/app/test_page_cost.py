@@ -47,7 +47,7 @@ BEGUN = """() => {
 
 def state(page):
     """What the page says of its question: the address, the method, the class, and of what the map is."""
-    shown = [page.locator(name).inner_text() for name in ("#answer-label", "#bar-range")]
+    shown = page.inner_text("#answer-label"), page.locator("#stage .below").get_attribute("alt")
     return page.url, page.locator("#method").input_value(), page.inner_text("#model-name"), *shown
 
 

@@ -84,7 +84,7 @@ def test_after_a_cancel_files_and_commands_are_those_of_the_map_that_is_shown(pa
     page.click("#options > summary")
     refining(page)
     page.get_by_role("button", name="Cancel").click()
-    expect(page.locator("#bar-range")).to_contain_text("votes-detail map")
+    expect(page.locator("#stage .below")).to_have_attribute("alt", re.compile("^Heatmap of votes-detail "))
     page.click("#copy-curl")
     assert "method=votes-detail" in clipboard(page)
     page.click("#copy-python")

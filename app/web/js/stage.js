@@ -96,7 +96,9 @@ async function showBar(answer) {
   byId("bar-low").textContent = number(low);
   byId("bar-high").textContent = number(high);
   const { min, max } = current.heatmap;
-  byId("bar-range").textContent = `${drawnBy(answer.method, current)} map ${number(min)} to ${number(max)}`;
+  const exceeds = (value, end) => value > end && number(value) !== number(end);
+  const highest = exceeds(max, high) ? `highest value ${number(max)}` : "";
+  byId("bar-range").textContent = exceeds(low, min) ? `values from ${number(min)} to ${number(max)}` : highest;
   byId("bar").setAttribute("aria-label", `Colours from ${number(low)} to ${number(high)}, ${colormap}`);
   const colours = await coloursOf(colormap);
   byId("bar-colours").style.backgroundImage = gradient(colours);
