@@ -318,7 +318,7 @@ PLACES = """() => {
     return Object.fromEntries([...document.querySelectorAll("main :is([id], [data-focus], .card, .card .grade)")]
         .filter((one) => one.checkVisibility({ visibilityProperty: true }) && !one.closest(left))
         .map((one) => [nameOf(one), one.getBoundingClientRect()])
-        .map(([name, { top, bottom }]) => [name, [top, bottom > 0 && top < innerHeight]]));
+        .map(([name, { top, bottom }]) => [name, [top, bottom > Math.max(0, top) && top < innerHeight]]));
 }"""
 """The upper edges of all that the page shows but the panel of results, and whether each is in the first view."""
 
