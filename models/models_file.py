@@ -14,8 +14,8 @@ head = "sigmoid"                     # if several labels may apply, or for a sin
                                      # "value" for regression; "detection" for a module with a `box_head`
 units = ["years"]                    # for values
 default_layers = ["layer4"]          # default: automatic
-calibration = "scores.json"          # from `seewhy calibrate`, to grade proofs by, or a list of such files, as for
-                                     # both values of proof_fill; default: scores of requests
+calibration = "scores.json"          # from `seewhy calibrate`, to grade proofs by, or a list of such files, one
+                                     # for each proof_fill; default: scores of requests
 licence = "proprietary"
 """
 

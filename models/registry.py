@@ -237,11 +237,13 @@ def _calibrations_of(spec: ModelSpec, sha256: str | None) -> tuple[Calibration, 
 
     The model also works without one, and `calibrate`, which writes it, has to load the model.
     """
-    calibrations = []
+    calibrations: list[Calibration] = []
     for path in spec.calibrations:
         try:
             calibration = Calibration.load(path)
             check_model(calibration, spec.name, spec.preprocess.size, sha256)
+            if any((row.area, row.fill) == (calibration.area, calibration.fill) for row in calibrations):
+                raise OptionError(f"{str(path)!r}: another file has scores for the same proofs.", "calibration")
             calibrations.append(calibration)
         except (OSError, OptionError) as error:
             reason = error.strerror if isinstance(error, OSError) else ""
@@ -250,7 +252,7 @@ def _calibrations_of(spec: ModelSpec, sha256: str | None) -> tuple[Calibration, 
     usual = Trial()
     if calibrations and all((row.area, row.fill) != (usual.area, usual.fill) for row in calibrations):
         _log.warning(
-            "[models.%s], calibration: Only proofs with %s are graded.",
+            "[models.%s], calibration: It grades only proofs with %s.",
             spec.name,
             " or ".join(f"proof_area={row.area:g} and proof_fill={row.fill}" for row in calibrations),
         )

@@ -57,7 +57,7 @@ ANSWERS = {
     "my own architecture": "faq.html#can-i-use-my-own-architecture",
     "export csv": "cli.html#many-pictures",
     "compare methods command line": "cli.html#compare-methods",
-    "grade my model": "faq.html#how-do-i-get-a-grade-for-my-model",
+    "grade my model": "faq.html#how-do-i-get-a-grade-for-the-heatmaps-of-my-model",
     "meaning of colour bar": "faq.html#what-is-the-meaning-of-the-colour-bar",
     "hide part of picture": "faq.html#how-do-i-hide-a-part-of-the-picture",
     "change port": "index.html#start-the-service",

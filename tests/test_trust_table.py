@@ -36,11 +36,11 @@ def test_differences_are_of_the_same_pictures():
     assert row.split(" | ")[1] == "+0.200 (+0.200 to +0.200)"
 
 
-def test_methods_that_are_better_for_sure_are_named_with_the_columns():
+def test_methods_whose_advantage_excludes_zero_are_named_with_the_columns():
     network = numbers(**{"votes-detail": [0.3, 0.7], "votes": [0.4, 0.8], "gradcam": [0.2, 0.9], "rise": [0.3, 0.6]})
     network["methods"]["rise"]["values"]["deletion"] = [0.4, 0.3]
     network["methods"]["gradcam"]["values"]["road"] = [0.7, None]
-    sentence = "Better than `votes-detail` by more than the interval of the difference: "
+    sentence = "Better than `votes-detail`, as the interval of the difference excludes 0: "
     assert table.better(network) == f"{sentence}`gradcam` (ROAD), `rise` (del), `votes` (GridPG)."
     assert table.better(numbers(**{"votes-detail": [0.3, 0.7]})) == f"{sentence}none."
 

@@ -22,8 +22,8 @@ from seewhy.app.http.keys import new_key
 from seewhy.app.system.processors import share_processors
 from seewhy.app.system.warnings import ignore_large_pictures
 
-_USUAL = {"compare": "seewhy explain PICTURE --method gradcam,votes-detail"}
-"""Other words for commands, whose spelling is too different for a hint."""
+_INSTEAD = {"compare": "seewhy explain PICTURE --method gradcam,votes-detail"}
+"""What to run instead of commands that do not exist."""
 
 
 class _Group(click.Group):
@@ -33,8 +33,8 @@ class _Group(click.Group):
         return list(self.commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in _USUAL and not ctx.resilient_parsing:
-            raise click.UsageError(f"No such command {cmd_name!r}. Did you mean {_USUAL[cmd_name]!r}?", ctx)
+        if cmd_name in _INSTEAD and not ctx.resilient_parsing:
+            raise click.UsageError(f"No such command {cmd_name!r}. Did you mean {_INSTEAD[cmd_name]!r}?", ctx)
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:

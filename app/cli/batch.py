@@ -80,7 +80,7 @@ def batch(
     dry_run: bool,
     **options: Any,
 ) -> None:
-    """Explain the pictures of a data set into Parquet files.
+    """Explain a data set, and write Parquet files.
 
     The files are written to a folder. A SOURCE is a folder, a glob in quotes, a picture, a Parquet file, a WebDataset
     shard, or an address such as s3://bucket/folder. A stopped run resumes where it stopped. A picture that cannot be

@@ -334,9 +334,11 @@ def _hint(result: ExplainResult) -> str:
         return ""
     (part, tried), usual = lacking[0], Trial()
     which = "" if isinstance(part.target, ValuePrediction) else f" in which the class has {LIKELY:.0%} or more"
-    area = "" if tried.area == usual.area else f" --proof-area {tried.area:g}"
-    fill = "" if tried.fill == usual.fill else f" --proof-fill {tried.fill}"
-    command = f"`seewhy calibrate FOLDER --model {result.model.name}{area}{fill} -o scores.json`"
+    area = "" if tried.area == usual.area else f"{tried.area:g}"
+    fill = "" if tried.fill == usual.fill else tried.fill
+    options = (f" --proof-area {area}" if area else "") + (f" --proof-fill {fill}" if fill else "")
+    file = "-".join(filter(None, ["scores", area, fill]))  # each file serves one area and fill
+    command = f"`seewhy calibrate FOLDER --model {result.model.name}{options} -o {file}.json`"
     return f"  {command} collects the scores for grades, from at least {LEAST_PICTURES} pictures{which}."
 
 
@@ -446,13 +448,13 @@ def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainO
     with _written(output):
         result.save(output)
     alarms = result.false_alarms_at_95
-    supported = "" if alarms is None else f"; {alarms:.1%} of unrelated maps would be supported"
+    beat = "" if alarms is None else f"; {alarms:.1%} of unrelated maps beat 95% of the others"
     count = result.pictures or 0
     scores = f"{counted(len(result.scores), 'score')} of {counted(count, 'picture')}"
-    note(f"{printable(output)}: {scores} for {model.name}{supported}")
+    note(f"{printable(output)}: {scores} for {model.name}{beat}")
     if left_out := len(pictures) - len(failures) - count:
-        reasons = "repeated, without the target, or with an explained class below"
-        note(f"{counted(left_out, 'picture')} left out: {reasons} {LIKELY:.0%}")
+        unlikely = f", or with an explained class below {LIKELY:.0%}" if result.are_probabilities else ""
+        note(f"{counted(left_out, 'picture')} left out: repeated or without the target{unlikely}")
     note("To grade proofs, pass the file with --proof-calibration, or name it as `calibration` in the models file.")
     for picture, fault in failures.items():
         print_failure(printable(picture), fault)

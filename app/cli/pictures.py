@@ -207,7 +207,7 @@ def evaluate(
     cls=MethodCommand,
     epilog=examples(
         "calibrate photos --model pneumonia -o scores.json",
-        "calibrate photos --model resnet50 --method layercam --proof-fill mean -o scores.json",
+        "calibrate photos --model resnet50 --method layercam --proof-fill mean -o scores-mean.json",
         "calibrate streets --model deeplabv3_resnet50 --target label:car -o scores.json",
     ),
 )

@@ -86,7 +86,7 @@ def sentence_of(
         faithfulness: faithfulness of the map (N = 1).
         about: the explained target.
         lead: lead of the map over the best of its own rotated and mirrored copies; None if they were not tried.
-        count: number of comparable scores of other maps, if too few for a grade; None if the known ones are of
+        count: number of scores of unrelated maps, if too few for a grade; None if the known ones are of
             another kind.
         is_improbable: whether a map is not supported because the target is improbable.
         is_common: whether too many maps that do not depend on the picture do as well.

@@ -52,7 +52,7 @@ def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores,
     how = "`seewhy calibrate FOLDER --model mine -o scores.json` collects the scores for grades, from at least 34"
     assert f"  {how} pictures in which the class has 30% or more.\n" in result.output
     result = run("explain", *question, "--proof-fill", "mean", env=environment)
-    assert "`seewhy calibrate FOLDER --model mine --proof-fill mean -o scores.json`" in result.output
+    assert "`seewhy calibrate FOLDER --model mine --proof-fill mean -o scores-mean.json`" in result.output
     many = [pictures / "06.png", *question[:-1], tmp_path / "many"]
     result = run("explain", *many, env=environment)
     assert (result.output.count("  ungraded: "), result.output.count(how)) == (2, 1)
@@ -130,13 +130,15 @@ def test_a_models_file_names_a_calibration_for_each_fill(
     blur, mean = Calibration.load(scores), Calibration.load(file)
     declare(tmp_path, calibration=["mean.json"])
     assert load_model("mine").calibrations == (mean,)
-    assert caplog.messages == [
-        "[models.mine], calibration: Only proofs with proof_area=0.25 and proof_fill=mean are graded."
-    ]
+    warning = "[models.mine], calibration: It grades only proofs with proof_area=0.25 and proof_fill=mean."
+    assert caplog.messages == [warning]
     declare(tmp_path, calibration=["new/scores.json", "mean.json"])
     model = load_model("mine")
     assert model.calibrations == (blur, mean)
     assert len(caplog.messages) == 1
+    declare(tmp_path, calibration=["new/scores.json", "new/scores.json"])
+    assert load_model("mine").calibrations == (blur,)
+    assert "another file has scores for the same proofs" in caplog.messages[-1]
     for fill, calibration in (("blur", blur), ("mean", mean)):
         proof = explain(model, pictures / "07.png", "gradcam", proof=True, proof_fill=fill).proof
         assert proof.calibration == calibration.compared(proof.faithfulness.score)
@@ -210,7 +212,7 @@ def test_pictures_that_cannot_be_read_are_named_and_left_out(run, pictures, envi
     assert result.exit_code == 1
     assert f"{pictures / 'broken.png'}: " in result.stderr
     assert "1 of 36 pictures failed." in result.stderr
-    reasons = "repeated, without the target, or with an explained class below 30%"
+    reasons = "repeated or without the target, or with an explained class below 30%"
     assert f"1 picture left out: {reasons}" in result.output
     assert Calibration.load(tmp_path / "scores.json").pictures == 34
     result = run("calibrate", pictures, "--model", "mine", "-o", tmp_path / "w.pth" / "scores.json", env=environment)

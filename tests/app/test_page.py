@@ -257,7 +257,7 @@ def test_a_missing_grade_names_the_command_that_gives_one(cat_page, reason, link
         return [...paragraph.querySelectorAll("a[href='/guide#custom-models']")].map((link) => link.textContent);
     }"""
     sentence = f"Alone, it gives 1.5. That is not graded: {reason}."
-    offer = "Or get a grade from 34 pictures with seewhy calibrate"
+    offer = "Get a grade from 34 pictures with seewhy calibrate"
     assert cat_page.evaluate(script, [None, sentence, {}]) == [offer] * links
     assert cat_page.evaluate(script, [None, sentence, None]) == []  # of two pictures: the command has none for those
     assert cat_page.evaluate(script, ["supported", "Alone, it gives 1.5.", {}]) == []
@@ -293,7 +293,7 @@ def test_the_page_writes_shares_as_the_service_does(cat_page):
 
 
 def test_the_page_tells_what_moved_as_it_reads(cat_page):
-    told = "(({ movedBy }) => all.map(([before, after]) => movedBy(before, after)))"
+    told = "(({ movedText }) => all.map(([before, after]) => movedText(before, after).textContent))"
     script = f"async (all) => {told}(await import('/static/js/moved.js'))"
     shares = [(1e-4, 9e-4), (0.393, 0.184), (0.5, 0.5001), (0.99991, 0.99999), (0.004, 0.0)]
     pairs = [[{"probability": share} for share in pair] for pair in shares]

@@ -13,8 +13,6 @@ from tests.app.browsing import accessible, answered, clipboard, levels
 from tests.app.conftest import EXAMPLES, opened
 from tests.waiting import GUARD
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def answer(url):
@@ -75,6 +73,7 @@ def test_two_pictures_are_compared(alike, url, answer):
     assert alike.url == f"{url}/?show=likeness&example=astronaut&reference=rocket"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_patch_shows_what_it_is_paired_with(alike, answer, side):
     name, other = ("image", "reference") if side == 0 else ("reference", "image")
@@ -89,6 +88,7 @@ def test_a_patch_shows_what_it_is_paired_with(alike, answer, side):
     assert marked(alike, 0) == marked(alike, 1) == []
 
 
+@pytest.mark.slow
 def test_the_keyboard_reads_patches_and_pairs(alike, answer):
     reader = alike.get_by_role("slider", name="Patches of the second picture")
     reader.focus()
@@ -107,6 +107,7 @@ def test_the_keyboard_reads_patches_and_pairs(alike, answer):
     np.testing.assert_allclose([marked(alike, 0)[0], marked(alike, 1)[0]], boxes, atol=0.01)
 
 
+@pytest.mark.slow
 def test_proofs_are_as_wide_as_a_narrow_screen_below_both_pictures(alike):
     wide = alike.viewport_size
     alike.set_viewport_size({"width": 390, "height": 844})
@@ -120,6 +121,7 @@ def test_proofs_are_as_wide_as_a_narrow_screen_below_both_pictures(alike):
     assert heights == sorted(heights)
 
 
+@pytest.mark.slow
 def test_a_second_file_that_is_no_picture_is_told_beside_its_button(alike, tmp_path):
     (tmp_path / "rocket.jpg").write_text("no picture")
     alike.set_input_files("#reference", tmp_path / "rocket.jpg")
@@ -128,6 +130,7 @@ def test_a_second_file_that_is_no_picture_is_told_beside_its_button(alike, tmp_p
     expect(alike.locator("#pairs button")).to_have_count(5)
 
 
+@pytest.mark.slow
 def test_a_link_and_back_compare_again(tab, url, answer):
     tab.goto(f"{url}/?show=likeness&example=astronaut&reference=rocket")
     compared(tab)
@@ -141,6 +144,7 @@ def test_a_link_and_back_compare_again(tab, url, answer):
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.slow
 @pytest.mark.parametrize("is_uploaded", [False, True])
 def test_the_copied_command_draws_what_is_shown(tab, url, tmp_path, is_uploaded):
     tab.goto(f"{url}/?show=likeness&example=astronaut&reference=rocket&colormap=viridis&alpha=0.25")
@@ -162,6 +166,7 @@ def test_the_copied_command_draws_what_is_shown(tab, url, tmp_path, is_uploaded)
     assert np.array_equal(levels(tmp_path / "alike.png"), levels(drawn.content))
 
 
+@pytest.mark.slow
 def test_an_error_of_the_comparison_is_told_in_its_view(tab, url):
     problem = {"title": "No", "status": 422, "detail": "This model makes no vector."}
     tab.route("**/similar", lambda route: route.fulfill(status=422, json=problem))
@@ -170,6 +175,7 @@ def test_an_error_of_the_comparison_is_told_in_its_view(tab, url):
     accessible(tab)
 
 
+@pytest.mark.slow
 def test_another_picture_of_the_strip_is_a_second_picture(tab, url):
     tab.goto(url)
     tab.set_input_files("#image", [EXAMPLES / f"{name}.png" for name in ("cat", "rocket", "coffee")])

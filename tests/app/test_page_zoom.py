@@ -120,7 +120,7 @@ def test_buttons_and_handle_leave_a_wide_picture_free(page, tmp_path, width):
 
 
 @pytest.mark.slow
-def test_the_figure_fills_the_screen_with_its_classes_and_view(cat):
+def test_the_answer_fills_the_screen_without_the_settings(cat):
     cat.click("#full-screen")
     cat.wait_for_function("() => document.fullscreenElement?.id === 'panel-explain'")
     expect(cat.locator("#look")).to_be_visible()

@@ -181,7 +181,7 @@ def differences(numbers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def better(network: Mapping[str, Any]) -> str:
-    """Return which methods are better than the first one of `PAIR`, and where: the interval does not reach zero."""
+    """Return which methods are better than the first of `PAIR`, and in which columns: the interval excludes 0."""
     heads: dict[str, list[str]] = {}
     for name in sorted(network["methods"].keys() - {PAIR[0]}):
         for column, head in COLUMNS.items():
@@ -189,7 +189,7 @@ def better(network: Mapping[str, Any]) -> str:
             if high < 0 if column in DESCENDING else low > 0:
                 heads.setdefault(name, []).append(head)
     named = [f"`{name}` ({', '.join(columns)})" for name, columns in heads.items()]
-    return f"Better than `{PAIR[0]}` by more than the interval of the difference: {', '.join(named) or 'none'}."
+    return f"Better than `{PAIR[0]}`, as the interval of the difference excludes 0: {', '.join(named) or 'none'}."
 
 
 def _difference(network: Mapping[str, Any], first: str, second: str, column: str) -> tuple[float, float, float]:

@@ -154,7 +154,6 @@ function effect() {
   const { layer } = captured;
   const { off } = state;
   byId("effect-title").textContent = off.length ? `Without ${named(layer, off)}` : "With all channels";
-  byId("effect-hint").textContent = off.length ? "Asking the model…" : "Nothing is switched off.";
   const key = JSON.stringify([state.picture.url, off.length ? without(layer, off) : state.answer && [explanation().target, state.answer.predictions]]);
   if (key === answered) return;
   answered = key;
@@ -164,7 +163,7 @@ function effect() {
     showEffect("", state.answer ? listedWith(explanation().target, state.answer) : []);
     return;
   }
-  byId("effect-summary").textContent ||= "Asking the model…";
+  byId("effect-summary").textContent = "Asking the model…";
   intervening.run((signal) => ask(layer, off, signal), (error) => {
     answered = null;
     showEffect("", []);

@@ -5,7 +5,7 @@ import { explained, explanation, state } from "./state.js";
 import { isUnsure, only, percent } from "./words.js";
 
 /** Whether a map has the same value everywhere. */
-export const isBlank = ({ diagnostics, proof, heatmap }) =>
+const isBlank = ({ diagnostics, proof, heatmap }) =>
   proof?.grade === "blank" || diagnostics.some(({ code }) => code === "blank-map") || heatmap.min === heatmap.max;
 
 /** The method that drew a map: Grad-CAM stands in where there are no votes. */

@@ -18,7 +18,7 @@ export const stillTrack = (prediction) => track(prediction, bar("", prediction))
 export const movedTrack = (before, after) => track(before ?? after, bar("before", before), bar("after", after));
 
 /** By how much it moves, in percentage points or in units of a value; empty if it reads the same. */
-export function movedBy(before, after) {
+function movedBy(before, after) {
   if (reading(before) === reading(after)) return "";
   const size = ({ probability, value, area }) => value ?? probability ?? area;
   return ` ${change(size(after) - size(before), after.unit === undefined)}`.trimEnd();

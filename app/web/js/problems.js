@@ -1,4 +1,4 @@
-// Error messages beside the control at fault; those without a control, or in a view that is not open, are at the top.
+// Error messages beside the control at fault; those without a control, or in a view that is not open, are shown above the page.
 
 import { announce, byId, make, prose } from "./dom.js";
 import { onChange } from "./state.js";
@@ -25,6 +25,7 @@ export function prepareProblems(errors) {
  * the request itself is at fault.
  */
 export function showProblem(problem = null, again = null, offer = "Try again") {
+  if (problem && document.fullscreenElement) document.exitFullscreen(); // messages may stand outside of it
   const faulty = problem?.errors?.length > 0;
   const faults = faulty ? problem.errors : problem ? [{ field: "", message: problem.message }] : [];
   place([...lasting, ...faults]);

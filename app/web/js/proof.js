@@ -65,7 +65,7 @@ export function showProof(paragraph, proof, outline = null, next = null) {
   else if (next && hidesLittle) more.push(...step("Hide with the mean colour", () => next.refill("mean")));
   if (next && lacksScores(proof)) {
     const command = `seewhy calibrate${proof.faithfulness?.fill === "mean" ? " --proof-fill mean" : ""}`;
-    const calibrate = make("a", { href: "/guide#custom-models", target: "_blank", textContent: `Or get a grade from 34 pictures with ${command}` });
+    const calibrate = make("a", { href: "/guide#custom-models", target: "_blank", textContent: `Get a grade from 34 pictures with ${command}` });
     more.push(calibrate, " · ");
   }
   if (next && isWorthAnother(proof) && !hidesLittle) more.push(...step("Compare other methods", next.compare));

@@ -11,8 +11,8 @@ const FILTERS = {
 };
 
 const LISTS = {
-  wrong: "Wrong: the class of the folder or file name is not the best one or, if several can hold, has less than 50%.",
-  unsure: "Doubtful: the best class has less than 50%, unless several can hold, or the heatmap is not supported or blank.",
+  wrong: "Wrong: the folder or file name says another class or, if several classes may apply, one below 50%.",
+  unsure: "Doubtful: the heatmap is not supported or blank, or the best class has less than 50% and excludes the others.",
 };
 
 const items = new Map(); // of pictures, their elements
@@ -22,6 +22,7 @@ const isListed = (picture) => Boolean(FILTERS[filter()](picture));
 const listed = () => allPictures().filter(isListed);
 
 export function prepareStrip() {
+  byId("filter-unsure").title = LISTS.unsure;
   onPictures(show);
   byId("thumbnails").addEventListener("keydown", steer);
   for (const control of document.querySelectorAll("[name=filter]")) control.addEventListener("change", openListed);
@@ -181,12 +182,11 @@ function facts(picture) {
 
 function count(pictures) {
   for (const [name, fits] of Object.entries(FILTERS)) byId(`count-${name}`).textContent = pictures.filter(fits).length;
-  const isAnyKnown = pictures.some(({ result }) => result?.truth);
-  if (!isAnyKnown) byId("count-wrong").textContent = "";
-  document.querySelector("[name=filter][value=wrong]").disabled = !isAnyKnown;
-  byId("filter-wrong").title = isAnyKnown ? LISTS.wrong : "No folder or file name tells the right class.";
-  byId("filter-unsure").title = LISTS.unsure;
+  const hasTruth = pictures.some(({ result }) => result?.truth);
   const isAnyWaiting = pictures.some(isWaiting);
+  if (!hasTruth) byId("count-wrong").textContent = "";
+  document.querySelector("[name=filter][value=wrong]").disabled = !hasTruth;
+  byId("filter-wrong").title = hasTruth || isAnyWaiting ? LISTS.wrong : "No folder or file name tells the right class.";
   const done = pictures.filter(({ result }) => result).length;
   const failures = pictures.filter(({ result, failure }) => !result && failure).map(({ failure }) => failure);
   const unreadable = failures.filter(({ isOfPicture }) => isOfPicture).length;

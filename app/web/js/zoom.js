@@ -26,6 +26,7 @@ export function prepareZoom() {
   full.addEventListener("click", () => (document.fullscreenElement ? document.exitFullscreen() : byId("panel-explain").requestFullscreen()));
   onChange((patch) => {
     if (patch.picture) zoom(0);
+    if ("show" in patch && document.fullscreenElement) document.exitFullscreen(); // another view is not in it
   });
 }
 

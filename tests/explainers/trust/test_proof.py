@@ -151,8 +151,8 @@ def test_sentences_are_plain_english():
     assert sentence("blank") == "The heatmap is blank: it marks nothing that speaks for 'light'."
     assert sentence(None, against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
         "With the marked quarter painted over, the lead of 'light' over 'dark' goes from 90.5 points to "
-        "0.0 points; alone, it gives 90.5 points. That is not graded: fewer than 100 scores of "
-        "unrelated maps are known."
+        "0.0 points; alone, it gives 90.5 points. That is not graded: fewer than 100 scores of unrelated maps with "
+        "proof_fill=mean are known."
     )
 
 
@@ -201,7 +201,7 @@ def test_a_value_reads_in_its_unit():
     result = explain(light_meter(), bright_corner()[0], "gradcam", proof=True, proof_fill="mean")
     assert result.proof.sentence == (
         "With the marked quarter painted over, 'light' goes from 1.5 lux to 0 lux; alone, it gives 1.5 lux. That "
-        "is not graded: fewer than 100 scores of unrelated maps are known."
+        "is not graded: fewer than 100 scores of unrelated maps with proof_fill=mean are known."
     )
     measured = result.proof.faithfulness
     assert (measured.probability, measured.value, measured.hidden, measured.score) == (None, 1.5, 0, 1)
