@@ -11,6 +11,8 @@ from seewhy.explainers.core.costs import evaluate
 from tests.app.browsing import accessible, answered, explained_anew, upload
 from tests.waiting import GUARD
 
+pytestmark = pytest.mark.slow
+
 DEADLINE = 60
 
 
@@ -91,7 +93,6 @@ def test_what_runs_a_part_of_the_model_says_how_long_it_takes_once_it_has_run(pa
     expect(page.locator("#method option[value=recipro-cam]")).to_contain_text("(50 short passes, ")
 
 
-@pytest.mark.slow
 def test_a_cost_follows_the_options(slow):
     choose(slow, "rise")
     slow.click("#options > summary")
@@ -133,7 +134,6 @@ def test_a_cancel_returns_to_the_question_that_is_shown(slow):
         expect(slow.locator("#method-cost")).to_have_text("2 passes, less than a second")
 
 
-@pytest.mark.slow
 def test_a_cancel_before_any_answer_can_be_taken_back(page):
     page.route("**/explain", lambda route: None)
     page.get_by_role("button", name="A cup of coffee").click()
@@ -146,7 +146,6 @@ def test_a_cancel_before_any_answer_can_be_taken_back(page):
     expect(page.locator("#problem")).to_be_hidden()
 
 
-@pytest.mark.slow
 def test_an_error_returns_to_the_question_that_is_shown_and_what_was_typed_stays(page):
     upload(page)
     explained_anew(page, lambda: page.select_option("#method", "smoothgrad"))
@@ -171,7 +170,6 @@ def test_an_error_returns_to_the_question_that_is_shown_and_what_was_typed_stays
     expect(page.locator("[name=samples]")).to_have_value("25")
 
 
-@pytest.mark.slow
 def test_an_error_of_a_model_returns_to_the_model_that_is_shown(page):
     upload(page)
     before = state(page)
@@ -186,7 +184,6 @@ def test_an_error_of_a_model_returns_to_the_model_that_is_shown(page):
     assert ("model", "mobilenet_v2") in fields
 
 
-@pytest.mark.slow
 def test_the_list_of_methods_tells_the_costs_of_the_chosen_model(slow, url):
     catalogue = requests.get(f"{url}/methods?model=mobilenet_v2", timeout=GUARD).json()
     methods = [{**method, "quantities": {}, "seconds_per_pass": 0.02} for method in catalogue["methods"]]
@@ -199,7 +196,6 @@ def test_the_list_of_methods_tells_the_costs_of_the_chosen_model(slow, url):
     expect(slow.locator("#method option[value=rise]")).to_have_text("rise (1,001 passes, about 20 s)")
 
 
-@pytest.mark.slow
 def test_what_takes_too_long_is_offered_with_less(slow):
     before = state(slow)
     detail = (
@@ -221,7 +217,6 @@ def test_what_takes_too_long_is_offered_with_less(slow):
     assert slow.url.endswith("?method=sscam&samples=3")
 
 
-@pytest.mark.slow
 def test_the_dialog_of_models_opens_before_their_list_comes(page, url):
     answer = requests.get(f"{url}/models", timeout=GUARD).json()
     listed = ("resnet18", "efficientnet_lite1", "mobilenet_v2", "efficientnet_lite0")

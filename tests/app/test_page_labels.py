@@ -11,6 +11,8 @@ from tests.app.browsing import answered
 from tests.app.conftest import opened
 from tests.app.shapes import HEIGHT, WIDTH, served
 
+pytestmark = pytest.mark.slow
+
 RED = 38
 """Columns of the picture that are red; the others are green."""
 

@@ -235,6 +235,7 @@ def test_arrow_keys_open_the_pictures_that_the_filter_leaves(strip):
     expect(strip.locator("#strip-note")).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_two_requests_run_at_a_time_and_clearing_cancels_them(page, folder):
     shutil.copy(EXAMPLES / "astronaut.png", folder)
     page.evaluate(HELD)
@@ -395,6 +396,7 @@ def test_a_class_that_is_asked_about_does_not_become_that_of_the_strip(strip):
     assert labels(strip) == before
 
 
+@pytest.mark.slow
 def test_many_pictures_are_not_lost_without_a_question(page, folder):
     asked = []
     page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.dismiss()))
@@ -463,6 +465,7 @@ def test_a_dropped_folder_is_read_to_its_end(page, folder):
     assert re.fullmatch(r"cat.png, tiger cat [\d.]+%, \w+, wrong, it is tabby", labels(page)[1])
 
 
+@pytest.mark.slow
 def test_the_page_takes_the_files_of_a_folder_that_batches_take():
     (pattern,) = re.findall(
         r"const PICTURE = /(.+)/i;", (EXAMPLES.parent / "app" / "web" / "js" / "intake.js").read_text(encoding="utf-8")

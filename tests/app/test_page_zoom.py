@@ -9,6 +9,8 @@ from playwright.sync_api import expect
 from tests.app.browsing import accessible, answered, upload
 from tests.app.shapes import left, over
 
+pytestmark = pytest.mark.slow
+
 SIZE = (451, 300)
 
 
@@ -73,7 +75,6 @@ def test_a_button_released_beside_the_enlarged_picture_ends_a_drag(cat):
     assert cat.locator("#viewport").evaluate(place) == before
 
 
-@pytest.mark.slow
 def test_what_is_read_and_marked_keeps_its_place_in_an_enlarged_picture(cat):
     cat.click("#zoom-in")
     cat.click("#zoom-in")
@@ -89,7 +90,6 @@ def test_what_is_read_and_marked_keeps_its_place_in_an_enlarged_picture(cat):
     cat.click("#marking-on")
 
 
-@pytest.mark.slow
 def test_keys_zoom_and_another_picture_has_its_usual_size(page):
     upload(page)
     page.locator("#reader").press("+")
@@ -119,7 +119,6 @@ def test_buttons_and_handle_leave_a_wide_picture_free(page, tmp_path, width):
     assert buttons["y"] + buttons["height"] < proof["y"]
 
 
-@pytest.mark.slow
 def test_the_answer_fills_the_screen_without_the_settings(cat):
     cat.click("#full-screen")
     cat.wait_for_function("() => document.fullscreenElement?.id === 'panel-explain'")
