@@ -106,7 +106,7 @@ def test_boxes_move_without_a_marked_part_and_a_sentence_says_how(street, boxes)
     expect(said).to_contain_text(f"{len(boxes) - 1} boxes are found instead of {len(boxes)}.")
     expect(street.locator("#edges")).to_have_value("")  # it asks about no rectangle
     rows = street.locator("#predictions .share")
-    expect(rows.nth(place)).to_have_text(f"0.0% −{100 * box['score']:.1f}")
+    expect(rows.nth(place)).to_have_text(f"0.0% −{100 * box['score']:.1f} pp")
     others = [other for other in boxes if other is not box]
     expect(rows.nth(boxes.index(others[0]))).to_have_text(f"{others[0]['score']:.1%}")
     rest = "".join(path(other["box"]) for other in others)
