@@ -144,6 +144,7 @@ def balance(answer):
     return int(answer.headers["RateLimit"].split("r=")[1].split(";")[0])
 
 
+@pytest.mark.slow
 def test_an_answer_tells_its_cost_and_the_rate_counts_it(limited, cat):
     cheap = ask(limited, cat)
     assert (cheap.headers["X-SeeWhy-Cost"], balance(cheap)) == ("1", 39)
@@ -165,6 +166,7 @@ def test_what_costs_more_than_a_whole_limit_is_answered_when_nothing_else_was_as
     assert ask(limited, cat).status_code == 429
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "fields", "cost"),
     [

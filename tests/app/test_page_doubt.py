@@ -14,6 +14,7 @@ def size(page):
     return float(page.locator("#answer-label").evaluate("label => parseFloat(getComputedStyle(label).fontSize)"))
 
 
+@pytest.mark.slow
 def test_an_unsure_answer_has_a_modest_headline(page, url):
     upload(page)
     best = ask(url, "/predict").json()["predictions"][0]

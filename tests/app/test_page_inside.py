@@ -85,6 +85,7 @@ def test_the_tree_leads_to_feature_maps_and_to_the_part_of_the_trace(inside, url
     assert [moved[side] for side in ("x", "width")] == pytest.approx([label[side] for side in ("x", "width")], abs=1.5)
 
 
+@pytest.mark.slow
 def test_lines_lead_from_each_module_to_those_that_read_it(inside):
     """The blocks of a network are a chain; in an open block, its input goes past the modules to its output."""
     drawn = inside.locator("#network-tree .graph path:not(.tip)")
@@ -149,6 +150,7 @@ def test_places_that_share_the_highest_value_are_counted(inside, url):
     expect(dialog).to_contain_text(f"{ties[channel]} of 49 places reach 6; 3 of them are outlined.")
 
 
+@pytest.mark.slow
 def test_the_layers_before_and_behind_are_named_and_lead_on(inside):
     around = inside.locator("#neighbours")
     expect(around).to_have_text("Input from blocks.3. Output goes to blocks.5. ")
@@ -159,6 +161,7 @@ def test_the_layers_before_and_behind_are_named_and_lead_on(inside):
     expect(around).to_have_text("Input from the picture. Output goes to bn1. ")
 
 
+@pytest.mark.slow
 def test_rows_read_what_functions_join(inside):
     """A block of a residual sum and a concatenation, closed and open."""
     script = """async ([layers, open]) => {
@@ -191,6 +194,7 @@ def test_rows_read_what_functions_join(inside):
     ]
 
 
+@pytest.mark.slow
 def test_a_feature_map_opens_large_with_its_strongest_places(inside, activations):
     tile = inside.locator(".tile button").nth(1)
     channel = int(re.search(r"\d+", tile.get_attribute("aria-label"))[0])
@@ -217,6 +221,7 @@ def test_a_feature_map_opens_large_with_its_strongest_places(inside, activations
     accessible(inside)
 
 
+@pytest.mark.slow
 def test_the_chosen_module_is_seen_where_the_system_chooses_the_colours(inside):
     inside.emulate_media(forced_colors="active")
     style = "(one, name) => getComputedStyle(one)[name]"
@@ -308,6 +313,7 @@ def values_of(text):
     return [float(part.replace("−", "-")) for part in re.findall(r"[-−]?\d[\d.]*(?:e[-+]\d+)?", text)]
 
 
+@pytest.mark.slow
 def test_the_trace_is_read_by_the_pointer_and_by_keys(inside, modules):
     paths = list(modules["after_forward"])
     reading = inside.locator("#trace-tools .reading")
@@ -332,6 +338,7 @@ def test_the_trace_is_read_by_the_pointer_and_by_keys(inside, modules):
     expect(reading).to_contain_text(f"{paths[-1]} ")
 
 
+@pytest.mark.slow
 def test_a_module_of_the_trace_leads_to_the_feature_maps_around_it(inside):
     chart = inside.locator(".trace .reader")
     chart.focus()

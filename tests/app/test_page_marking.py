@@ -130,7 +130,8 @@ def test_a_drag_marks_without_the_button_and_is_no_click(cat):
 STROKES = (((140, 110), (230, 110)), ((230, 200), (230, 280)))
 
 
-@pytest.mark.parametrize("how", few(["hide", "keep"], short=["hide"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["hide", "keep"])
 def test_a_brush_paints_the_part_and_undo_takes_back_its_strokes(cat, url, tmp_path, how):
     cat.check(f"[name=how][value={how}]", force=True)
     cat.get_by_role("button", name="Brush").click()

@@ -570,6 +570,7 @@ def test_examples_of_the_page_are_those_of_the_repository(url, name):
     assert np.abs(levels(small) - np.asarray(cut)).mean() < 5
 
 
+@pytest.mark.slow
 def test_the_page_explains_the_very_picture_of_the_documentation(page, url):
     buttons = page.locator("#examples img").evaluate_all("all => all.map(({ src }) => src)")
     assert len(buttons) == 4

@@ -16,6 +16,8 @@ from tests.app.proxying import Attack, proxy, write_configuration
 from tests.app.serving import CAT, explain, figures, free_port, underway
 from tests.waiting import GUARD, until
 
+pytestmark = pytest.mark.slow
+
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 HEAD = b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 100000\r\n"
 
@@ -53,14 +55,9 @@ ATTACKS = {
     "heads without an end": ([b"GET / HTTP/1.1\r\n" + b"X-A: b\r\n" * 2_000] * 20, b"X-A: b\r\n" * 100),
 }
 
-KINDS = ("1,100 silent connections", "200 heads that come byte by byte", "40 bodies that never come")
-"""One attack of each kind: more connections than nginx has, heads, bodies."""
-
 
 @pytest.mark.fault("behind nginx: silent, slow or endless connections, or too many", "nothing")
-@pytest.mark.parametrize(
-    "attack", [pytest.param(name, marks=[] if name in KINDS else [pytest.mark.slow]) for name in ATTACKS]
-)
+@pytest.mark.parametrize("attack", ATTACKS)
 def test_slow_clients_are_the_proxys(attack, proxied, tight):
     with Attack(urlsplit(proxied).port, *ATTACKS[attack]):
         for _ in range(3):
@@ -80,7 +77,6 @@ def is_silent(url):
         return True
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["200 heads that come byte by byte", "40 bodies that come byte by byte"])
 def test_the_same_attacks_silence_the_service_without_the_proxy(attack, tight):
     with Attack(tight.port, *ATTACKS[attack]):
