@@ -14,6 +14,8 @@ from tests.app.browsing import answered, ask, levels, page_pixels, upload
 from tests.app.conftest import EXAMPLES, opened
 from tests.grids import few
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def coffee():
@@ -79,7 +81,6 @@ def test_the_picture_is_the_one_that_the_service_reads(dark, url, tmp_path, coff
     assert np.abs(levels(shots.pop()).mean((0, 1)) - area.mean((0, 1))).max() < 6
 
 
-@pytest.mark.slow
 def test_a_thin_picture_is_no_sheet(page, tmp_path, coffee):
     coffee.resize((4000, 7)).save(tmp_path / "thin.png")
     upload(page, tmp_path / "thin.png")
@@ -88,7 +89,6 @@ def test_a_thin_picture_is_no_sheet(page, tmp_path, coffee):
     expect(page.locator("#reading")).to_contain_text("x 2000, y 3: ")
 
 
-@pytest.mark.slow
 def test_what_was_chosen_is_asked_of_whatever_becomes_of_the_file(page, tmp_path):
     file = Path(shutil.copy(EXAMPLES / "cat.png", tmp_path))
     upload(page, file)
@@ -98,7 +98,6 @@ def test_what_was_chosen_is_asked_of_whatever_becomes_of_the_file(page, tmp_path
     expect(page.locator("#predictions .label").first).to_have_text("tiger cat")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("address", ["", "?example=coffee"])
 @pytest.mark.parametrize("late", ["/methods", "/colormaps"])
 def test_a_picture_that_is_chosen_while_the_page_loads_is_explained(tab, url, late, address):
@@ -112,7 +111,6 @@ def test_a_picture_that_is_chosen_while_the_page_loads_is_explained(tab, url, la
     expect(tab.locator("#answer-label")).to_have_text("tiger cat")
 
 
-@pytest.mark.slow
 def test_a_border_that_the_model_does_not_see_is_told(page, tmp_path, coffee):
     def whole(route):
         answer = route.fetch(headers={**route.request.headers, "accept": "application/json"}).json()
@@ -132,7 +130,6 @@ def test_a_border_that_the_model_does_not_see_is_told(page, tmp_path, coffee):
             expect(page.locator("#unseen")).to_contain_text(re.compile(r"only the middle \d\d\.\d% of this picture"))
 
 
-@pytest.mark.slow
 def test_a_picture_that_is_too_large_is_sent_smaller(page, tmp_path):
     with Image.open(EXAMPLES / "coffee.png") as picture:
         large = picture.convert("RGB").resize((4500, 3000))

@@ -19,6 +19,8 @@ from tests.app.test_errors import faults, problem
 from tests.grids import few
 from tests.waiting import GUARD
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def small():
