@@ -4,20 +4,22 @@ import { byId } from "./dom.js";
 import { isFar, isHeld } from "./drag.js";
 import { onChange } from "./state.js";
 
-const STEPS = [1, 1.5, 2, 3, 4, 6, 8];
+const LARGEST = 8;
+const STEP = 1.5; // of a button or a key
+const DOUBLE = 100; // pixels of the wheel that double the size: a notch of most mice
 
-let step = 0;
+let size = 1; // of the picture, in sizes of its frame
 
 /** Whether a drag moves the enlarged picture in its frame; it marks a part if that was chosen. */
-export const isPanned = () => step > 0 && !byId("stage").classList.contains("marking");
+export const isPanned = () => size > 1 && !byId("stage").classList.contains("marking");
 
 export function prepareZoom() {
   const viewport = byId("viewport");
-  byId("zoom-in").addEventListener("click", () => zoom(step + 1));
-  byId("zoom-out").addEventListener("click", () => zoom(step - 1));
+  byId("zoom-in").addEventListener("click", () => zoom(size * STEP));
+  byId("zoom-out").addEventListener("click", () => zoom(size / STEP));
   viewport.addEventListener("keydown", ({ key }) => {
-    if (["+", "="].includes(key)) zoom(step + 1);
-    if (key === "-") zoom(step - 1);
+    if (["+", "="].includes(key)) zoom(size * STEP);
+    if (key === "-") zoom(size / STEP);
   });
   viewport.addEventListener("wheel", scale, { passive: false });
   preparePan(viewport);
@@ -25,7 +27,7 @@ export function prepareZoom() {
   full.hidden = !document.fullscreenEnabled;
   full.addEventListener("click", () => (document.fullscreenElement ? document.exitFullscreen() : byId("panel-explain").requestFullscreen()));
   onChange((patch) => {
-    if (patch.picture) zoom(0);
+    if (patch.picture) zoom(1);
     if ("show" in patch && document.fullscreenElement) document.exitFullscreen(); // another view is not in it
   });
 }
@@ -56,7 +58,7 @@ function scale(event) {
   if (!event.ctrlKey) return;
   event.preventDefault();
   const { left, top } = byId("viewport").getBoundingClientRect();
-  zoom(step + (event.deltaY < 0 ? 1 : -1), [event.clientX - left, event.clientY - top]);
+  zoom(size * 2 ** (-event.deltaY / DOUBLE), [event.clientX - left, event.clientY - top]);
 }
 
 /** Changes the size of the picture; the point of it at `place` of its frame, by default the middle, stays there. */
@@ -64,10 +66,10 @@ function zoom(to, place) {
   const [viewport, stage] = [byId("viewport"), byId("stage")];
   const [x, y] = place ?? [viewport.clientWidth / 2, viewport.clientHeight / 2];
   const [across, down] = [(viewport.scrollLeft + x) / stage.offsetWidth, (viewport.scrollTop + y) / stage.offsetHeight];
-  step = Math.min(STEPS.length - 1, Math.max(0, to));
-  byId("figure").classList.toggle("zoomed", step > 0);
-  stage.style.setProperty("--zoom", STEPS[step]);
-  byId("zoom-in").disabled = step === STEPS.length - 1;
-  byId("zoom-out").disabled = step === 0;
+  size = to < 1.000001 ? 1 : Math.min(LARGEST, to); // rounding must not leave it enlarged
+  byId("figure").classList.toggle("zoomed", size > 1);
+  stage.style.setProperty("--zoom", size);
+  byId("zoom-in").disabled = size === LARGEST;
+  byId("zoom-out").disabled = size === 1;
   viewport.scrollTo(across * stage.offsetWidth - x, down * stage.offsetHeight - y);
 }
