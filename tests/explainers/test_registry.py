@@ -104,6 +104,12 @@ def test_a_private_method_has_no_paper(monkeypatch):
     assert entries["mine"].papers == ()
 
 
+def test_a_mistyped_option_of_another_method_names_that_method():
+    model = wrap_model(nets.seeded(nets.Net), labels=["a", "b", "c"], input_size=32)
+    with pytest.raises(OptionError, match=r"Near matches: samples\. `samples` is an option of .*smoothgrad"):
+        explain(model, "a.png", samplez=3)
+
+
 @pytest.mark.parametrize(
     ("function", "slip", "meant"),
     [
