@@ -94,7 +94,7 @@ export class Chart {
         steps("middle", of("mean"), low, high),
       ]),
       panel(outputs.some((output) => output?.zeros) ? "Share of zeros" : `Share of zeros: ${NO_ZEROS}`, ["100%", "0%"], area("zeros", outputs.map((output) => (output ? 0 : null)), outputs.map((output) => output?.zeros ?? null), 0, 1)),
-      panel("Gradient norm", [scientific(most), scientific(least)], [steps("norm", norms, least, most), ...limits.map((limit) => across(limit, least, most, outputs.length))]),
+      panel("Gradient norm; the target’s is 1", [number(10 ** most), number(10 ** least)], [steps("norm", norms, least, most), ...limits.map((limit) => across(limit, least, most, outputs.length))]),
     );
     for (const shape of this.#panels.querySelectorAll("svg")) shape.setAttribute("viewBox", `0 0 ${outputs.length} ${HEIGHT}`);
     this.#groups.replaceChildren(...this.#stages());
@@ -177,7 +177,6 @@ export class Chart {
 }
 
 const unlog = (level) => Math.sign(level) * (10 ** Math.abs(level) - 1);
-const scientific = (level) => `1e${level}`;
 
 function described({ type, output, gradient, dead }) {
   const said = [type];
