@@ -147,7 +147,7 @@ ADVICE = {
     # Gradients
     "blur-ig": Advice(
         "No colour is a neutral baseline: the path goes from a blurred picture to the sharp one.",
-        "Colour or brightness of large areas matters: blurring preserves them, so they get little.",
+        "Colour or brightness of large areas matters: blurring preserves them, so they get low values.",
         ("integrated-gradients", "guided-ig", "expected-gradients"),
     ),
     "expected-gradients": Advice(
@@ -265,7 +265,7 @@ ADVICE = {
     ),
     "feature-ablation": Advice(
         "You ask how much each segment matters, with about fifty passes.",
-        "The evidence is redundant: the score stays if one segment at a time is hidden. Use `kernel-shap`.",
+        "The evidence is redundant: the score hardly changes if one segment at a time is hidden. Use `kernel-shap`.",
         ("occlusion", "kernel-shap", "lime"),
     ),
     "grid-saliency": Advice(

@@ -125,10 +125,10 @@ def page() -> str:
         "The networks are small ones that `python -m docs.drawn` trains on such drawings. They were measured on 512 "
         "drawings that they had not seen:",
         "",
-        f"- A vision transformer says which of the three shapes there are, and is right about all three in "
-        f"{shares['transformer']} of the drawings. `attention-rollout` draws the same map for every class. `chefer` "
+        f"- A vision transformer says which of the three shapes are in a drawing. In {shares['transformer']} of the "
+        "drawings, it is right about all three. `attention-rollout` draws the same map for every class. `chefer` "
         "and `legrad` are strongest at the shape that they explain, but show others too.",
-        f"- A detector finds the shapes: no more, no fewer, each with its class, in {shares['detector']} of the "
+        f"- A detector finds exactly the shapes in a drawing, each with its class, in {shares['detector']} of the "
         "drawings.",
         "- A segmenter also says whether a cross has a disc in its drawing, and a triangle a cross, so it needs the "
         f"context that `grid-saliency` shows. It is right about {shares['segmenter']} of the pixels of shapes.",

@@ -27,7 +27,7 @@ FAMILIES = {
     ),
     "rule": (
         "Other rules for the backward pass",
-        "that propagate back layer by layer with other rules than the derivative.",
+        "that propagate the score back layer by layer, with rules other than the derivative.",
     ),
     "transformer": ("Transformers", "for models that compute attention."),
     "perturbation": (

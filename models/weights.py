@@ -186,7 +186,7 @@ def fill_by_name(module: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
         raise BadWeightsError(
             "The weights belong to another architecture or number of classes: "
             f"{len(missing)} tensors are missing{_first(missing)}, "
-            f"{len(surplus)} are surplus{_first(surplus)}, {len(shapes)} have another shape{_first(shapes)}."
+            f"{len(surplus)} are unexpected{_first(surplus)}, {len(shapes)} have another shape{_first(shapes)}."
         ) from error
 
 

@@ -491,9 +491,9 @@ def page() -> str:
     lines = [
         "# Comparison with other libraries",
         "",
-        "Made by `make peers`. The table shows the largest difference between the maps of another library and ours, "
-        "divided by the maximum of theirs, for four random pictures of 64 by 64 and torchvision networks with fixed "
-        "random weights, "
+        "`make peers` writes this page. The table shows the largest difference between the maps of another library "
+        "and ours, divided by the maximum of theirs, for four random pictures of 64 by 64 and torchvision networks "
+        "with fixed random weights, "
         f"{', '.join(f'{name} {version(name)}' for name in [*libraries, 'torch', 'torchvision'])}, on a processor.",
         "",
         f"| method | library | {' | '.join(NETS)} |",

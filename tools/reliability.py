@@ -91,7 +91,7 @@ def killed(wrong: list[str], times: int = 5) -> float:
 
 def broken(wrong: list[str]) -> Iterator[str]:
     """Yield the rows about what breaks."""
-    yield f"After `kill -9` of the only process pictures are handled again in {killed(wrong):.1f} s (median of five)."
+    yield f"After `kill -9` of the only process, pictures are handled again in {killed(wrong):.1f} s (median of five)."
     yield ""
     results = faults()
     yield from table_of_faults(results)

@@ -100,7 +100,7 @@ class MethodAnswer(BaseModel):
         description="Forward and backward passes per picture and class: a number, or an expression of the options and "
         "the layer's channels."
     )
-    partial: bool = Field(description="Whether each pass runs only the part of the model behind the layer.")
+    partial: bool = Field(description="Whether each pass runs only the part of the model after the layer.")
     quantities: dict[str, int] | None = Field(
         description="Values of the names in `cost` that are not options, with default options; null while the model is "
         "not loaded."

@@ -10,12 +10,13 @@ from seewhy.explainers.trust.sentences import WARNINGS
 _SUPPORTED, _PARTLY = (f"{100 * share:g} %" for share in (SUPPORTED, PARTLY))
 
 GRADES: dict[Grade, str] = {
-    "supported": f"The map does better than {_SUPPORTED} of those that cannot depend on the picture, and what it marks "
-    "matters.",
-    "partly supported": f"It does better than {_PARTLY} of them, or than {_SUPPORTED} with a warning about the method "
-    "or the class; or the marked part decides, but too many of them do as well.",
+    "supported": f"The map does better than {_SUPPORTED} of the maps that cannot depend on the picture, and the marked "
+    "part matters.",
+    "partly supported": f"The map does better than {_PARTLY} of these maps, or than {_SUPPORTED} with a warning about "
+    "the method or the class; or the marked part decides, but too many of these maps do as well.",
     "spread": "The probability falls to half or less without the marked part, which alone keeps at most two thirds.",
-    "not supported": "The map does no better than those, what it marks hardly matters, or the class is improbable.",
+    "not supported": "The map does no better than these maps, the marked part hardly matters, or the class is "
+    "improbable.",
     "blank": "The map has the same value everywhere.",
 }
 """What each grade of a proof means."""

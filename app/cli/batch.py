@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # it imports PyTorch
 @click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Engine of the batch.")
 @click.option("--address", help="The Ray cluster to join, such as auto; by default processes of this machine.")
 @click.option(
-    "--workers", type=click.IntRange(1), help="Number of processes; by default as many as the machine keeps busy."
+    "--workers", type=click.IntRange(1), help="Number of processes; by default, as many as the machine can keep busy."
 )
 @click.option("--batch-size", type=click.IntRange(1), help="Pictures in a pass; by default 8, or 32 on a GPU.")
 @click.option("--map-type", type=click.Choice(MAP_TYPES), default="float16", show_default=True, help="Dtype of maps.")

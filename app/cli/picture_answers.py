@@ -294,7 +294,7 @@ def compare_pictures(
         if proofs := result.likeness.proof:
             names = [f"{printable(picture)}, " for picture in (item.picture, reference)]
             lines += [_proof_line(name, proof) for name, proof in zip(names, proofs, strict=True)]
-            lines += ["  Only the service grades such proofs, by the pictures that it has compared before."]
+            lines += ["  Only the service grades such proofs, with scores from earlier pictures."]
         return "\n".join(lines), similar_body(result, form, service.settings)
 
     write_each(items, form, answer)

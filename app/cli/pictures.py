@@ -232,9 +232,9 @@ def calibrate(
 ) -> None:
     """Collect the scores by which proofs are graded.
 
-    They are scores of maps that do not depend on the picture. This needs at least 34 pictures that resemble those to be
-    explained and whose explained class has at least 30%; others, and those without the target, are left out.
-    Scores for the embedded models are included. Pass the file to `seewhy explain` or `seewhy batch` with
+    They are scores of maps that do not depend on the picture. The command needs at least 34 pictures that resemble
+    those to be explained and whose explained class has at least 30%. Other pictures, and pictures without the target,
+    are left out. Scores for the embedded models are included. Pass the file to `seewhy explain` or `seewhy batch` with
     --proof-calibration, and the same --proof-area and --proof-fill.
 
     \b

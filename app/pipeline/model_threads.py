@@ -366,8 +366,9 @@ class ModelThreads:
         left = jobs[0].job.deadline.remaining
         if ahead and seconds > CLEARLY * left:
             raise OverloadedError(
-                f"Similar work is waiting for this model: including it, this request takes about {ceil(seconds)} s, "
-                f"but it has {left:.0f} s (SEEWHY_DEADLINE). Try again later, or use a method with fewer passes.",
+                "Similar work is waiting for this model. Including that work, this request takes about "
+                f"{ceil(seconds)} s, but it has {left:.0f} s (SEEWHY_DEADLINE). Try again later, or use a method with "
+                "fewer passes.",
                 self._retry(seconds - left),
             )
 

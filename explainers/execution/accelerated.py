@@ -226,7 +226,7 @@ class AcceleratedModel:
         try:
             return rounded(cut, self._outputs, self._shape)
         except Exception as error:  # a trace or the runtime may raise anything
-            _log.warning("The model stays in float32; bfloat16 does not suit it before %s: %s", cut.layer, error)
+            _log.warning("The model stays in float32; bfloat16 does not suit the part before %s: %s", cut.layer, error)
             self.precision = "float32"
             self._compiled.clear()  # graphs in bfloat16
             return None

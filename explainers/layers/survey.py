@@ -209,8 +209,8 @@ def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | N
         ]
         shape = f"of shape {tokens[-1]}" if tokens else "without a grid"
         reason = (
-            f"After {layer.path!r} (the patch embedding) this transformer works on sequences of tokens {shape}, none "
-            "of which its outputs depend on once attention has mixed them; a CAM has no layer to use. Use "
+            f"After {layer.path!r} (the patch embedding) this transformer works on sequences of tokens {shape}. Once "
+            "attention has mixed the tokens, its outputs depend on none of them, so a CAM has no layer to use. Use "
             "method=legrad, attnlrp or saliency."
         )
         return _last_tokens(run, usable, reason)

@@ -21,8 +21,8 @@ WARNINGS = {
     "crop-hides": "More than a quarter of the picture is cropped away before the model sees it. If what you ask "
     "about lies there, crop the picture around it.",
     "fill-hides-little": "The answer hardly changes, whether the marked part or the rest is hidden, so this fill may "
-    "leave visible what the model relies on. Try the other `proof_fill`: a blur keeps large areas of one colour, the "
-    "mean colour does not.",
+    "not hide what the model relies on. Try the other `proof_fill`: a blur keeps large areas of one colour, the mean "
+    "colour does not.",
 }
 """The warnings of proofs, as sentences."""
 

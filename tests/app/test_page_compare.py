@@ -151,7 +151,7 @@ def test_models_are_compared_that_have_the_same_classes(browser, custom):
         chips = tab.locator("#chips-models label")
         expect(chips).to_have_text(["lungs", "lungs_2"])
         tab.click("#model-add")
-        expect(tab.locator("dialog")).to_contain_text("3 of 3 models with as many classes as lungs can run here now.")
+        expect(tab.locator("dialog")).to_contain_text("3 of 3 models with the same number of classes as lungs can run")
         assert tab.locator("dialog [type=radio]").evaluate_all("all => all.map((radio) => radio.value).sort()") == [
             "fruit",
             "lungs",
@@ -160,7 +160,7 @@ def test_models_are_compared_that_have_the_same_classes(browser, custom):
         tab.locator("dialog [value=fruit]").check()
         tab.get_by_role("button", name="Use this model").click()
         note = tab.locator("#compare-note")
-        expect(note).to_contain_text("fruit has other classes than lungs. 2 of at most 24 maps.")
+        expect(note).to_contain_text("fruit has different classes from lungs. 2 of at most 24 maps.")
         accessible(tab)
         tab.get_by_role("checkbox", name="lungs_2").click()
         tab.get_by_role("checkbox", name="fruit").click()

@@ -180,7 +180,7 @@ def test_a_single_class_is_judged_by_its_own_probability(browser, tmp_path):
         expect(tab.locator("#thumbnails .grade").last).to_have_attribute("title", "Heatmap: not supported")
         options(tab).nth(1).click()
         expect(tab.locator("#answer-probability")).to_have_text(re.compile(r"^0\.\d+%$"))
-        expect(tab.locator("#doubt")).to_contain_text("The model does not find bright: it gives it only 0.")
+        expect(tab.locator("#doubt")).to_contain_text("The model does not find bright: its probability is only 0.")
         expect(tab.locator("#answer-guess")).to_be_hidden()
         expect(tab.locator("#target-form")).to_be_hidden()  # there is no other class
 
@@ -343,7 +343,7 @@ def test_pictures_opened_one_after_another_are_kept(page):
     expect(page.locator("#strip-path")).to_have_text("coffee.png")
     expect(page.locator("[name=filter][value=wrong]")).to_be_disabled()
     expect(page.locator("#count-wrong")).to_have_text("")  # rather than none
-    expect(page.locator("#filter-wrong")).to_have_attribute("title", "No folder or file name tells the right class.")
+    expect(page.locator("#filter-wrong")).to_have_attribute("title", "No folder or file name gives the true class.")
     former = page.url
     later(page)
     explained_anew(page, options(page).nth(0).click)

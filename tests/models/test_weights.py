@@ -171,7 +171,7 @@ def test_a_file_without_a_state_dict_is_refused(content, tmp_path):
 
 def test_weights_of_another_architecture_are_counted(folder, squeezenet):
     torch.save(nets.seeded(nets.Net).state_dict(), folder / "squeezenet1_1.pth")
-    with pytest.raises(BadWeightsError, match=r"squeezenet1_1: .*52 tensors are missing.*8 are surplus"):
+    with pytest.raises(BadWeightsError, match=r"squeezenet1_1: .*52 tensors are missing.*8 are unexpected"):
         load_model("squeezenet1_1", download=False)
     wrong_weights = {**squeezenet, "classifier.1.bias": torch.zeros(10)}
     torch.save(wrong_weights, folder / "squeezenet1_1.pth")
@@ -186,7 +186,7 @@ def test_filling_by_order_needs_the_same_shapes_and_only_those():
     assert same(target.state_dict(), source.state_dict())
     with pytest.raises(BadWeightsError, match="shapes differ"):
         fill_by_order(nn.Linear(2, 3), renamed)
-    with pytest.raises(BadWeightsError, match="2 are surplus"):
+    with pytest.raises(BadWeightsError, match="2 are unexpected"):
         fill_by_name(target, renamed)
 
 

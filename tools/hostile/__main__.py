@@ -81,7 +81,7 @@ def main() -> int:
     options = parser.parse_args()
     findings: Findings = []
     used = ", ".join(f"{name} {version(name)}" for name in ("pillow", "schemathesis", "atheris"))
-    heading = f"Python {platform.python_version()}, {used}; {os.cpu_count()} processors, other work beside it."
+    heading = f"Python {platform.python_version()}, {used}; {os.cpu_count()} processors, with other load."
     lines = print_tables(
         heading, (pictures(findings), requests(findings, options.examples), fuzzes(findings, options.seconds))
     )

@@ -138,7 +138,7 @@ function bound(count) {
 }
 
 /** Says which of the compared models have other classes. */
-const differing = () => strange.length && `${strange.join(" and ")} ${strange.length > 1 ? "have" : "has"} other classes than ${modelName()}.`;
+const differing = () => strange.length && `${strange.join(" and ")} ${strange.length > 1 ? "have" : "has"} different classes from ${modelName()}.`;
 
 /** Whether classes are checked, which are not contrasted as the page's question is. */
 const isPlain = () => state.by === "method" && state.against !== null && state.classes.length > 0;

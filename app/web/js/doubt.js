@@ -22,7 +22,7 @@ function rejection() {
   const { model, predictions: [best, ...others] } = state.answer;
   if (kind() || model.head !== "sigmoid" || !isUnsure(best.probability)) return "";
   const share = only(best.probability);
-  if (!others.length) return `The model does not find ${best.label}: it gives it ${share}.`;
+  if (!others.length) return `The model does not find ${best.label}: its probability is ${share}.`;
   return `The model finds none of its classes: it gives the most probable one, ${best.label}, ${share}.`;
 }
 

@@ -36,7 +36,7 @@ export async function chooseModel(title, suits = () => true) {
   const list = make("ul", { class: "choices", "aria-busy": "true" });
   const said = make("p", { class: "help", role: "status", textContent: "Listing the models…" });
   const more = make("p", { class: "help" });
-  const own = make("p", { class: "help" }, "Yours is missing? ", make("a", { href: "/guide#custom-models", target: "_blank", textContent: "How to add a model" }));
+  const own = make("p", { class: "help" }, "Is your model missing? ", make("a", { href: "/guide#custom-models", target: "_blank", textContent: "How to add a model" }));
   let models = [];
   let chosen = modelName();
   const fill = (text) => {
@@ -50,7 +50,7 @@ export async function chooseModel(title, suits = () => true) {
   const listed = listing().then((known) => {
     models = known.filter((model) => suits(model, known.find(({ name }) => name === modelName())));
     list.removeAttribute("aria-busy");
-    const kind = models.length < known.length ? `models with as many classes as ${modelName()}` : "models";
+    const kind = models.length < known.length ? `models with the same number of classes as ${modelName()}` : "models";
     said.textContent = `${count(models.filter((model) => model.weights.available).length)} of ${count(models.length)} ${kind} can run here now.`;
     fill(find.value.trim().toLowerCase());
   });

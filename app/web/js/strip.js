@@ -11,7 +11,7 @@ const FILTERS = {
 };
 
 const LISTS = {
-  wrong: "Wrong: the folder or file name says another class or, if several classes may apply, one below 50%.",
+  wrong: "Wrong: the folder or file name says another class or, if several classes may apply, a class with less than 50%.",
   unsure: "Doubtful: the heatmap is not supported or blank, or the best class has less than 50% and excludes the others.",
 };
 
@@ -186,7 +186,7 @@ function count(pictures) {
   const isAnyWaiting = pictures.some(isWaiting);
   if (!hasTruth) byId("count-wrong").textContent = "";
   document.querySelector("[name=filter][value=wrong]").disabled = !hasTruth;
-  byId("filter-wrong").title = hasTruth || isAnyWaiting ? LISTS.wrong : "No folder or file name tells the right class.";
+  byId("filter-wrong").title = hasTruth || isAnyWaiting ? LISTS.wrong : "No folder or file name gives the true class.";
   const done = pictures.filter(({ result }) => result).length;
   const failures = pictures.filter(({ result, failure }) => !result && failure).map(({ failure }) => failure);
   const unreadable = failures.filter(({ isOfPicture }) => isOfPicture).length;

@@ -77,7 +77,7 @@ def head_weights(question: Question, path: str, tensors: LayerTensors) -> Tensor
     )
 
 
-_OF_PLACES = "CAM explains logits of the whole picture, but this model's are of places in it; use gradcam."
+_OF_PLACES = "CAM explains logits of the whole picture, but this model returns logits of single positions; use gradcam."
 
 
 def _no_layer(features: int, outputs: int) -> str:

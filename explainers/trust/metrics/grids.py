@@ -148,8 +148,8 @@ class GridPG(Grid):
     size: Annotated[
         Literal["input", "native"],
         Field(
-            description="`input`: the mosaic has the size of the model's input. `native`: each cell has, for models "
-            "that take pictures of any size."
+            description="`input`: the mosaic has the size of the model's input. `native`: each cell has this size; "
+            "for models that take pictures of any size."
         ),
     ] = "input"
 

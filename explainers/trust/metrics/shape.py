@@ -10,7 +10,7 @@ from seewhy.explainers.trust.metrics.catalogue import metric
 
 @metric("sparseness", aspect="complexity", better="higher")
 class Sparseness(Metric):
-    r"""Sparseness: Gini index of the map's magnitudes: 0 for a uniform map, 1 for a single pixel.
+    r"""Sparseness: Gini index of the map's magnitudes, from 0 for a uniform map to 1 for a single pixel.
 
     .. math:: \frac{\sum_{i=1}^{n} (2i - n - 1)\, a_{(i)}}{n \sum_i a_{(i)}}, \qquad a = |M| \text{ in ascending order}
 
@@ -28,7 +28,7 @@ class Sparseness(Metric):
 
 @metric("complexity", aspect="complexity", better="lower")
 class Complexity(Metric):
-    r"""Complexity: entropy of the map's magnitudes: small if few pixels have most of the mass.
+    r"""Complexity: entropy of the map's magnitudes, which is small if few pixels have most of the mass.
 
     .. math:: -\sum_i q_i \ln q_i, \qquad q_i = \frac{|M_i|}{\sum_j |M_j|}
 
