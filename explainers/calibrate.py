@@ -60,7 +60,7 @@ def calibrate(
         method, layer, options: as in `explain`, including the errors.
         target: as in `explain`, the same for all pictures, such as the class of a segmenter's regions; None for the
             default target of `explain`.
-        proof_area, proof_fill: as in `explain`; a calibration serves proofs with the same values.
+        proof_area, proof_fill: as in `explain`; a calibration is valid for proofs with the same values.
         batch_size: pictures per pass.
 
     Raises:

@@ -102,14 +102,15 @@ def settings() -> None:
 def key(name: str) -> None:
     """Create an API key for NAME.
 
-    Prints its line for the file of SEEWHY_API_KEYS. The key itself is shown once, on standard error, and is not stored.
+    Prints the line for the file that SEEWHY_API_KEYS names. The key itself is shown once, on standard error, and is
+    not stored.
     """
     try:
         secret, line = new_key(name)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="NAME") from error
     click.echo(f"The key of {name}, shown only once: {secret}", err=True)
-    click.echo("Add the line to the file of SEEWHY_API_KEYS, where each name may appear only once:", err=True)
+    click.echo("Add this line to the file that SEEWHY_API_KEYS names, where each name may appear only once:", err=True)
     click.echo(line)
 
 

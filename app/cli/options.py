@@ -172,7 +172,7 @@ extra_option = click.option(
     "extra",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Another way to write an option below, and the only one for methods of SEEWHY_METHODS; repeatable.",
+    help="Another way to write an option below, and the only one for methods that SEEWHY_METHODS adds; repeatable.",
 )
 
 

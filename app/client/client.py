@@ -54,7 +54,7 @@ class Client:
     >>> client = Client("http://127.0.0.1:8000")  # doctest: +SKIP
     >>> client.explain("cat.jpg", target="tabby").save("why.png")  # doctest: +SKIP
 
-    Errors are those of the library, with the same messages. Refusals that only a service makes, such as of too many
+    Errors are those of the library, with the same messages. Problems that only a service has, such as too many
     requests, are `ServiceError`s.
 
     Args:

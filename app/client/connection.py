@@ -88,7 +88,7 @@ class Connection:
                 content = response.read()
         except (HTTPException, OSError, UnicodeError) as error:
             reason = error.reason if isinstance(error, URLError) else error
-            message = f"The service at {self.url} cannot be reached: {reason}. Check its address, and whether it runs."
+            message = f"The service at {self.url} cannot be reached: {reason}. Check its address and that it runs."
             raise UnreachableError(message) from error
         try:
             if response.status == 200:

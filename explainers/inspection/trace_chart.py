@@ -25,7 +25,7 @@ _NAMES = 3.3
 _VISIBLE = 0.01
 """Least share of zeros that can be seen in the chart."""
 _NO_ZEROS = (
-    "No module returns zeros. A ReLU that is called as a function is not a module:\nwhat it returns is not seen here."
+    "No module returns zeros. A ReLU that is called as a function is not a module,\nso its output is not shown here."
 )
 _LEAST_WIDTH = 5
 """Fewer modules take the width of this many."""

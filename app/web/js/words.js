@@ -68,7 +68,7 @@ const API_WORDS = [
   [/; in Python, `[^`]+` has them/g, ""],
   [/[:;]? \(?(`[^`]+` or )?GET \/\S+ lists [^.)]*\)?/g, ""],
   [/the folder that SEEWHY_WEIGHTS_DIR names/g, "the service’s folder of weights"],
-  [/the file that SEEWHY_MODELS names/g, "the service’s file of models"],
+  [/the file that SEEWHY_MODELS names/g, "the service’s models file"],
   [/set SEEWHY_DOWNLOAD=1 on/g, "allow downloads on"],
   [/within SEEWHY_DEADLINE/g, "within the time that the service allows"],
   [/\bSEEWHY_\w+(=\S+)?/g, "a setting of the service"],
