@@ -106,11 +106,11 @@ class ModelDeclaration(BaseModel):
     interpolation: Interpolation | None = None
     mean: Annotated[
         tuple[Mean, Mean, Mean] | tuple[Mean] | None,
-        _ruled("It must be a list of three numbers, or of one for grayscale networks."),
+        _ruled("It must be a list of three numbers, or of one for grayscale networks, such as [0.5]."),
     ] = None
     std: Annotated[
         tuple[Spread, Spread, Spread] | tuple[Spread] | None,
-        _ruled("It must be a list of three positive numbers, or of one for grayscale networks."),
+        _ruled("It must be a list of three positive numbers, or of one for grayscale networks, such as [0.25]."),
     ] = None
     head: Head | None = None
     units: Annotated[tuple[str, ...], _ruled("It must be a list with a unit for each value.")] = ()

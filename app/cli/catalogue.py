@@ -49,8 +49,9 @@ def models(name: str | None, source: str | None, available: bool) -> None:
 
 
 @click.command(epilog=examples("layers efficientnet_lite0"))
-@click.argument("model", shell_complete=complete_model)
-def layers(model: str) -> None:
+@click.argument("model", required=False, shell_complete=complete_model)
+@click.option("--model", "named", hidden=True, shell_complete=complete_model)  # as the other commands have it
+def layers(model: str | None, named: str | None) -> None:
     """List every module of MODEL in execution order.
 
     * marks the default layer of CAMs: in most networks the last grid over the picture before pooling and the head,
@@ -58,8 +59,10 @@ def layers(model: str) -> None:
     """
     from seewhy.app.cli.run import open_service
 
+    if (model is None) == (named is None):
+        raise click.UsageError("Name one model, as in `seewhy layers efficientnet_lite0`.")
     registry = open_service(None).models.registry
-    survey = registry.survey(registry.spec(model))
+    survey = registry.survey(registry.spec(model or named or ""))
     table(
         ("PATH", "TYPE", "OUTPUT", "PARAMETERS", "CALLS", "CAM"),
         [

@@ -473,8 +473,9 @@ def _written(output: Path) -> Iterator[None]:
 
 
 def _write(table: Evaluation, output: Path | None) -> None:
-    click.echo(table.table())
-    if table.controls:
+    rows = table.table()
+    click.echo(rows)
+    if table.controls and "*" in rows:
         controls = ", ".join(table.controls)
         note(f"* better than each of the controls ({controls}), picture by picture; controls explain nothing", err=True)
     for text in table.notes:

@@ -37,6 +37,8 @@ _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 
 _SHARES = {0.5: "half", 1 / 3: "third", 0.25: "quarter", 0.2: "fifth", 0.1: "tenth"}
 
+_COMMON = "unrelated maps often do as well: the model may look at the same place in every picture."
+
 _HIDDEN = {"blur": ("blurred away", "blurred"), "mean": ("painted over", "painted over")}
 """Words for hiding pixels with each fill: at the beginning of a clause, and after a noun."""
 
@@ -123,10 +125,7 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
             f"{first}, {change}."
         )
     if grade == "partly supported" and is_common:
-        return (
-            f"The marked {part} decides: {first}, {change}; alone, it {gives} {kept}. But unrelated maps often do as "
-            "well: the model may look at the same place in every picture."
-        )
+        return f"The marked {part} decides: {first}, {change}; alone, it {gives} {kept}. But {_COMMON}"
     if grade in ("supported", "partly supported"):
         role = "matters, but is not all"
         if lost_without >= DECISIVE > lost_alone:
@@ -147,6 +146,11 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
     if grade == "not supported":
         of_whole = "" if whole == dropped else f" (of {whole})"
         rest = f"the model still says {subject} at {dropped}{of_whole}" if verb == "falls" else change
+        if lost_alone < DECISIVE:
+            return (
+                f"Do not rely on this heatmap alone: the marked {part} is enough on its own ({kept}), but with it "
+                f"{then}, {rest}.{f' Moreover, {_COMMON}' if is_common else ''}"
+            )
         return f"Do not rely on this heatmap: with the marked {part} {then}, {rest}."
     if grade == "blank":
         return f"The heatmap is blank: it marks nothing that {about.verb} {subject}."

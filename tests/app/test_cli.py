@@ -214,6 +214,9 @@ def test_models_layers_methods(run):
     assert "resnet50" not in run("models", "--available").output
     assert "resnet50" in run("models", "--source", "torchvision").output
     assert "*layer4" in run("layers", "resnet18").output
+    assert "*layer4" in run("layers", "--model", "resnet18").output
+    for named in ([], ["resnet18", "--model", "resnet18"]):
+        assert "Name one model, as in `seewhy layers efficientnet_lite0`." in run("layers", *named).output
     assert "*encoder.layers.encoder_layer_11.ln_1" in run("layers", "vit_b_16").output
     assert "arxiv.org/abs/1610.02391" in run("methods").output
 

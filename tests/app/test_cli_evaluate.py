@@ -11,6 +11,7 @@ from PIL import Image
 
 from seewhy.app.cli.truth import read_boxes
 from seewhy.explainers.errors import UnsupportedModuleError
+from seewhy.explainers.results.evaluation import Evaluation
 from seewhy.explainers.trust.metrics.randomisation import MPRT
 from tests.app.conftest import EXAMPLES
 
@@ -37,13 +38,19 @@ def test_a_table_of_a_folder_is_printed_and_written(run, folder, tmp_path):
     head, *lines = result.stdout.splitlines()
     assert head.split() == ["sparseness", "↑", "energy-in-box", "↑"]
     assert [line.split()[0] for line in lines] == ["gradcam", "eigencam", "random", "edges", "centre"]
-    assert "* better than each of the controls (random, edges, centre), picture by picture;" in result.stderr
+    assert "*" not in result.stdout + result.stderr
     rows = list(csv.DictReader((tmp_path / "new" / "table.csv").read_text().splitlines()))
     assert [row["method"] for row in rows] == [line.split()[0] for line in lines]
     assert {row["sparseness count"] for row in rows} == {"2"}
     low, high = (float(rows[0][f"sparseness {end}"]) for end in ("low", "high"))
     assert f"({low:.3g} to {high:.3g})" in lines[0]
     assert all(0.3 < float(row["energy-in-box"]) <= 1 for row in rows)
+
+
+def test_stars_have_a_legend(run, folder, monkeypatch):
+    monkeypatch.setattr(Evaluation, "table", lambda _: "gradcam 0.9*")
+    result = run("evaluate", folder, "--metrics", "sparseness")
+    assert "* better than each of the controls (random, edges, centre), picture by picture;" in result.stderr
 
 
 def test_a_metric_that_cannot_measure_a_method_says_why(run, folder, monkeypatch):

@@ -35,7 +35,7 @@ _UNAVAILABLE = Diagnostic(
 
 _ONE_GRID = Diagnostic(
     "no-finer-layers",
-    "No layer with a position for every 8 or 16 pixels is finer than the chosen one, so none adds detail to this map.",
+    "This map is as coarse as its layer: only layers with a stride of 8 or 16 pixels add detail, and none is finer.",
 )
 
 

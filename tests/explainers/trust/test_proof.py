@@ -140,9 +140,17 @@ def test_sentences_are_plain_english():
         "No quarter decides by itself: the evidence for 'light' is spread over the picture (95.3% falls to 50.0% with "
         "the marked quarter painted over; alone, that quarter gives 30.0%)."
     )
-    assert sentence("not supported") == (
+    assert sentence("not supported", kept=0.3) == (
         "Do not rely on this heatmap: with the marked quarter painted over, the model still says 'light' at 50.0% (of "
         "95.3%)."
+    )
+    alone = (
+        "Do not rely on this heatmap alone: the marked quarter is enough on its own (95.3%), but with it painted over, "
+        "the model still says 'light' at 50.0% (of 95.3%)."
+    )
+    assert sentence("not supported") == alone
+    assert sentence("not supported", is_common=True) == (
+        f"{alone} Moreover, unrelated maps often do as well: the model may look at the same place in every picture."
     )
     assert sentence("not supported", against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
         "Do not rely on this heatmap: with the marked quarter painted over, the lead of 'light' over 'dark' goes from "
