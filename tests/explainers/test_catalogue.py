@@ -153,7 +153,8 @@ def test_maps_are_finite_and_of_the_pictures_proportions(name, net, wide, untouc
     assert explanation.maps.abs().amax(dim=(1, 2)).min() > 0
     assert torch.equal(explanation.targets, TARGETS)
     torch.testing.assert_close(explanation.logits, net(wide), rtol=1e-4, atol=1e-5)
-    assert explanation.layers == (LAYERS.get(name, ("conv",)) if method.takes_layers else ())
+    detail = ("norm",) if name == "votes-detail" else ()
+    assert explanation.layers == ((*detail, *LAYERS.get(name, ("conv",))) if method.takes_layers else ())
     if name == "excitation-backprop":
         explanation = explained(name, net, wide, layers=())
     assert (explanation.maps.shape[1:] == wide.shape[2:]) is method.fine

@@ -22,7 +22,7 @@ from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect, s
 from seewhy.explainers.methods.catalogue import method
 
 STRIDES = (16, 8)
-"""Pixels from one position to the next, of the grids that add detail."""
+"""Pixels from one position to the next, of the grids that add detail to maps of coarser layers, or of 16 pixels."""
 
 _STEP = 0.1
 """Maximum difference of the step of a grid from a stride, as a share: 225 pixels in 14 rows."""
@@ -35,7 +35,7 @@ _UNAVAILABLE = Diagnostic(
 
 _ONE_GRID = Diagnostic(
     "no-finer-layers",
-    "This map is as coarse as its layer: only layers with a stride of 8 or 16 pixels add detail, and none is finer.",
+    "This map is as coarse as its layer: no layer before it has a finer grid that could add detail.",
 )
 
 
@@ -105,10 +105,11 @@ class VotesDetail(Votes):
 
     where V, p, z and the features A are those of ``votes``, and :math:`F_s` are the features of the last block with a
     position every s pixels: the gradient from each position of A is weighted by its share of the vote. :math:`y_c` is
-    the logit minus the mean of the competing logits. Each factor is resized bilinearly to the finest of the grids. With
-    only one such grid, M is the square root of two factors; with none, it uses E on A's own grid, and a diagnostic
-    (``no-finer-layers``) says so. The root does not
-    change ranks. ``layer`` is the layer of A.
+    the logit minus the mean of the competing logits. If A itself has a position every 8 pixels or fewer, as small
+    networks have, the strides are half and a quarter of its own instead of 16 and 8. Each factor is resized bilinearly
+    to the finest of the grids. With only one such grid, M is the square root of two factors; with none, it uses E on
+    A's own grid, and a diagnostic (``no-finer-layers``) says so. The root does not change ranks. ``layer`` is the layer
+    of A.
 
     This method is our own. Features times positive gradients on earlier grids are LayerCAM's idea, and the product of
     stages is RefineCAM's. If there are no votes, the map is Grad-CAM's, as in ``votes``, but without extra passes. A
@@ -168,7 +169,7 @@ def _lead(objective: Objective, outputs: Tensor) -> Tensor:
 
 
 def detail_layers(survey: Survey, paths: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the layers that add detail: the ends of the stages of `STRIDES` up to some layers, or else these."""
+    """Return the layers that add detail: the ends of the stages of some strides up to some layers, or else these."""
     own = [layer for layer in survey.layers if layer.path in paths]
     places = [place for place, layer in enumerate(survey.layers) if any(is_within(layer.path, path) for path in paths)]
     before = [
@@ -176,8 +177,11 @@ def detail_layers(survey: Survey, paths: tuple[str, ...]) -> tuple[str, ...]:
         for layer in survey.layers[: max(places, default=0)]
         if layer.cam and not any(is_within(path, layer.path) for path in paths)
     ]
-    ends = stage_ends(before, _stride) | {_stride(layer): layer.path for layer in own}
-    return tuple(ends[stride] for stride in STRIDES if stride in ends) or paths
+    finest = min((max(layer.grid.step) for layer in own if layer.grid is not None), default=STRIDES[0])
+    strides = (finest / 2, finest / 4) if 0 < finest < (1 - _STEP) * STRIDES[0] else STRIDES
+    ends = stage_ends(before, lambda layer: _stride(layer, strides))
+    ends |= {_stride(layer, strides): layer.path for layer in own}
+    return tuple(ends[stride] for stride in strides if stride in ends) or paths
 
 
 def _last_part(module: nn.Module, path: str, others: tuple[str, ...]) -> str:
@@ -191,9 +195,9 @@ def _last_part(module: nn.Module, path: str, others: tuple[str, ...]) -> str:
     return path
 
 
-def _stride(layer: Layer) -> int | None:
-    """Return the stride of a layer's grid, if it is one of `STRIDES`; None otherwise, and for tokens."""
+def _stride(layer: Layer, strides: tuple[float, ...]) -> float | None:
+    """Return the stride of a layer's grid, if it is one of these; None otherwise, and for tokens."""
     steps = () if layer.grid is None else layer.grid.step
     return next(
-        (stride for stride in STRIDES if steps and all(abs(step / stride - 1) <= _STEP for step in steps)), None
+        (stride for stride in strides if steps and all(abs(step / stride - 1) <= _STEP for step in steps)), None
     )

@@ -195,6 +195,22 @@ def test_what_has_no_votes_has_the_map_of_gradcam_and_says_so(name, net, layers,
     assert [[note.code for note in notes] for notes in attribution.diagnostics] == [["votes-unavailable"]] * 2
 
 
+@pytest.mark.parametrize("stride", [8, 4])
+def test_small_networks_have_their_detail_from_half_and_a_quarter_of_their_stride(stride):
+    """Their maps are those of a network that sees the same, enlarged to a stride of 32."""
+    small, large = nets.seeded(Strides), nets.seeded(Strides)
+    side = stride // 4
+    small.eight[0] = nn.Conv2d(3, 6, side, stride=side)
+    large.eight[0].weight.data = functional.interpolate(small.eight[0].weight.data, (8, 8)) / (8 / side) ** 2
+    large.eight[0].bias.data = small.eight[0].bias.data
+    images, targets = randn(2, 3, 8 * side, 12 * side), torch.tensor([1, 3])
+    enlarged = functional.interpolate(images, scale_factor=8 / side)
+    attribution = votes("votes-detail").explain(small.eval(), images, targets)
+    assert attribution.layers == ("eight", "sixteen", "last")
+    assert not codes(attribution)
+    assert nets.relative_error(attribution.maps, votes("votes-detail").explain(large, enlarged, targets).maps) < 1e-4
+
+
 def test_detail_without_finer_layers_says_so():
     images, targets = randn(2, 4, 3, 5), torch.tensor([2, 1])
     attribution = votes("votes-detail").explain(pooled(LINEAR), images, targets)
