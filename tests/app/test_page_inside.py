@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -281,6 +282,55 @@ def test_a_channel_is_sought_in_the_other_pictures(page, url):
     rows.first.click()
     expect(dialog).to_have_count(0)
     expect(page.locator("#thumbnails [aria-selected=true]")).to_have_attribute("title", found[0][1])
+
+
+@pytest.mark.slow
+def test_the_newest_pictures_are_searched_first_and_the_others_on_demand(page, url, tmp_path):
+    page.route(
+        "**/elsewhere.js",
+        lambda route: route.fulfill(response=(got := route.fetch()), body=got.text().replace("MOST = 24", "MOST = 1")),
+    )
+    page.goto(f"{url}/?show=inside&inside={LAYER}")
+    names = ["one/cup.png", "other/cup.png", "cat.png"]
+    for name, picture in zip(names, ("coffee", "rocket", "cat"), strict=True):
+        (tmp_path / "all" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(EXAMPLES / f"{picture}.png", tmp_path / "all" / name)
+    page.set_input_files("#folder", tmp_path / "all")
+    expect(page.locator("#thumbnails .grade")).to_have_count(3)
+    settled(page)
+    page.locator(".tile button").first.click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Find it in the 1 newest of 2 other pictures").click()
+    expect(dialog.get_by_text("Searched 1 of 2 other pictures.")).to_be_visible()
+    rows = dialog.locator(".elsewhere button")
+    expect(rows).to_have_text([re.compile("all/other/cup.png$")])
+    dialog.get_by_role("button", name="Search 1 more").click()
+    expect(dialog.get_by_text("Searched 2 of 2 other pictures.")).to_be_visible()
+    assert sorted(text.split()[1] for text in rows.all_text_contents()) == ["all/one/cup.png", "all/other/cup.png"]
+    expect(dialog.get_by_role("button", name="more")).to_be_hidden()
+
+
+@pytest.mark.slow
+def test_the_box_that_switches_a_map_off_covers_nothing_of_it_and_suits_a_finger(inside):
+    tile = inside.locator(".tile").first
+    picture, box, caption = (tile.locator(name).bounding_box() for name in ("canvas", "input", "label"))
+    assert box["y"] >= picture["y"] + picture["height"]
+    assert caption["height"] >= 24
+    tile.locator("label .effect").click()
+    expect(tile).to_have_class("tile off")
+
+
+@pytest.mark.slow
+def test_the_titles_of_the_chart_fit_a_phone(shared):
+    shared.set_viewport_size({"width": 390, "height": 844})
+    title = shared.locator(".trace figcaption").nth(1)
+    title.evaluate("title => title.textContent = `Share of zeros: ${'none in the output of any module '.repeat(3)}`")
+    shared.get_by_role("button", name="Enlarge the trace").click()
+    box = title.bounding_box()
+    assert box["x"] + box["width"] <= 390
+    assert box["height"] > 25
+    shared.get_by_role("button", name="Reduce the trace").click()
+    shared.set_viewport_size({"width": 1280, "height": 900})
 
 
 @pytest.mark.slow

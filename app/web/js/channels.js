@@ -130,11 +130,11 @@ function tile({ channel, effect }) {
   });
   const canvas = make("canvas", { width: SIDE, height: SIDE, "aria-hidden": "true" });
   canvas.dataset.channel = channel;
-  const text = make("span", {}, make("span", { textContent: `ch ${channel}` }), make("span", { class: "effect", textContent: signed(effect) }));
-  const open = make("button", { "aria-label": `Enlarge channel ${channel}` }, canvas, text);
+  const caption = make("label", {}, control, make("span", { textContent: `ch ${channel}` }), make("span", { class: "effect", textContent: signed(effect) }));
+  const open = make("button", { "aria-label": `Enlarge channel ${channel}` }, canvas);
   const { layer } = captured;
   open.addEventListener("click", () => openChannel(layer, channel).catch(showProblem));
-  return make("li", { class: "tile" }, open, control);
+  return make("li", { class: "tile" }, open, caption);
 }
 
 /** Shows which channels are switched off. */

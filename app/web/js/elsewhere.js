@@ -5,9 +5,9 @@ import { AT_ONCE } from "./api.js";
 import { make } from "./dom.js";
 import { drawWhole, strongest } from "./featuremap.js";
 import { alike, openPicture } from "./gallery.js";
-import { number } from "./words.js";
+import { count, number } from "./words.js";
 
-const MOST = 24; // pictures that are asked about
+const MOST = 24; // pictures that are asked about at a time, whose maps are kept
 const LISTED = 6;
 const SIDE = 144; // pixels of the longer side of a small copy
 
@@ -15,7 +15,7 @@ export class Elsewhere {
   #layer;
   #close;
   #channel = null;
-  #pictures = alike().slice(-MOST); // the newest
+  #pictures = alike().reverse(); // the newest first
   #answers = new Map(); // of pictures, {maps, size}
   #asking = new AbortController();
   #seek = make("button", { class: "quiet", on: { click: () => this.#start() } });
@@ -26,8 +26,10 @@ export class Elsewhere {
   /** `close()` closes the dialog, before another picture is opened. */
   constructor(layer, close) {
     [this.#layer, this.#close] = [layer, close];
-    this.#seek.textContent = `Find it in ${this.#pictures.length === 1 ? "the other picture" : `${this.#pictures.length} other pictures`}`;
-    if (this.#pictures.length) this.element.append(this.#seek, this.#note, this.#list);
+    const all = this.#pictures.length;
+    const others = all > MOST ? `the ${MOST} newest of ${count(all)} other pictures` : `${all} other pictures`;
+    this.#seek.textContent = `Find it in ${all === 1 ? "the other picture" : others}`;
+    if (all) this.element.append(this.#seek, this.#note, this.#list);
   }
 
   show(channel) {
@@ -44,11 +46,14 @@ export class Elsewhere {
     this.#note.tabIndex = -1;
     this.#note.focus(); // the button has disappeared
     this.#tell();
-    const waiting = [...this.#pictures];
+    const waiting = this.#pictures.slice(this.#answers.size, this.#answers.size + MOST);
     const work = async () => {
       for (let picture = waiting.shift(); picture; picture = waiting.shift()) await this.#ask(picture);
     };
     await Promise.all(Array.from({ length: AT_ONCE }, work));
+    const left = this.#pictures.length - this.#answers.size;
+    this.#seek.textContent = `Search ${count(Math.min(MOST, left))} more`;
+    this.#seek.hidden = !left;
     this.#list.scrollIntoView({ block: "nearest" });
   }
 
@@ -68,7 +73,7 @@ export class Elsewhere {
   #tell() {
     const failed = [...this.#answers.values()].filter((answer) => !answer).length;
     const [done, all] = [this.#answers.size, this.#pictures.length];
-    const said = all === 1 ? `${done ? "Searched" : "Searching"} the other picture.` : `Searched ${done} of ${all} other pictures. The strongest responses come first.`;
+    const said = all === 1 ? `${done ? "Searched" : "Searching"} the other picture.` : `Searched ${count(done)} of ${count(all)} other pictures. The strongest responses come first.`;
     this.#note.textContent = failed ? `${said} ${failed} could not be read.` : said;
   }
 
@@ -89,9 +94,9 @@ export class Elsewhere {
     const [height, width] = seen.shape.map((side) => Math.max(1, Math.round(side * scale)));
     const canvas = make("canvas", { width, height, "aria-hidden": "true" });
     if (picture.plain) drawWhole(canvas, map, size, places, { url: picture.plain, seen }).catch(() => {}); // it was removed
-    const name = picture.path.split("/").at(-1);
+    const path = picture.path.split(/(?<=\/)/).flatMap((part) => [part, make("wbr")]);
     const value = number(places[0]?.value ?? 0);
-    const text = make("span", {}, make("strong", { textContent: value }), ` ${name}`);
+    const text = make("span", {}, make("strong", { textContent: value }), " ", ...path);
     const open = () => {
       this.#close();
       openPicture(picture);
