@@ -79,6 +79,21 @@ def test_the_words_for_the_marked_part_outline_it(cat_page):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("look", ["clear", "overlay"])
+def test_what_is_outside_of_the_outline_is_veiled(cat_page, look):
+    cat_page.select_option("#look", look)
+    cat_page.locator("#alpha").fill("0.1")
+    drawing = """document.querySelector("#stage .map").getContext("2d").getImageData(96, 20, 260, 260).data
+        .filter((value, place) => place % 4 === 3)"""
+    before = np.array([*cat_page.evaluate(f"Array.from({drawing})")])
+    cat_page.locator("#proof button[title]").hover()
+    veiled = np.array([*cat_page.evaluate(f"Array.from({drawing})")]) > np.maximum(before, 100)
+    cat_page.locator("#bar").hover()
+    cat_page.locator("#alpha").fill("0.5")
+    assert veiled.mean() == pytest.approx(0.75, abs=0.05)
+
+
+@pytest.mark.slow
 def test_lines_of_fine_maps_stand_on_their_own_ground(tab, url):
     tab.goto(f"{url}/?example=cat&method=lrp")
     answered(tab)

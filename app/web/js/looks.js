@@ -6,7 +6,8 @@ import { resized } from "./maps.js";
 import { state } from "./state.js";
 
 const MOST = 480; // cells along the longer side: contours of more would look the same
-const DIM = 205; // opacity outside the mask, of 255
+const DIM = [0, 0, 0, 205]; // outside the mask
+const VEIL = [128, 128, 128, 140]; // outside an outline: dark pictures become lighter there, and light ones darker
 const COARSE = 28; // cells along the longer side, over which the strength of fine maps is averaged
 const OPAQUE = 0.1; // share of the picture over which fine maps are drawn opaque
 
@@ -38,9 +39,9 @@ function among(values, share) {
 
 const highest = (values) => values.reduce((most, value) => Math.max(most, value), 0);
 
-function mask({ values, size }, share) {
+function mask({ values, size }, share, around) {
   const isIn = among(values, share);
-  return cells(size, (cell) => (isIn(values[cell]) ? null : [0, 0, 0, DIM]));
+  return cells(size, (cell) => (isIn(values[cell]) ? null : around));
 }
 
 function contour({ values, size }, share) {
@@ -92,13 +93,16 @@ function clear(image, [left, top, width, height], { values, size, peak }) {
   return drawing;
 }
 
-/** Outlines the highest part of a map, a share of it, on a part of a canvas, left, top, width and height. */
-export const drawOutline = (context, heatmap, share, place) => context.drawImage(contour(grid(heatmap), share), ...place);
+/** Outlines the highest part of a map, a share of it, and veils the rest, on a part of a canvas, left, top, width and height. */
+export function drawOutline(context, heatmap, share, place) {
+  context.globalAlpha = 1;
+  for (const drawing of [mask(grid(heatmap), share, VEIL), contour(grid(heatmap), share)]) context.drawImage(drawing, ...place);
+}
 
 /** Draws a map's image onto a part of a canvas, left, top, width and height, in the chosen way. */
 export function drawLook(context, image, heatmap, drawn, place) {
-  if (state.look === "mask") context.drawImage(mask(grid(heatmap), state.strongest / 100), ...place);
-  else if (state.look === "contour") drawOutline(context, heatmap, state.strongest / 100, place);
+  if (state.look === "mask") context.drawImage(mask(grid(heatmap), state.strongest / 100, DIM), ...place);
+  else if (state.look === "contour") context.drawImage(contour(grid(heatmap), state.strongest / 100), ...place);
   else if (state.look === "clear") {
     const ends = drawn ?? { low: heatmap.min, high: heatmap.max };
     const peak = Math.max(ends.high, -ends.low) || 1;
