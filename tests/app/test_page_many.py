@@ -365,6 +365,11 @@ def test_those_of_another_method_are_explained_again(strip, url):
     first, second, third = labels(strip)
     assert first == told(url, "photos/cat.png", "", method="gradcam")
     assert second.endswith(", by another model or method")
+    expect(strip.locator("#count-wrong")).to_have_text("0")
+    strip.locator("[name=filter][value=wrong]").check(force=True)
+    expect(options(strip)).to_have_count(0)
+    expect(strip.locator("#strip-note")).to_contain_text("2 older answers do not count. No picture matches")
+    strip.locator("[name=filter][value=all]").check(force=True)
     strip.evaluate(HELD)
     strip.get_by_role("button", name="Explain 2 again").click()
     strip.wait_for_function("() => held.length === 2")
@@ -374,6 +379,7 @@ def test_those_of_another_method_are_explained_again(strip, url):
     again = labels(strip)
     assert again[2] == told(url, list(PICTURES)[1], ", wrong, it is space shuttle", method="gradcam") != third
     expect(strip.locator("#strip-again")).to_be_hidden()
+    expect(strip.locator("#count-wrong")).to_have_text("1")
     accessible(strip)
 
 
@@ -531,6 +537,34 @@ def test_of_a_long_path_the_name_stays_in_sight(page, tmp_path, width):
     assert box["height"] < 24
     if width > 390:
         assert page.locator("#strip").bounding_box()["height"] < 144  # --strip, with what is between it and the views
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1440, 390])
+def test_names_of_classes_are_read_below_small_pictures_and_answers_move_nothing(page, folder, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.evaluate(HELD)
+    page.set_input_files("#folder", folder)
+    expect(options(page)).to_have_count(3)
+    height = page.locator("#thumbnails").bounding_box()["height"]
+    page.evaluate("window.release = setInterval(() => [...held].forEach((request) => request.go()), 50)")
+    labels(page)
+    assert page.locator("#thumbnails").bounding_box()["height"] == height
+    page.locator("#thumbnails .share").first.evaluate("share => share.textContent = '>99.9%'")
+    page.locator("#thumbnails .truth").last.evaluate("truth => truth.textContent = 'is: elongated'")
+    page.locator("#thumbnails .label").last.evaluate("label => label.textContent = 'space shuttle'")
+    cut = "all => all.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent)"
+    assert page.locator("#thumbnails :is(.label, .share, .truth)").evaluate_all(cut) == []
+
+
+@pytest.mark.slow
+def test_a_phone_shows_examples_until_there_are_pictures_of_ones_own(page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.locator("#examples button").first.click()
+    answered(page)
+    expect(page.locator("#examples")).to_be_visible()
+    upload(page, "coffee.png")
+    expect(page.locator("#examples")).to_be_hidden()
 
 
 @pytest.mark.slow

@@ -6,8 +6,8 @@ import { GRADES, gradeOf, signBadge } from "./proof.js";
 
 const FILTERS = {
   all: () => true,
-  wrong: ({ result }) => result?.isWrong,
-  unsure: ({ result }) => result?.isUnsure,
+  wrong: (picture) => picture.result?.isWrong && !isOutdated(picture),
+  unsure: (picture) => picture.result?.isUnsure && !isOutdated(picture),
 };
 
 const LISTS = {
@@ -60,6 +60,7 @@ function show(changed) {
   const isHidden = pictures.length < 2;
   byId("strip").hidden = isHidden;
   document.body.classList.toggle("many", !isHidden);
+  document.body.classList.toggle("own", pictures.some(({ example }) => !example));
   if (changed) describe(changed);
   else list(pictures);
   count(pictures);
@@ -129,13 +130,13 @@ function describe(picture) {
   item.classList.toggle("wrong", Boolean(result?.isWrong));
   item.classList.toggle("outdated", isOutdated(picture));
   const view = thumbnail ? make("img", { src: thumbnail, alt: "" }) : make("span", { class: "name", textContent: name });
-  const label = make("span", { class: "label", textContent: result?.label ?? (failure ? "" : "…") });
-  const line = result ? [label, make("span", { class: "share", textContent: result.reading })] : [label];
+  const label = make("span", { class: "label", textContent: result?.label ?? "…" });
+  const truth = result?.truth ? make("span", { class: "truth", textContent: judged(result) }) : null;
+  const line = make("span", { class: "line" }, result && make("span", { class: "share", textContent: result.reading }), truth);
   item.replaceChildren(
     make("span", { class: "view" }, view, result?.proof ? gradeSign(result.proof) : null),
-    failure && !result ? make("span", { class: "fault", textContent: failure.message }) : make("span", { class: "line" }, ...line),
+    ...(failure && !result ? [make("span", { class: "fault", textContent: failure.message })] : [label, line]),
   );
-  if (result?.truth) item.append(make("span", { class: "truth", textContent: judged(result) }));
 }
 
 /** Whether the answer is right, in words: signs grade the heatmap. */
@@ -197,7 +198,9 @@ function count(pictures) {
   byId("strip-again").hidden = !old.length;
   byId("strip-again").textContent = `Explain ${old.length} again`;
   byId("strip-again").title = "Their explanations failed, come from another model or method, or can be graded now.";
-  const note = [bound(), LISTS[filter()], listed().length ? "" : "No picture matches this filter."].filter(Boolean).join(" ");
+  const late = filter() === "all" ? 0 : pictures.filter(isOutdated).length;
+  const leftOut = late ? `${late} older ${late === 1 ? "answer does" : "answers do"} not count.` : "";
+  const note = [bound(), LISTS[filter()], leftOut, listed().length ? "" : "No picture matches this filter."].filter(Boolean).join(" ");
   byId("strip-note").textContent = note;
   byId("strip-note").hidden = !note;
   showPath();
