@@ -132,7 +132,7 @@ def test_the_answer_fills_the_screen_without_the_settings(cat):
     expect(cat.locator("#predictions")).to_be_visible()
     expect(cat.locator("#settings")).to_be_hidden()
     cat.locator("#stage").click()
-    expect(cat.locator("#fires-list button")).to_have_count(6)
+    expect(cat.locator("#fires-list button")).to_have_count(5)
     panel = cat.locator("#result").bounding_box()
     assert panel["y"] + panel["height"] == pytest.approx(cat.evaluate("innerHeight"), abs=1)  # no text comes below it
     cat.click("#fires-close")

@@ -16,7 +16,7 @@ import { overlay, pixelRead } from "./stage.js";
 import { explanation, onChange, state } from "./state.js";
 import { count, number } from "./words.js";
 
-const LISTED = 6;
+const LISTED = 5;
 const SIDE = 72; // pixels of a tile
 
 let spot = null; // the pixel that was clicked
