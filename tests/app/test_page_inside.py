@@ -295,6 +295,7 @@ def test_the_newest_pictures_are_searched_first_and_the_others_on_demand(page, u
     for name, picture in zip(names, ("coffee", "rocket", "cat"), strict=True):
         (tmp_path / "all" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(EXAMPLES / f"{picture}.png", tmp_path / "all" / name)
+    page.wait_for_selector("body[data-ready]")
     page.set_input_files("#folder", tmp_path / "all")
     expect(page.locator("#thumbnails .grade")).to_have_count(3)
     settled(page)

@@ -29,7 +29,7 @@ export class Elsewhere {
     const all = this.#pictures.length;
     const others = all > MOST ? `the ${MOST} newest of ${count(all)} other pictures` : `${all} other pictures`;
     this.#seek.textContent = `Find it in ${all === 1 ? "the other picture" : others}`;
-    if (all) this.element.append(this.#seek, this.#note, this.#list);
+    if (all) this.element.append(this.#note, this.#list, this.#seek);
   }
 
   show(channel) {
@@ -54,7 +54,7 @@ export class Elsewhere {
     const left = this.#pictures.length - this.#answers.size;
     this.#seek.textContent = `Search ${count(Math.min(MOST, left))} more`;
     this.#seek.hidden = !left;
-    this.#list.scrollIntoView({ block: "nearest" });
+    for (const part of [this.#list, this.#seek, this.#list.firstElementChild]) part?.scrollIntoView({ block: "nearest" });
   }
 
   async #ask(picture) {
