@@ -302,6 +302,25 @@ def test_the_page_tells_what_moved_as_it_reads(cat_page):
     assert cat_page.evaluate(script, pairs) == changes
 
 
+def test_a_share_that_is_nearly_all_before_and_after_stays(cat_page):
+    script = "async (all) => (({ moves }) => all.map((pair) => moves(...pair)))(await import('/static/js/words.js'))"
+    shares = [(0.999, 0.9995), (0.99999, 0.9988), (0.9995, 1.0), (0.5, 0.5001), (0.95, 0.9995), (0.9995, 0.4)]
+    pairs = [[{"probability": share} for share in pair] for pair in shares]
+    pairs += [[{"value": value, "unit": "years"} for value in (99.9, 101.0)], [{"area": 0.9995}, {"area": 1.0}]]
+    assert cat_page.evaluate(script, pairs) == [
+        "stays at 99.9%",
+        "stays at 99.9%",
+        "stays at >99.9%",
+        "stays at 50.0%",
+        "rises from 95.0% to >99.9%",
+        "falls from >99.9% to 40.0%",
+        "rises from 99.9 years to 101 years",
+        "stays at >99.9% of the picture",
+    ]
+    told = "async (pair) => (await import('/static/js/moved.js')).movedText(...pair).textContent"
+    assert cat_page.evaluate(told, [{"probability": share} for share in (0.9986, 1.0)]) == ""
+
+
 def test_a_number_that_rounds_to_zero_has_no_sign(cat_page):
     script = "async (all) => (({ signed }) => all.map((one) => signed(one)))(await import('/static/js/words.js'))"
     assert cat_page.evaluate(script, [0.004, -0.004, 0.006, -0.006]) == ["0.00", "0.00", "+0.01", "−0.01"]

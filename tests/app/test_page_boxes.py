@@ -102,7 +102,7 @@ def test_boxes_move_without_a_marked_part_and_a_sentence_says_how(street, boxes)
     street.click("#marking-on")
     drag(street, (left, top), (right - 1, bottom - 1))
     said = street.locator("#marking-said")
-    expect(said).to_contain_text(f"Without the marked part, {box['label']} is no longer found.")
+    expect(said).to_contain_text(f"Without your marked part, {box['label']} is no longer found.")
     expect(said).to_contain_text(f"{len(boxes) - 1} boxes are found instead of {len(boxes)}.")
     expect(street.locator("#edges")).to_have_value("")  # it asks about no rectangle
     rows = street.locator("#predictions .share")

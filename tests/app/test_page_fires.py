@@ -127,7 +127,7 @@ def test_a_marked_part_tells_which_channels_fire_in_it_and_the_layer_can_be_chos
     cat.mouse.click(*over(cat, 180, 120, SIZE))
     expect(cat.locator("#marking-said")).to_be_hidden()  # the place takes its turn
     cat.click("#fires-close")
-    expect(cat.locator("#marking-said")).to_contain_text("Without the marked part")
+    expect(cat.locator("#marking-said")).to_contain_text("Without your marked part")
     expect(cat.locator("#fires-open")).to_be_focused()
     cat.click("#fires-open")
     cat.keyboard.press("Escape")

@@ -46,7 +46,7 @@ def hues(request, browser, tmp_path_factory):
 def test_labels_that_hold_at_once_have_no_best_one(hues):
     page, is_exclusive = hues
     said = page.locator("#marking-said")
-    expect(said).to_have_text(re.compile(r"^Without the marked part, red falls from [>\d.]+% to [\d.]+%\."))
+    expect(said).to_have_text(re.compile(r"^Without your marked part, red falls from [>\d.]+% to [\d.]+%\."))
     assert ("The best class is now green" in said.inner_text()) == is_exclusive
     page.evaluate(
         "async () => (await import('/static/js/state.js')).change({ show: 'inside', inside: 'features', off: [0] })"

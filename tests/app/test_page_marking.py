@@ -16,9 +16,9 @@ from tests.grids import few
 BOX = (126, 60, 226, 180)  # the left eye of the cat
 SIZE = (451, 300)
 PARTS = {
-    "hide": "Without the marked part",
-    "blur": "With the marked part blurred",
-    "keep": "With only the marked part",
+    "hide": "Without your marked part",
+    "blur": "With your marked part blurred",
+    "keep": "With only your marked part",
 }
 
 
@@ -48,7 +48,7 @@ def drag(page, start, stop, drop=True):
         page.mouse.up()
 
 
-def told(page, beginning="(Without|With|With only) the marked part"):
+def told(page, beginning="(Without|With|With only) your marked part"):
     """Wait for the sentence about the mark, and return it."""
     expect(page.locator("#marking-said")).to_have_text(re.compile(f"^{beginning}.* (falls|rises|stays) "))
     expect(page.locator("#marking-said")).not_to_have_attribute("aria-busy", "true")
@@ -274,7 +274,7 @@ def test_the_keyboard_marks_moves_sizes_and_removes(page):
     for _ in range(20):
         marker.press("ArrowDown")
     expect(marker).to_have_attribute("aria-valuetext", "x 170 to 303, y 179 to 300")  # it stays in the picture
-    expect(page.locator("#status")).to_contain_text("Without the marked part")
+    expect(page.locator("#status")).to_contain_text("Without your marked part")
     marker.press("Delete")
     expect(marker).to_be_hidden()
     expect(page.locator("#marking-on")).to_be_focused()
@@ -312,7 +312,7 @@ def test_a_part_at_the_left_edge_is_marked_beside_the_handle_that_wipes(tab, url
 def test_a_part_that_the_model_does_not_see_changes_nothing(tab, url):
     tab.goto(f"{url}/?example=cat&mark=hide:0,0,40,40")
     answered(tab)
-    assert told(tab) == "Without the marked part, tiger cat stays at 39.3%. The model does not see this part."
+    assert told(tab) == "Without your marked part, tiger cat stays at 39.3%. The model does not see this part."
     alpha = "(canvas, [x, y]) => canvas.getContext('2d').getImageData(x, y, 1, 1).data[3]"
     assert 40 < tab.locator("#covered canvas").evaluate(alpha, [20, 20]) < 90  # dim, as all that the model does not see
 

@@ -60,7 +60,7 @@ def test_regions_move_without_a_marked_part_and_a_sentence_says_how(regions):
         act()
     sizes = [(right - left + 1) * (bottom - top + 1) for left, top, right, bottom in AREAS["red"]]
     before, after = (f"{100 * size / 64 / 48:.1f}%" for size in (sum(sizes), sizes[0]))
-    sentence = f"Without the marked part, red falls from {before} to {after} of the picture."
+    sentence = f"Without your marked part, red falls from {before} to {after} of the picture."
     expect(regions.locator("#marking-said")).to_have_text(sentence)
     expect(regions.locator("#predictions li", has_text="red").locator(".share")).to_contain_text(f"on {after}")
     outlines = [regions.locator(f"#places .{name}").get_attribute("d") for name in ("borders", "altered")]

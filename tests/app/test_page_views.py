@@ -292,7 +292,7 @@ def test_the_colours_and_their_values_stay_in_sight_below_a_strip_and_with_a_mar
     tab.mouse.down()
     tab.mouse.move(stage["x"] + 150, stage["y"] + 150)
     tab.mouse.up()
-    expect(tab.locator("#marking-said")).to_contain_text("Without the marked part")
+    expect(tab.locator("#marking-said")).to_contain_text("Without your marked part")
     for name in ("stage", "proof", "bar", "reading", "marking-said"):
         expect(tab.locator(f"#{name}")).to_be_in_viewport(ratio=1)
     accessible(tab)
@@ -369,7 +369,7 @@ def test_nothing_moves_under_the_hand_and_what_an_action_brings_is_in_sight(tab,
         tab.mouse.down()
         tab.mouse.move(*place(0.6, 0.6), steps=4)
         tab.mouse.up()
-        expect(tab.locator("#marking-said")).to_contain_text("Without the marked part, espresso falls")
+        expect(tab.locator("#marking-said")).to_contain_text("Without your marked part, espresso falls")
         expect(tab.locator("#predictions .moved").first).to_be_attached()
     name, share, moved = (tab.locator(f"#predictions .{part}").first for part in ("label", "share", "moved"))
     for part, text in ((name, "elongated"), (share, ">99.9%"), (moved, " +0.1 pp")):

@@ -21,7 +21,7 @@ const SAME = 0.5; // overlap from which two boxes are of one thing
 const MOST = 1000; // predictions, of the service
 const WIDE = 28; // pixels of the screen: the brush, also of an enlarged picture; its cursor is as wide
 const LONGEST = 3000; // characters of a mark: servers refuse long addresses
-const PARTS = { hide: "Without the marked part", blur: "With the marked part blurred", keep: "With only the marked part" };
+const PARTS = { hide: "Without your marked part", blur: "With your marked part blurred", keep: "With only your marked part" };
 
 let shown = null; // the mark that is drawn
 let asked = null; // the picture, the model and the mark that are asked about

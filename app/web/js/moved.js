@@ -1,7 +1,7 @@
 // The bar of a prediction, and how far it moves when something is changed.
 
 import { make } from "./dom.js";
-import { change, reading } from "./words.js";
+import { change, isStill, rise } from "./words.js";
 
 function bar(name, prediction) {
   const element = make("span", { class: `fill ${name}` });
@@ -19,9 +19,7 @@ export const movedTrack = (before, after) => track(before ?? after, bar("before"
 
 /** By how much it moves, in percentage points or in units of a value; empty if it reads the same. */
 function movedBy(before, after) {
-  if (reading(before) === reading(after)) return "";
-  const size = ({ probability, value, area }) => value ?? probability ?? area;
-  return ` ${change(size(after) - size(before), after.unit === undefined)}`.trimEnd();
+  return isStill(before, after) ? "" : ` ${change(rise(before, after), after.unit === undefined)}`.trimEnd();
 }
 
 /** The same as an element. */

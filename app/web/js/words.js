@@ -53,12 +53,24 @@ export function duration(milliseconds) {
   return seconds < 60 ? `${seconds.toFixed(seconds < 10 ? 1 : 0)}\u00a0s` : `${Math.floor(seconds / 60)}\u00a0min ${Math.round(seconds % 60)}\u00a0s`;
 }
 
+const NEARLY_ALL = /(99\.9|100\.0)%$/;
+const sizeOf = ({ probability, value, area }) => value ?? probability ?? area;
+
+/** Whether the model's reading of a class, a value or a box stays: it is the same text, or nearly all before and after. */
+export function isStill(before, after) {
+  const [from, to] = [before, after].map(reading);
+  return from === to || (NEARLY_ALL.test(from) && NEARLY_ALL.test(to));
+}
+
+/** By how much it moves. */
+export const rise = (before, after) => sizeOf(after) - sizeOf(before);
+
 /** How the model's reading of a class, a value or a box moves, such as “falls from 39.3% to 18.4%”. */
 export function moves(before, after) {
   const isArea = before.area !== undefined;
   const [from, to] = [before, after].map((prediction) => (isArea ? percent(prediction.area) : reading(prediction)));
-  const [size, next] = [before, after].map(({ probability, value, area }) => value ?? probability ?? area);
-  const moved = from === to ? `stays at ${to}` : `${next < size ? "falls" : "rises"} from ${from} to ${to}`;
+  const falls = rise(before, after) < 0;
+  const moved = isStill(before, after) ? `stays at ${falls ? to : from}` : `${falls ? "falls" : "rises"} from ${from} to ${to}`;
   return isArea ? `${moved} of the picture` : moved;
 }
 
