@@ -177,6 +177,10 @@ def test_a_single_class_is_judged_by_its_own_probability(browser, tmp_path):
         expect(tab.locator("#count-wrong")).to_have_text("1")
         expect(tab.locator("#count-unsure")).to_have_text("2")  # for their heatmaps
         expect(tab.locator("#strip-legend")).to_have_text("Heatmaps: ✗ not supported? not graded")
+        doubtful = "Doubtful: the heatmap is not supported or blank."
+        expect(tab.locator("#filter-unsure")).to_have_attribute("title", doubtful)
+        wrong = "Wrong: the class that the folder or file name says has less than 50%."
+        expect(tab.locator("#filter-wrong")).to_have_attribute("title", wrong)
         expect(tab.locator("#thumbnails .grade").last).to_have_attribute("title", "Heatmap: not supported")
         options(tab).nth(1).click()
         expect(tab.locator("#answer-probability")).to_have_text(re.compile(r"^0\.\d+%$"))
@@ -219,7 +223,9 @@ def test_arrow_keys_open_the_pictures_that_the_filter_leaves(strip):
     expect(options(strip).nth(1)).to_have_attribute("aria-selected", "true")
     strip.locator("[name=filter][value=unsure]").check(force=True)
     expect(options(strip)).to_have_count(2)
-    expect(strip.locator("#strip-note")).to_have_text(re.compile("^Doubtful: the heatmap is not supported or blank"))
+    doubtful = "Doubtful: the heatmap is not supported or blank, or the best class has less than 50%."
+    expect(strip.locator("#strip-note")).to_have_text(doubtful)
+    expect(strip.locator("#filter-unsure")).to_have_attribute("title", doubtful)
     options(strip).nth(0).focus()
     explained_anew(strip, lambda: strip.keyboard.press("ArrowRight"))  # the cup between them is sure
     expect(strip.locator("#answer-label")).to_have_text("missile")
@@ -230,7 +236,7 @@ def test_arrow_keys_open_the_pictures_that_the_filter_leaves(strip):
     explained_anew(strip, lambda: strip.locator("[name=filter][value=wrong]").check(force=True))
     expect(options(strip)).to_have_count(1)
     expect(strip.locator("#answer-label")).to_have_text("missile")  # the open picture was not wrong
-    expect(strip.locator("#strip-note")).to_have_text(re.compile("^Wrong: the folder or file name says another class"))
+    expect(strip.locator("#strip-note")).to_have_text("Wrong: the folder or file name says another class.")
     strip.locator("[name=filter][value=all]").check(force=True)
     expect(strip.locator("#strip-note")).to_be_hidden()
 

@@ -79,10 +79,12 @@ def test_a_link_without_its_picture_says_what_it_asks(tab, url):
     tab.wait_for_selector("body[data-ready]")
     expect(pending).to_be_hidden()
     expect(tab.locator("#start-model")).to_have_text("efficientnet_lite0")
-    tab.goto(f"{url}/?model=efficientnet_lite0&target=281&against=285&method=gradcam&sign=signed&layer=bn2")
+    tab.goto(
+        f"{url}/?model=efficientnet_lite0&target=281&against=285&method=gradcam&sign=signed&layer=bn2&mark=hide:9,9,80,80"
+    )
     expect(pending).to_have_text(
         "This link asks about a picture that it does not include (class tabby rather than Egyptian cat, method gradcam,"
-        " sign: signed, layer bn2, model efficientnet_lite0). Choose the picture to see the answer."
+        " sign: signed, layer bn2, model efficientnet_lite0, a hidden part). Choose the picture to see the answer."
     )
     accessible(tab)
     upload(tab)

@@ -50,6 +50,8 @@ async function walk(folder) {
   return (await Promise.all(entries.map((entry) => (entry.isDirectory ? walk(entry) : read(entry))))).flat();
 }
 
+const PARTS = { hide: "a hidden part", blur: "a blurred part", keep: "all but a part hidden" };
+
 /** Says what a link without its picture asks. */
 export async function tellPending() {
   const { labels = [] } = await catalogue(modelPath(modelName())).catch(() => ({})); // the answer says what is wrong with the model
@@ -63,6 +65,7 @@ export async function tellPending() {
     ...Object.entries(state.options).map(([name, value]) => `${name}: ${value}`),
     state.layer.length && `layer ${state.layer.join(", ")}`,
     state.model && `model ${state.model}`,
+    PARTS[state.mark?.split(":")[0]],
   ].filter(Boolean);
   byId("pending").hidden = !asked.length;
   byId("pending").textContent = `This link asks about a picture that it does not include (${asked.join(", ")}). Choose the picture to see the answer.`;

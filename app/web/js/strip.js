@@ -3,6 +3,7 @@
 import { byId, make } from "./dom.js";
 import { again, allPictures, bound, clear, current, gradedSubjects, isOutdated, isWaiting, mayPass, onPictures, openPicture } from "./gallery.js";
 import { GRADES, gradeOf, signBadge } from "./proof.js";
+import { state } from "./state.js";
 
 const FILTERS = {
   all: () => true,
@@ -10,9 +11,17 @@ const FILTERS = {
   unsure: (picture) => picture.result?.isUnsure && !isOutdated(picture),
 };
 
+const isExclusive = () => state.answer?.model.head !== "sigmoid";
+
 const LISTS = {
-  wrong: "Wrong: the folder or file name says another class or, if several classes may apply, a class with less than 50%.",
-  unsure: "Doubtful: the heatmap is not supported or blank, or the best class has less than 50% and excludes the others.",
+  get wrong() {
+    return isExclusive()
+      ? "Wrong: the folder or file name says another class."
+      : "Wrong: the class that the folder or file name says has less than 50%.";
+  },
+  get unsure() {
+    return `Doubtful: the heatmap is not supported or blank${isExclusive() ? ", or the best class has less than 50%" : ""}.`;
+  },
 };
 
 const items = new Map(); // of pictures, their elements
@@ -22,7 +31,6 @@ const isListed = (picture) => Boolean(FILTERS[filter()](picture));
 const listed = () => allPictures().filter(isListed);
 
 export function prepareStrip() {
-  byId("filter-unsure").title = LISTS.unsure;
   onPictures(show);
   byId("thumbnails").addEventListener("keydown", steer);
   for (const control of document.querySelectorAll("[name=filter]")) control.addEventListener("change", openListed);
@@ -187,6 +195,7 @@ function count(pictures) {
   const isAnyWaiting = pictures.some(isWaiting);
   if (!hasTruth) byId("count-wrong").textContent = "";
   document.querySelector("[name=filter][value=wrong]").disabled = !hasTruth;
+  byId("filter-unsure").title = LISTS.unsure;
   byId("filter-wrong").title = hasTruth || isAnyWaiting ? LISTS.wrong : "No folder or file name gives the true class.";
   const done = pictures.filter(({ result }) => result).length;
   const failures = pictures.filter(({ result, failure }) => !result && failure).map(({ failure }) => failure);
