@@ -35,6 +35,19 @@ def test_low_values_leave_the_picture_its_light(cat_page, url):
     cat_page.locator("#alpha").fill("0.5")
 
 
+def test_the_picture_shows_through_the_strongest_part_at_half_strength(cat_page):
+    cat_page.select_option("#look", "clear")
+    highest = """(map) => {
+        const copy = new OffscreenCanvas(map.width, map.height).getContext("2d", { willReadFrequently: true });
+        copy.drawImage(map, 0, 0);
+        const { data } = copy.getImageData(96, 20, 260, 260);
+        return Math.max(...data.filter((_, place) => place % 4 === 3)) / 255;
+    }"""
+    for strength, opacity in (("0", 0), ("1", 1), ("0.5", 0.75)):
+        cat_page.locator("#alpha").fill(strength)
+        assert cat_page.locator("#stage .map").evaluate(highest) == pytest.approx(opacity, abs=0.01)
+
+
 @pytest.mark.parametrize("percent", few([25, 10], short=[25]))
 def test_a_mask_shows_the_strongest_part(cat_page, url, percent):
     cat_page.select_option("#look", "mask")

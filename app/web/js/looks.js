@@ -81,8 +81,8 @@ function strength({ map }, { values, size }, peak) {
   return { values: means, size: coarse, peak: threshold(means, OPAQUE) || highest(means) || 1 };
 }
 
-/** The drawing with the opacity of each pixel by its value; at the middle strength the highest is opaque. The power keeps
- * the dark colours of low values from darkening the picture. */
+/** The drawing with the opacity of each pixel by its value; that of the highest is opaque. The power keeps the dark colours
+ * of low values from darkening the picture. */
 function clear(image, [left, top, width, height], { values, size, peak }) {
   const opacity = cells(size, (cell) => [0, 0, 0, 255 * Math.min(1, values[cell] / peak) ** 1.5]);
   const drawing = make("canvas", { width: image.naturalWidth, height: image.naturalHeight });
@@ -106,7 +106,7 @@ export function drawLook(context, image, heatmap, drawn, place) {
   else if (state.look === "clear") {
     const ends = drawn ?? { low: heatmap.min, high: heatmap.max };
     const peak = Math.max(ends.high, -ends.low) || 1;
-    context.globalAlpha = Math.min(1, 2 * state.alpha);
+    context.globalAlpha = Math.min(1, 1.5 * state.alpha);
     context.drawImage(clear(image, place, strength(heatmap, grid(heatmap), peak)), 0, 0);
   } else {
     context.globalAlpha = state.alpha;
