@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from tests.app.browsing import accessible, explained_anew, levels, overlay_pixels, page_pixels, upload
+from tests.app.browsing import accessible, answered, ask, explained_anew, levels, overlay_pixels, page_pixels, upload
 
 
 def test_the_report_is_about_the_map_that_is_shown(page):
@@ -23,7 +23,45 @@ def test_the_report_is_about_the_map_that_is_shown(page):
     assert np.abs(levels(base64.b64decode(heatmap)) - overlay_pixels(page)).max() <= 2
     assert page.locator("#proof .grade").inner_text().split()[-1] in report
     assert "<strong>Proof: " in report
+    assert "marked by hand" not in report
     accessible(page)
+
+
+def test_a_report_includes_what_the_marked_part_changes(tab, url):
+    tab.goto(f"{url}/?example=cat&method=gradcam&mark=hide:126,60,226,180")
+    answered(tab)
+    expect(tab.locator("#marking-said")).to_contain_text("Without your marked part, tiger cat falls")
+    sentence = tab.inner_text("#marking-said").replace("your marked part", "this part")
+    after = tab.locator("#predictions .share").evaluate_all(
+        "all => all.map(({ firstChild }) => firstChild.textContent)"
+    )
+    with tab.expect_download() as download:
+        tab.click("#save-report")
+    tab.goto("about:blank")
+    tab.set_content(download.value.path().read_text(encoding="utf-8"))
+    section = tab.locator("section", has_text="A part marked by hand")
+    expect(section.locator("p")).to_have_text(sentence)
+    rows = [row.split() for row in section.locator("tr").all_inner_texts()]
+    assert [row[-2:] for row in rows[:2]] == [["Before", "After"], ["39.3%", after[0]]]
+    assert [row[-1] for row in rows[1:]] == after
+    width, height = section.locator("img").evaluate(
+        "({ naturalWidth, naturalHeight }) => [naturalWidth, naturalHeight]"
+    )
+    assert width / height == pytest.approx(451 / 300, abs=0.01)
+    picture = levels(base64.b64decode(section.locator("img").get_attribute("src").partition(",")[2]))
+    (left, top, right, bottom) = (round(edge * width / 451) for edge in (126, 60, 226, 180))
+    assert picture[top + 9 : bottom - 9, left + 9 : right - 9].std((0, 1)).max() < 1  # hidden
+    assert (picture[top:bottom, left - 4] - picture[top:bottom, left - 30]).mean() > 20  # its outline
+    accessible(tab)
+
+
+@pytest.mark.slow
+def test_a_report_fits_narrow_screens_and_its_command_keeps_its_words(tab, url):
+    tab.set_viewport_size({"width": 390, "height": 900})
+    tab.set_content(ask(url, format="report", method="gradcam", proof="true").text)
+    assert tab.evaluate("document.documentElement.scrollWidth") == 390
+    tab.set_viewport_size({"width": 800, "height": 900})
+    assert tab.locator("pre code").evaluate("code => code.getClientRects().length") == 1
 
 
 def test_the_picture_is_copied_as_it_is_shown(cat_page):

@@ -3,6 +3,7 @@
 import { link } from "./address.js";
 import { post } from "./api.js";
 import { announce, byId, make } from "./dom.js";
+import { withExperiment } from "./experiment.js";
 import { examplePath } from "./picture.js";
 import { showProblem } from "./problems.js";
 import { drawingQuestion, withModel } from "./question.js";
@@ -111,17 +112,19 @@ async function copyPicture(button) {
 }
 
 /** Downloads what the service answers to the question of the map that is shown, with further fields. */
-async function download(fields, ending, button) {
+async function download(fields, ending, button, finish = (answer) => answer.blob()) {
   button.setAttribute("aria-busy", "true");
   try {
     const answer = await post("/explain", state.picture.file, [...state.asked, ...fields]);
-    save(await answer.blob(), `${stem()}.${ending}`);
+    save(await finish(answer), `${stem()}.${ending}`);
   } catch (error) {
     showProblem(error);
   } finally {
     button.removeAttribute("aria-busy");
   }
 }
+
+const report = async (answer) => new Blob([await withExperiment(await answer.text())], { type: "text/html" });
 
 function save(blob, name) {
   const url = URL.createObjectURL(blob);
@@ -139,6 +142,6 @@ export function prepareCopy() {
   on("save-png", async () => save(await overlay.blob(), `${stem()}.png`));
   on("save-json", () => save(new Blob([JSON.stringify(state.answer, null, 1)], { type: "application/json" }), `${stem()}.json`));
   on("save-npz", (button) => download([["format", "npz"]], "npz", button));
-  on("save-report", (button) => download([["alpha", String(state.alpha)], ["proof", "true"], ["format", "report"]], "html", button));
+  on("save-report", (button) => download([["alpha", String(state.alpha)], ["proof", "true"], ["format", "report"]], "html", button, report));
   on("copy-picture", copyPicture);
 }

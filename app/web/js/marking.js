@@ -319,7 +319,8 @@ function say() {
   byId("marking-said").textContent = sentence();
 }
 
-function sentence() {
+/** What is said about the marked part. */
+export function sentence() {
   const current = state.answer && fitting();
   const how = isTouched() ? "with a finger" : "on the picture";
   if (!current && isPainting()) return `Paint ${how}; each stroke adds to the part. With the keyboard, mark a box instead.`;
