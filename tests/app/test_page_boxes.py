@@ -1,5 +1,7 @@
 """The page with a detector: boxes in the picture are clicked to be explained, and rectangles without one."""
 
+import re
+
 import pytest
 import torch
 from PIL import Image
@@ -103,6 +105,10 @@ def test_boxes_move_without_a_marked_part_and_a_sentence_says_how(street, boxes)
     drag(street, (left, top), (right - 1, bottom - 1))
     said = street.locator("#marking-said")
     expect(said).to_contain_text(f"Without your marked part, {box['label']} is no longer found.")
+    with street.expect_download() as download:
+        street.click("#save-report")
+    rows = re.findall("<th[^>]*>([^<]*)</th><td>([^<]*)</td><td>([^<]*)</td>", download.value.path().read_text())
+    assert (box["label"], f"{box['score']:.1%}", "no longer found") in rows
     expect(said).to_contain_text(f"{len(boxes) - 1} boxes are found instead of {len(boxes)}.")
     expect(street.locator("#edges")).to_have_value("")  # it asks about no rectangle
     rows = street.locator("#predictions .share")

@@ -63,6 +63,10 @@ def test_regions_move_without_a_marked_part_and_a_sentence_says_how(regions):
     sentence = f"Without your marked part, red falls from {before} to {after} of the picture."
     expect(regions.locator("#marking-said")).to_have_text(sentence)
     expect(regions.locator("#predictions li", has_text="red").locator(".share")).to_contain_text(f"on {after}")
+    with regions.expect_download() as download:
+        regions.click("#save-report")
+    rows = re.findall("<th[^>]*>([^<]*)</th><td>([^<]*)</td><td>([^<]*)</td>", download.value.path().read_text())
+    assert ("red", f"on {before}", f"on {after}") in rows
     outlines = [regions.locator(f"#places .{name}").get_attribute("d") for name in ("borders", "altered")]
     assert f"M{left} {top}H{right + 1}" in outlines[0]
     assert f"M{left} {top}H{right + 1}" not in outlines[1]
