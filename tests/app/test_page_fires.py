@@ -113,7 +113,7 @@ def test_a_marked_part_tells_which_channels_fire_in_it_and_the_layer_can_be_chos
     cat.click("#marking-on")
     expect(cat.locator("#fires")).to_be_hidden()
     cat.click("#fires-open")
-    expect(cat.locator("#fires-title")).to_have_text("Channels that respond most in the marked part")
+    expect(cat.locator("#fires-title")).to_have_text("Channels that respond most in your marked part")
     agree(cat, means(activations(url, "bn2"), *box))
     cat.click("#fires-layer")
     cat.get_by_label("Find a layer").fill("blocks.5")

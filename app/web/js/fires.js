@@ -83,7 +83,7 @@ async function find(part, signal) {
   const layer = await currentLayer();
   if (signal.aborted) return;
   byId("fires-layer").textContent = layer;
-  byId("fires-where").textContent = spot ? `at x ${spot[0]}, y ${spot[1]}` : "in the marked part";
+  byId("fires-where").textContent = spot ? `at x ${spot[0]}, y ${spot[1]}` : "in your marked part";
   const { channels, size } = await activationsOf(layer);
   if (!signal.aborted) list(layer, size, firing(channels, weightsIn(part, size)));
 }
