@@ -146,7 +146,7 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
     if grade == "not supported":
         of_whole = "" if whole == dropped else f" (of {whole})"
         rest = f"the model still says {subject} at {dropped}{of_whole}" if verb == "falls" else change
-        if lost_alone < DECISIVE:
+        if lost_alone < DECISIVE and verb == "falls":
             return (
                 f"Do not rely on this heatmap alone: the marked {part} is enough on its own ({kept}), but with it "
                 f"{then}, {rest}.{f' Moreover, {_COMMON}' if is_common else ''}"

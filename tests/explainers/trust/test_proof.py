@@ -285,6 +285,7 @@ def test_parts_of_an_unlikely_picture_count_no_more_than_the_whole(whole, kept, 
     supported = replace(null, scores=tuple(score / 2 for score in null.scores))
     proof = proof_of(measured, np.eye(4, dtype=np.float32), Geometry(8, 8, (0.0, 0.0, 8.0, 8.0)), light, (), supported)
     assert proof.grade == grade
+    assert "enough on its own" not in proof.sentence
 
 
 @pytest.mark.parametrize(
