@@ -49,7 +49,7 @@ def models(name: str | None, source: str | None, available: bool) -> None:
 
 
 @click.command(epilog=examples("layers efficientnet_lite0"))
-@click.argument("model", required=False, shell_complete=complete_model)
+@click.argument("model", required=False, metavar="MODEL", shell_complete=complete_model)
 @click.option("--model", "named", hidden=True, shell_complete=complete_model)  # as the other commands have it
 def layers(model: str | None, named: str | None) -> None:
     """List every module of MODEL in execution order.
@@ -62,7 +62,7 @@ def layers(model: str | None, named: str | None) -> None:
     if (model is None) == (named is None):
         raise click.UsageError("Name one model, as in `seewhy layers efficientnet_lite0`.")
     registry = open_service(None).models.registry
-    survey = registry.survey(registry.spec(model or named or ""))
+    survey = registry.survey(registry.spec(str(named if model is None else model)))
     table(
         ("PATH", "TYPE", "OUTPUT", "PARAMETERS", "CALLS", "CAM"),
         [

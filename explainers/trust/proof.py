@@ -16,7 +16,7 @@ from seewhy.explainers.core.faithfulness import LEAST, Faithfulness
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.trust.marking import resized
 from seewhy.explainers.trust.sanity import Sanity
-from seewhy.explainers.trust.sentences import DECISIVE, LEAST_LEAD, Subject, sentence_of
+from seewhy.explainers.trust.sentences import DECISIVE, LEAST_LEAD, UNMOVED, Subject, sentence_of
 
 Grade = Literal["supported", "partly supported", "spread", "not supported", "blank"]
 
@@ -45,9 +45,6 @@ AT_BORDER = 0.4
 
 HIDDEN = 0.25
 """Maximum share of the picture that may be cropped away without a warning."""
-
-UNMOVED = 0.9
-"""Share of the probability that each part alone must leave for the warning that the fill hides little."""
 
 _GRID = 224
 """Side of the grid for measuring the mass at the border."""

@@ -37,6 +37,9 @@ _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 
 _SHARES = {0.5: "half", 1 / 3: "third", 0.25: "quarter", 0.2: "fifth", 0.1: "tenth"}
 
+UNMOVED = 0.9
+"""Share of the probability that hardly differs from all of it; if both parts alone leave it, the fill hides little."""
+
 _COMMON = "unrelated maps often do as well: the model may look at the same place in every picture."
 
 _HIDDEN = {"blur": ("blurred away", "blurred"), "mean": ("painted over", "painted over")}
@@ -146,7 +149,7 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
     if grade == "not supported":
         of_whole = "" if whole == dropped else f" (of {whole})"
         rest = f"the model still says {subject} at {dropped}{of_whole}" if verb == "falls" else change
-        if lost_alone < DECISIVE and verb == "falls":
+        if lost_alone < DECISIVE and lost_without > 1 - UNMOVED:
             return (
                 f"Do not rely on this heatmap alone: the marked {part} is enough on its own ({kept}), but with it "
                 f"{then}, {rest}.{f' Moreover, {_COMMON}' if is_common else ''}"

@@ -88,7 +88,8 @@ def test_a_click_tells_which_channels_fire_there(cat, url):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1440, 1100, 390])
-def test_channels_stay_in_their_boxes(cat, width):
+def test_channels_stay_in_their_boxes(cat, width, request):
+    request.addfinalizer(lambda: cat.set_viewport_size({"width": 1280, "height": 900}))
     cat.set_viewport_size({"width": width, "height": 900})
     cat.mouse.click(*over(cat, 180, 120, SIZE))
     listed(cat)
@@ -98,7 +99,6 @@ def test_channels_stay_in_their_boxes(cat, width):
         assert text.evaluate("text => text.scrollWidth <= text.clientWidth")
         assert inner["x"] + inner["width"] <= outer["x"] + outer["width"]
     scrolls = cat.locator("#fires-list").evaluate("list => list.scrollWidth > list.clientWidth")
-    cat.set_viewport_size({"width": 1280, "height": 900})
     assert scrolls == (width == 390)
 
 

@@ -322,16 +322,18 @@ def test_the_box_that_switches_a_map_off_covers_nothing_of_it_and_suits_a_finger
 
 
 @pytest.mark.slow
-def test_the_titles_of_the_chart_fit_a_phone(shared):
+def test_the_titles_of_the_chart_fit_a_phone(shared, request):
+    request.addfinalizer(lambda: shared.set_viewport_size({"width": 1280, "height": 900}))
     shared.set_viewport_size({"width": 390, "height": 844})
     title = shared.locator(".trace figcaption").nth(1)
+    former = title.inner_text()
+    request.addfinalizer(lambda: title.evaluate("(title, text) => (title.textContent = text)", former))
     title.evaluate("title => title.textContent = `Share of zeros: ${'none in the output of any module '.repeat(3)}`")
     shared.get_by_role("button", name="Enlarge the trace").click()
     box = title.bounding_box()
     assert box["x"] + box["width"] <= 390
     assert box["height"] > 25
     shared.get_by_role("button", name="Reduce the trace").click()
-    shared.set_viewport_size({"width": 1280, "height": 900})
 
 
 @pytest.mark.slow

@@ -374,7 +374,9 @@ def test_those_of_another_method_are_explained_again(strip, url):
     expect(strip.locator("#count-wrong")).to_have_text("0")
     strip.locator("[name=filter][value=wrong]").check(force=True)
     expect(options(strip)).to_have_count(0)
-    expect(strip.locator("#strip-note")).to_contain_text("2 older answers do not count. No picture matches")
+    expect(strip.locator("#strip-note")).to_contain_text(
+        "2 answers by another model or method are left out. No picture matches"
+    )
     strip.locator("[name=filter][value=all]").check(force=True)
     strip.evaluate(HELD)
     strip.get_by_role("button", name="Explain 2 again").click()

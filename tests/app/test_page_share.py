@@ -40,7 +40,8 @@ def test_a_report_includes_what_the_marked_part_changes(tab, url):
     tab.goto("about:blank")
     tab.set_content(download.value.path().read_text(encoding="utf-8"))
     section = tab.locator("section", has_text="A part marked by hand")
-    expect(section.locator("p")).to_have_text(sentence)
+    without = "The command below repeats the heatmaps without this change."
+    expect(section.locator("p")).to_have_text(f"{sentence} {without}")
     rows = [row.split() for row in section.locator("tr").all_inner_texts()]
     assert [row[-2:] for row in rows[:2]] == [["Before", "After"], ["39.3%", after[0]]]
     assert [row[-1] for row in rows[1:]] == after

@@ -102,10 +102,10 @@ def test_feature_maps_are_ranked_by_effect(inside, url):
         effects = (arrays["blocks.5/output/0"] * arrays["blocks.5/grad_output/0"]).sum((0, 2, 3))
     order = np.argsort(-np.abs(effects))[:24]
     assert (effects[order] < 0).any()
-    tiles = inside.locator(".tile input").evaluate_all("all => all.map((one) => [one.value, one.ariaLabel])")
+    tiles = inside.locator(".tile input").evaluate_all("all => all.map((one) => [one.value, one.labels[0].innerText])")
     for channel, (number, label) in zip(order, tiles[:24], strict=True):
         assert effects[int(number)] == pytest.approx(effects[channel], abs=1e-3)
-        assert label == f"Channel {number}, effect {effects[int(number)]:+.2f}".replace("-", "−")
+        assert label.split() == f"ch {number} {effects[int(number)]:+.2f}".replace("-", "−").split()
     inside.click("#more-maps")
     expect(inside.locator(".tile")).to_have_count(len(tiles) + 24)
 

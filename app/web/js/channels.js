@@ -124,7 +124,7 @@ function draw() {
 }
 
 function tile({ channel, effect }) {
-  const control = make("input", { type: "checkbox", value: channel, "aria-label": `Channel ${channel}, effect ${signed(effect)}` });
+  const control = make("input", { type: "checkbox", value: channel });
   control.addEventListener("change", () => {
     change({ off: control.checked ? state.off.filter((number) => number !== channel) : [...state.off, channel] });
   });

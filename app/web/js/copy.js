@@ -3,7 +3,7 @@
 import { link } from "./address.js";
 import { post } from "./api.js";
 import { announce, byId, make } from "./dom.js";
-import { withExperiment } from "./experiment.js";
+import { experiment } from "./experiment.js";
 import { examplePath } from "./picture.js";
 import { showProblem } from "./problems.js";
 import { drawingQuestion, withModel } from "./question.js";
@@ -114,9 +114,10 @@ async function copyPicture(button) {
 /** Downloads what the service answers to the question of the map that is shown, with further fields. */
 async function download(fields, ending, button, finish = (answer) => answer.blob()) {
   button.setAttribute("aria-busy", "true");
+  const name = `${stem()}.${ending}`; // by the time of the answer, another picture may be open
   try {
     const answer = await post("/explain", state.picture.file, [...state.asked, ...fields]);
-    save(await finish(answer), `${stem()}.${ending}`);
+    save(await finish(answer), name);
   } catch (error) {
     showProblem(error);
   } finally {
@@ -124,7 +125,15 @@ async function download(fields, ending, button, finish = (answer) => answer.blob
   }
 }
 
-const report = async (answer) => new Blob([await withExperiment(await answer.text())], { type: "text/html" });
+function saveReport(button) {
+  const section = experiment();
+  const complete = async (answer) => {
+    const [report, added] = [await answer.text(), await section];
+    const whole = added ? report.replace("<section>", (next) => `${added.outerHTML}\n\n${next}`) : report; // after the heatmaps
+    return new Blob([whole], { type: "text/html" });
+  };
+  return download([["alpha", String(state.alpha)], ["proof", "true"], ["format", "report"]], "html", button, complete);
+}
 
 function save(blob, name) {
   const url = URL.createObjectURL(blob);
@@ -142,6 +151,6 @@ export function prepareCopy() {
   on("save-png", async () => save(await overlay.blob(), `${stem()}.png`));
   on("save-json", () => save(new Blob([JSON.stringify(state.answer, null, 1)], { type: "application/json" }), `${stem()}.json`));
   on("save-npz", (button) => download([["format", "npz"]], "npz", button));
-  on("save-report", (button) => download([["alpha", String(state.alpha)], ["proof", "true"], ["format", "report"]], "html", button, report));
+  on("save-report", saveReport);
   on("copy-picture", copyPicture);
 }

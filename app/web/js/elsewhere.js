@@ -7,7 +7,8 @@ import { drawWhole, strongest } from "./featuremap.js";
 import { alike, openPicture } from "./gallery.js";
 import { count, number } from "./words.js";
 
-const MOST = 24; // pictures that are asked about at a time, whose maps are kept
+const MOST = 24; // pictures that are asked about at a time
+const KEPT = 96; // pictures whose maps are kept: the next channel is looked for in them
 const LISTED = 6;
 const SIDE = 144; // pixels of the longer side of a small copy
 
@@ -53,7 +54,7 @@ export class Elsewhere {
     await Promise.all(Array.from({ length: AT_ONCE }, work));
     const left = this.#pictures.length - this.#answers.size;
     this.#seek.textContent = `Search ${count(Math.min(MOST, left))} more`;
-    this.#seek.hidden = !left;
+    this.#seek.hidden = !left || this.#answers.size >= KEPT;
     for (const part of [this.#list, this.#seek, this.#list.firstElementChild]) part?.scrollIntoView({ block: "nearest" });
   }
 

@@ -11,18 +11,18 @@ import { reading } from "./words.js";
 const SIDE = 800; // pixels of the longer side of the picture in a report
 const LISTED = 5; // predictions, besides the explained and the new best one
 
-/** Adds to a report what the page says about the marked part, if anything. */
-export async function withExperiment(report) {
+/** What the page says about the marked part, at the time of the call, as a section; null if it says nothing yet. */
+export async function experiment() {
   const part = marked();
   const isAsking = byId("marking-said").getAttribute("aria-busy") === "true"; // what is said is about an earlier part
-  if (!part || !state.altered || isAsking) return report;
-  const said = sentence().replace("your marked part", "this part");
+  if (!part || !state.altered || isAsking) return null;
+  const said = `${sentence().replace("your marked part", "this part")} The command below repeats the heatmaps without this change.`;
   const table = moves(state.altered);
   const picture = await outlined(part);
   const figure = make("figure", {}, make("img", { src: picture, alt: "The picture that the model was asked about" }));
   const section = make("section", {}, make("h2", { textContent: "A part marked by hand" }), make("p", { textContent: said }));
   section.append(make("div", { class: "grid" }, figure, make("div", {}, table)));
-  return report.replace("<section>", (next) => `${section.outerHTML}\n\n${next}`); // after the heatmaps
+  return section;
 }
 
 /** The picture that the model was asked about, with a line around the part, as a data URL. */
@@ -46,7 +46,7 @@ function moves({ before, after }) {
     const now = to?.isGone ? "no longer found" : to ? reading(to) : "no longer listed";
     return [from.label, reading(from), now];
   });
-  const header = make("tr", {}, ...["", "Before", "After"].map((text) => make("th", { scope: "col", textContent: text })));
+  const header = make("tr", {}, make("td"), ...["Before", "After"].map((text) => make("th", { scope: "col", textContent: text })));
   const body = rows.map(([label, ...texts]) =>
     make("tr", {}, make("th", { scope: "row", textContent: label }), ...texts.map((text) => make("td", { textContent: text }))),
   );

@@ -263,6 +263,7 @@ async function finish(picture, answer, about) {
     failure: null,
     result: {
       subject: about,
+      head: answer.model.head,
       label,
       seen: { shape, box },
       reading: reading(target),

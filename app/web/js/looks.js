@@ -106,7 +106,7 @@ export function drawLook(context, image, heatmap, drawn, place) {
   else if (state.look === "clear") {
     const ends = drawn ?? { low: heatmap.min, high: heatmap.max };
     const peak = Math.max(ends.high, -ends.low) || 1;
-    context.globalAlpha = Math.min(1, 1.7 * state.alpha);
+    context.globalAlpha = 1 - (1 - state.alpha) ** 2.74; // 0.85 at one half
     context.drawImage(clear(image, place, strength(heatmap, grid(heatmap), peak)), 0, 0);
   } else {
     context.globalAlpha = state.alpha;

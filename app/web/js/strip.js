@@ -3,7 +3,6 @@
 import { byId, make } from "./dom.js";
 import { again, allPictures, bound, clear, current, gradedSubjects, isOutdated, isWaiting, mayPass, onPictures, openPicture } from "./gallery.js";
 import { GRADES, gradeOf, signBadge } from "./proof.js";
-import { state } from "./state.js";
 
 const FILTERS = {
   all: () => true,
@@ -11,18 +10,16 @@ const FILTERS = {
   unsure: (picture) => picture.result?.isUnsure && !isOutdated(picture),
 };
 
-const isExclusive = () => state.answer?.model.head !== "sigmoid";
-
-const LISTS = {
-  get wrong() {
-    return isExclusive()
-      ? "Wrong: the folder or file name says another class."
-      : "Wrong: the class that the folder or file name says has less than 50%.";
-  },
-  get unsure() {
-    return `Doubtful: the heatmap is not supported or blank${isExclusive() ? ", or the best class has less than 50%" : ""}.`;
-  },
-};
+/** What a filter lists, for the head of the model. */
+function listing(name) {
+  const head = allPictures().find((picture) => picture.result && !isOutdated(picture))?.result.head;
+  if (name === "unsure") {
+    const isRanked = head !== "sigmoid" && head !== "value";
+    return `Doubtful: the heatmap is not supported or blank${isRanked ? ", or the best class has less than 50%" : ""}.`;
+  }
+  if (name !== "wrong") return "";
+  return `Wrong: ${head === "sigmoid" ? "the class that the folder or file name says has less than 50%" : "the folder or file name says another class"}.`;
+}
 
 const items = new Map(); // of pictures, their elements
 
@@ -195,8 +192,8 @@ function count(pictures) {
   const isAnyWaiting = pictures.some(isWaiting);
   if (!hasTruth) byId("count-wrong").textContent = "";
   document.querySelector("[name=filter][value=wrong]").disabled = !hasTruth;
-  byId("filter-unsure").title = LISTS.unsure;
-  byId("filter-wrong").title = hasTruth || isAnyWaiting ? LISTS.wrong : "No folder or file name gives the true class.";
+  byId("filter-unsure").title = listing("unsure");
+  byId("filter-wrong").title = hasTruth || isAnyWaiting ? listing("wrong") : "No folder or file name gives the true class.";
   const done = pictures.filter(({ result }) => result).length;
   const failures = pictures.filter(({ result, failure }) => !result && failure).map(({ failure }) => failure);
   const unreadable = failures.filter(({ isOfPicture }) => isOfPicture).length;
@@ -208,8 +205,8 @@ function count(pictures) {
   byId("strip-again").textContent = `Explain ${old.length} again`;
   byId("strip-again").title = "Their explanations failed, come from another model or method, or can be graded now.";
   const late = filter() === "all" ? 0 : pictures.filter(isOutdated).length;
-  const leftOut = late ? `${late} older ${late === 1 ? "answer does" : "answers do"} not count.` : "";
-  const note = [bound(), LISTS[filter()], leftOut, listed().length ? "" : "No picture matches this filter."].filter(Boolean).join(" ");
+  const leftOut = late ? `${late} ${late === 1 ? "answer by another model or method is" : "answers by another model or method are"} left out.` : "";
+  const note = [bound(), listing(filter()), leftOut, listed().length ? "" : "No picture matches this filter."].filter(Boolean).join(" ");
   byId("strip-note").textContent = note;
   byId("strip-note").hidden = !note;
   showPath();

@@ -11,15 +11,15 @@ const DOUBLE = 100; // pixels of the wheel that double the size: a notch of most
 let size = 1; // of the picture, in sizes of its frame
 
 /** Whether a drag moves the enlarged picture in its frame; it marks a part if that was chosen. */
-export const isPanned = () => size > 1 && !byId("stage").classList.contains("marking");
+export const isPanned = () => size > 1.1 && !byId("stage").classList.contains("marking");
 
 export function prepareZoom() {
   const viewport = byId("viewport");
-  byId("zoom-in").addEventListener("click", () => zoom(size * STEP));
-  byId("zoom-out").addEventListener("click", () => zoom(size / STEP));
+  byId("zoom-in").addEventListener("click", () => zoom(next(1)));
+  byId("zoom-out").addEventListener("click", () => zoom(next(-1)));
   viewport.addEventListener("keydown", ({ key }) => {
-    if (["+", "="].includes(key)) zoom(size * STEP);
-    if (key === "-") zoom(size / STEP);
+    if (["+", "="].includes(key)) zoom(next(1));
+    if (key === "-") zoom(next(-1));
   });
   viewport.addEventListener("wheel", scale, { passive: false });
   preparePan(viewport);
@@ -51,6 +51,12 @@ function preparePan(viewport) {
   });
   for (const end of ["pointerup", "pointercancel"]) viewport.addEventListener(end, () => (start = null));
   viewport.addEventListener("click", (event) => isMoved && event.stopPropagation(), true);
+}
+
+/** The next larger or smaller size of the buttons, which are powers of `STEP`. */
+function next(way) {
+  const steps = Math.log(size) / Math.log(STEP);
+  return STEP ** (way * Math.floor(way * steps + 1.001));
 }
 
 /** Zooms by a wheel with Ctrl, as a trackpad's pinch is one, around the pointer. */

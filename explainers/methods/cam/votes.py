@@ -22,7 +22,7 @@ from seewhy.explainers.methods.cam.layer_tensors import LayerTensors, collect, s
 from seewhy.explainers.methods.catalogue import method
 
 STRIDES = (16, 8)
-"""Pixels from one position to the next, of the grids that add detail to maps of coarser layers, or of 16 pixels."""
+"""Pixels from one position to the next, of the grids that add detail to a layer of 16 pixels or more."""
 
 _STEP = 0.1
 """Maximum difference of the step of a grid from a stride, as a share: 225 pixels in 14 rows."""
@@ -35,7 +35,8 @@ _UNAVAILABLE = Diagnostic(
 
 _ONE_GRID = Diagnostic(
     "no-finer-layers",
-    "This map is as coarse as its layer: no layer before it has a finer grid that could add detail.",
+    "No layer before the chosen one adds detail: it takes one with a stride of 16 or 8 pixels or, if the chosen one is "
+    "finer than 16, of half or a quarter of its stride.",
 )
 
 
@@ -105,8 +106,8 @@ class VotesDetail(Votes):
 
     where V, p, z and the features A are those of ``votes``, and :math:`F_s` are the features of the last block with a
     position every s pixels: the gradient from each position of A is weighted by its share of the vote. :math:`y_c` is
-    the logit minus the mean of the competing logits. If A itself has a position every 8 pixels or fewer, as small
-    networks have, the strides are half and a quarter of its own instead of 16 and 8. Each factor is resized bilinearly
+    the logit minus the mean of the competing logits. If A itself is finer than 16 pixels, as in small
+    networks, the strides are half and a quarter of its own instead of 16 and 8. Each factor is resized bilinearly
     to the finest of the grids. With only one such grid, M is the square root of two factors; with none, it uses E on
     A's own grid, and a diagnostic (``no-finer-layers``) says so. The root does not change ranks. ``layer`` is the layer
     of A.
@@ -177,8 +178,8 @@ def detail_layers(survey: Survey, paths: tuple[str, ...]) -> tuple[str, ...]:
         for layer in survey.layers[: max(places, default=0)]
         if layer.cam and not any(is_within(path, layer.path) for path in paths)
     ]
-    finest = min((max(layer.grid.step) for layer in own if layer.grid is not None), default=STRIDES[0])
-    strides = (finest / 2, finest / 4) if 0 < finest < (1 - _STEP) * STRIDES[0] else STRIDES
+    step = max((max(layer.grid.step) for layer in own if layer.grid is not None), default=0)
+    strides = (step / 2, step / 4) if 0 < step < (1 - _STEP) * STRIDES[0] else STRIDES
     ends = stage_ends(before, lambda layer: _stride(layer, strides))
     ends |= {_stride(layer, strides): layer.path for layer in own}
     return tuple(ends[stride] for stride in strides if stride in ends) or paths

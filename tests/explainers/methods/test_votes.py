@@ -211,6 +211,14 @@ def test_small_networks_have_their_detail_from_half_and_a_quarter_of_their_strid
     assert nets.relative_error(attribution.maps, votes("votes-detail").explain(large, enlarged, targets).maps) < 1e-4
 
 
+def test_several_layers_have_the_detail_of_the_coarsest():
+    with torch.device("meta"):
+        net = torchvision.models.resnet18().eval()
+    surveyed = survey(net, (3, 224, 224))
+    assert detail_layers(surveyed, ("layer4", "layer2")) == ("layer3", "layer2")
+    assert detail_layers(surveyed, ("layer2",)) == ("layer1", "relu")
+
+
 def test_detail_without_finer_layers_says_so():
     images, targets = randn(2, 4, 3, 5), torch.tensor([2, 1])
     attribution = votes("votes-detail").explain(pooled(LINEAR), images, targets)

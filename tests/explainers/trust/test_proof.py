@@ -265,6 +265,21 @@ def test_grades(beats, dropped, score, warnings, grade):
     assert grade_of(unlikely, None, ("improbable-target",)) == "not supported"  # more scores would change nothing
 
 
+def test_a_part_is_not_enough_where_its_absence_changes_nothing():
+    parts = [torch.tensor([value]) for value in (0.95, 0.93, 0.92)]
+    measured = Faithfulness(
+        0.25, "blur", *parts, None, None, None, None, torch.tensor([True]), torch.tensor([False]), 2
+    )
+    light = subject_of(ClassPrediction(0, "light", 0.95, 1.5))
+    null = Calibration(tuple(number / 100 for number in range(100)), "", "", 0.25, "blur")
+    proof = proof_of(measured, np.eye(4, dtype=np.float32), Geometry(8, 8, (0.0, 0.0, 8.0, 8.0)), light, (), null)
+    assert "fill-hides-little" in proof.warnings
+    assert proof.sentence == (
+        "Do not rely on this heatmap: with the marked quarter blurred, the model still says 'light' at 92.0% (of "
+        "95.0%)."
+    )
+
+
 @pytest.mark.parametrize(
     ("whole", "kept", "dropped", "beats", "grade"),
     [
