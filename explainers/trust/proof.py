@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from math import floor
+from math import copysign, floor
 from typing import Literal
 
 import numpy as np
@@ -218,10 +218,26 @@ def grade_of(
         return "supported"
     if matters and comparison.beats >= PARTLY:
         return "partly supported"
-    whole = measurement.probability
-    if whole is None or measurement.dropped > SPREAD * whole:
+    without, alone = _left(measurement)
+    if without > SPREAD:
         return "not supported"
-    return "partly supported" if measurement.kept > (1 - DECISIVE) * whole else "spread"
+    if alone > 1 - DECISIVE:
+        return "partly supported"
+    return "spread" if measurement.probability is not None else "not supported"
+
+
+def _left(measurement: Measurement) -> tuple[float, ...]:
+    """Return what is left of the score without the marked part and of that part alone, as shares.
+
+    They are shares of the probability or, of another score, of the change when everything is hidden.
+    """
+    parts = measurement.dropped, measurement.kept
+    if measurement.probability is not None:
+        return tuple(part / max(measurement.probability, LEAST) for part in parts)
+    whole, hidden = measurement.value or 0.0, measurement.hidden or 0.0
+    way = copysign(1, measurement.score * (measurement.kept - measurement.dropped))  # -1 for what lowers a value
+    effect = way * max(abs(whole - hidden), LEAST)
+    return tuple(1 - (whole - part) / effect for part in parts)
 
 
 def _comparable_score(measurement: Measurement) -> float:

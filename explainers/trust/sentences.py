@@ -20,9 +20,9 @@ WARNINGS = {
     "blank-map": "The map has the same value everywhere.",
     "crop-hides": "More than a quarter of the picture is cropped away before the model sees it. If what you ask "
     "about lies there, crop the picture around it.",
-    "fill-hides-little": "The answer hardly changes, whether the marked part or the rest is hidden, so this fill may "
-    "not hide what the model relies on. Try the other `proof_fill`: a blur keeps large areas of one colour, the mean "
-    "colour does not.",
+    "fill-hides-little": "The answer hardly changes, whether the marked part or the rest is hidden. Either this fill "
+    "leaves visible what the model relies on (try the other `proof_fill`; a blur keeps large areas of one colour), or "
+    "the model gives this answer even to an empty picture.",
 }
 """The warnings of proofs, as sentences."""
 

@@ -366,6 +366,15 @@ def test_pictures_opened_one_after_another_are_kept(page):
 
 
 @pytest.mark.slow
+def test_another_fill_for_the_open_picture_leaves_the_others(strip):
+    wrong = strip.locator("#count-wrong").inner_text()
+    fill = "async () => (await import('/static/js/state.js')).change({ proof_fill: 'mean' })"
+    assert ("proof_fill", "mean") in explained_anew(strip, lambda: strip.evaluate(fill))
+    expect(strip.locator("#thumbnails .outdated")).to_have_count(0)
+    expect(strip.locator("#count-wrong")).to_have_text(wrong)
+
+
+@pytest.mark.slow
 def test_those_of_another_method_are_explained_again(strip, url):
     explained_anew(strip, lambda: strip.select_option("#method", "gradcam"))
     first, second, third = labels(strip)

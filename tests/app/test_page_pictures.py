@@ -100,9 +100,12 @@ def test_what_was_chosen_is_asked_of_whatever_becomes_of_the_file(page, tmp_path
 
 @pytest.mark.parametrize("address", ["", "?example=coffee"])
 @pytest.mark.parametrize("late", ["/methods", "/colormaps"])
-def test_a_picture_that_is_chosen_while_the_page_loads_is_explained(tab, url, late, address):
+@pytest.mark.parametrize("control", ["#image", "#folder"])
+def test_a_picture_that_is_chosen_while_the_page_loads_is_explained(tab, url, tmp_path, late, address, control):
+    (tmp_path / "cat.png").write_bytes((EXAMPLES / "cat.png").read_bytes())
+
     def hold(route):
-        tab.set_input_files("#image", EXAMPLES / "cat.png")
+        tab.set_input_files(control, tmp_path if control == "#folder" else tmp_path / "cat.png")
         route.continue_()
 
     tab.route(lambda url: urlsplit(url).path == late, hold)

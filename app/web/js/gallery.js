@@ -34,7 +34,7 @@ export const current = () => pictures.find(({ source }) => source === state.pict
 /** A sentence about pictures that were too many; empty if all could be kept. */
 export const bound = () => (dropped ? `The page keeps ${MOST} pictures at a time; ${dropped} ${dropped === 1 ? "was" : "were"} left out.` : "");
 
-const FREE = { target: null, against: null }; // each picture is explained for its own best class
+const FREE = { target: null, against: null, proof_fill: null }; // each picture is explained for its own best class
 
 /** What tells which model and method explained a picture; colours do not matter. */
 const subject = () => JSON.stringify(question({ ...FREE, colormap: null, scale: "image" }));

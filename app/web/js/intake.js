@@ -96,5 +96,5 @@ export function prepareIntake() {
   });
   document.addEventListener("paste", (event) => take([...event.clipboardData.files].map(withPath)));
   listExamples(byId("examples"), openExample);
-  return choose(input);
+  return choose(input) || choose(folder);
 }

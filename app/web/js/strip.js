@@ -206,7 +206,9 @@ function count(pictures) {
   byId("strip-again").title = "Their explanations failed, come from another model or method, or can be graded now.";
   const late = filter() === "all" ? 0 : pictures.filter(isOutdated).length;
   const leftOut = late ? `${late} ${late === 1 ? "answer by another model or method is" : "answers by another model or method are"} left out.` : "";
-  const note = [bound(), listing(filter()), leftOut, listed().length ? "" : "No picture matches this filter."].filter(Boolean).join(" ");
+  const isUngraded = ({ result }) => result?.proof?.grade === null;
+  const ungraded = filter() === "unsure" && pictures.some(isUngraded) ? "Heatmaps that are not graded do not count." : "";
+  const note = [bound(), listing(filter()), ungraded, leftOut, listed().length ? "" : "No picture matches this filter."].filter(Boolean).join(" ");
   byId("strip-note").textContent = note;
   byId("strip-note").hidden = !note;
   showPath();

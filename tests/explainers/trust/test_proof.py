@@ -240,6 +240,17 @@ def test_a_part_that_decides_is_partly_supported_even_if_other_maps_do_as_well()
     assert grade_of(replace(measured, dropped=0.46), comparison) == "not supported"
 
 
+def test_a_part_that_decides_a_contrast_or_lowers_a_value_is_partly_supported_too():
+    comparison = Comparison(0.1, 480, "", "", None, None)
+    lead = Measurement(0.25, "blur", None, 90.0, 80.0, 5.0, None, -10.0, 0.75)
+    assert grade_of(lead, comparison) == "partly supported"
+    assert grade_of(replace(lead, dropped=41.0), comparison) == "not supported"  # of 100, more than half is left
+    assert grade_of(replace(lead, kept=56.0), comparison) == "not supported"
+    fall = Measurement(0.25, "blur", None, -90.0, -80.0, -5.0, None, 10.0, 0.75)  # what lowers it
+    assert grade_of(fall, comparison) == "partly supported"
+    assert grade_of(replace(fall, score=-0.75), comparison) == "not supported"  # what raises it
+
+
 @pytest.mark.parametrize(
     ("beats", "dropped", "score", "warnings", "grade"),
     [
