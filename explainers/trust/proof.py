@@ -181,7 +181,8 @@ def proof_of(
     if calibration is not None and calibration.are_probabilities != bool(faithfulness.are_probabilities):
         calibration = count = None
     comparison = None if calibration is None or is_blank else calibration.compared(_comparable_score(measurement))
-    is_common = comparison is not None and comparison.beats < PARTLY
+    as_well = None if comparison is None or comparison.beats >= SUPPORTED else 1 - comparison.beats
+    is_common = as_well is not None and as_well > 1 - PARTLY
     shape = shape_of(values, geometry)
     hides_little = not is_blank and _hides_little(measurement)
     warnings = _warnings(shape, sanity, discriminates, is_blank, hides_little, codes)
@@ -191,7 +192,7 @@ def proof_of(
     return Proof(
         grade=grade,
         sentence=sentence_of(
-            grade, faithfulness, subject, copies.lead if copies else None, count, is_improbable, is_common
+            grade, faithfulness, subject, copies.lead if copies else None, count, is_improbable, as_well, is_common
         ),
         faithfulness=None if is_blank else measurement,
         copies=copies,

@@ -40,8 +40,6 @@ _SHARES = {0.5: "half", 1 / 3: "third", 0.25: "quarter", 0.2: "fifth", 0.1: "ten
 UNMOVED = 0.9
 """Share of the probability that hardly differs from all of it; if both parts alone leave it, the fill hides little."""
 
-_COMMON = "unrelated maps often do as well: the model may look at the same place in every picture."
-
 _HIDDEN = {"blur": ("blurred away", "blurred"), "mean": ("painted over", "painted over")}
 """Words for hiding pixels with each fill: at the beginning of a clause, and after a noun."""
 
@@ -82,6 +80,7 @@ def sentence_of(
     lead: float | None = None,
     count: int | None = 0,
     is_improbable: bool = False,
+    as_well: float | None = None,
     is_common: bool = False,
 ) -> str:
     """Return the verdict on one map as a sentence.
@@ -94,9 +93,14 @@ def sentence_of(
         count: number of scores of unrelated maps, if too few for a grade; None if the known ones are of
             another kind.
         is_improbable: whether a map is not supported because the target is improbable.
-        is_common: whether too many maps that do not depend on the picture do as well.
+        as_well: share of the unrelated maps that do as well, where it speaks against the best grade; otherwise None.
+        is_common: whether so many of them do that all pictures may be alike.
     """
-    sentence = _verdict(grade, faithfulness, about, count, is_common)
+    rivals = ""
+    if as_well is not None:
+        reason = ": the model may look at the same place in every picture" if is_common else ""
+        rivals = f"{as_well:.0%} of unrelated maps do as well{reason}."
+    sentence = _verdict(grade, faithfulness, about, count, rivals)
     if grade == "not supported" and is_improbable:
         share = about.reading(about.said(faithfulness.whole))
         only = f"less than {share[1:]}" if share.startswith("<") else f"only {share}"
@@ -107,8 +111,8 @@ def sentence_of(
     return f"{sentence} Rotated or mirrored, the heatmap does {does}."
 
 
-def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, count: int | None, is_common: bool) -> str:
-    """Return the verdict, without the sentence about copies."""
+def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, count: int | None, rivals: str) -> str:
+    """Return the verdict, without the sentence about copies; `rivals` tells how many unrelated maps do as well."""
     first, then = _HIDDEN[faithfulness.fill]
     part = _part(faithfulness.area)
     subject = about.name
@@ -127,15 +131,14 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
             f"The marked {part} is enough on its own, but other parts matter too: alone, it {gives} {kept}; "
             f"{first}, {change}."
         )
-    if grade == "partly supported" and is_common:
-        return f"The marked {part} decides: {first}, {change}; alone, it {gives} {kept}. But {_COMMON}"
     if grade in ("supported", "partly supported"):
         role = "matters, but is not all"
         if lost_without >= DECISIVE > lost_alone:
             role = "matters"
         elif whole == dropped or not faithfulness.dropped < faithfulness.whole:
             role = f"{about.verb} {subject}, but is not needed"
-        return f"The marked {part} {role}: {first}, {change}; alone, it gives {kept}."
+        yet = f" Yet {rivals}" if rivals and grade == "partly supported" else ""
+        return f"The marked {part} {role}: {first}, {change}; alone, it gives {kept}.{yet}"
     if grade == "spread":
         return (
             f"No {part} decides by itself: the evidence for {subject} is spread over the picture ({whole} {verb} to "
@@ -143,8 +146,8 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
         )
     if grade == "not supported" and verb == "goes":
         return (
-            f"Do not rely on this heatmap: with the marked {part} {then}, {change}; alone, it gives {kept}, but "
-            "too many unrelated maps do as well."
+            f"Do not rely on this heatmap: with the marked {part} {then}, {change}; alone, it gives {kept}"
+            f"{f', but {rivals}' if rivals else '.'}"
         )
     if grade == "not supported":
         of_whole = "" if whole == dropped else f" (of {whole})"
@@ -152,7 +155,7 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
         if lost_alone < DECISIVE and lost_without > 1 - UNMOVED:
             return (
                 f"Do not rely on this heatmap alone: the marked {part} is enough on its own ({kept}), but with it "
-                f"{then}, {rest}.{f' Moreover, {_COMMON}' if is_common else ''}"
+                f"{then}, {rest}.{f' Moreover, {rivals}' if rivals else ''}"
             )
         return f"Do not rely on this heatmap: with the marked {part} {then}, {rest}."
     if grade == "blank":

@@ -105,7 +105,7 @@ def test_a_part_that_decides_in_all_pictures_reads_so(markers, calibration):
     decisive = [proof for proof in proofs if proof.grade == "partly supported"]
     assert decisive
     assert all(
-        proof.calibration.beats < 0.8 and "unrelated maps often do as well" in proof.sentence for proof in decisive
+        proof.calibration.beats < 0.8 and "% of unrelated maps do as well" in proof.sentence for proof in decisive
     )
 
 
@@ -132,10 +132,10 @@ def test_sentences_are_plain_english():
     assert sentence("partly supported", trial=Trial(area=0.5, fill="mean")) == (
         "The marked half matters: painted over, 'light' falls from 95.3% to 50.0%; alone, it gives 95.3%."
     )
-    assert sentence("partly supported", is_common=True) == (
-        "The marked quarter decides: painted over, 'light' falls from 95.3% to 50.0%; alone, it still gives "
-        "95.3%. But unrelated maps often do as well: the model may look at the same place in every picture."
-    )
+    matters = "The marked quarter matters: painted over, 'light' falls from 95.3% to 50.0%; alone, it gives 95.3%."
+    common = "23% of unrelated maps do as well: the model may look at the same place in every picture."
+    assert sentence("partly supported", as_well=0.152) == f"{matters} Yet 15% of unrelated maps do as well."
+    assert sentence("partly supported", as_well=0.228, is_common=True) == f"{matters} Yet {common}"
     assert sentence("spread", kept=0.3) == (
         "No quarter decides by itself: the evidence for 'light' is spread over the picture (95.3% falls to 50.0% with "
         "the marked quarter painted over; alone, that quarter gives 30.0%)."
@@ -149,12 +149,10 @@ def test_sentences_are_plain_english():
         "the model still says 'light' at 50.0% (of 95.3%)."
     )
     assert sentence("not supported") == alone
-    assert sentence("not supported", is_common=True) == (
-        f"{alone} Moreover, unrelated maps often do as well: the model may look at the same place in every picture."
-    )
-    assert sentence("not supported", against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
+    assert sentence("not supported", as_well=0.228, is_common=True) == f"{alone} Moreover, {common}"
+    assert sentence("not supported", against=ClassPrediction(1, "dark", 0.05, -1.5), as_well=0.228, is_common=True) == (
         "Do not rely on this heatmap: with the marked quarter painted over, the lead of 'light' over 'dark' goes from "
-        "90.5 points to 0.0 points; alone, it gives 90.5 points, but too many unrelated maps do as well."
+        f"90.5 points to 0.0 points; alone, it gives 90.5 points, but {common}"
     )
     assert sentence("blank") == "The heatmap is blank: it marks nothing that speaks for 'light'."
     assert sentence(None, against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
