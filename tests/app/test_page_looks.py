@@ -99,6 +99,17 @@ def test_the_words_for_the_marked_part_outline_it(cat_page):
 
 
 @pytest.mark.slow
+def test_maps_of_fine_grids_are_as_clear_as_those_of_coarse_ones(tab, url):
+    fields = {"method": "gradcam", "layer": "blocks.0"}  # of 112 by 112 cells
+    tab.goto(f"{url}/?example=cat&method=gradcam&layer=blocks.0")
+    answered(tab)
+    answer = ask(url, values="true", format="json", target="tiger cat", **fields).json()
+    heatmap = np.array(answer["explanations"][0]["heatmap"]["values"])
+    seen = heatmap[20:280, 96:356].ravel()
+    assert np.abs(opacities(tab) - 255 * 0.85 * (seen / heatmap.max()) ** 1.5).mean() < 8
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("look", ["clear", "overlay"])
 def test_what_is_outside_of_the_outline_is_veiled(cat_page, look):
     cat_page.select_option("#look", look)

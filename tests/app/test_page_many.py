@@ -372,6 +372,9 @@ def test_another_fill_for_the_open_picture_leaves_the_others(strip):
     assert ("proof_fill", "mean") in explained_anew(strip, lambda: strip.evaluate(fill))
     expect(strip.locator("#thumbnails .outdated")).to_have_count(0)
     expect(strip.locator("#count-wrong")).to_have_text(wrong)
+    strip.set_input_files("#image", EXAMPLES / "astronaut.png")
+    answered(strip)
+    expect(options(strip).last).to_contain_text("football helmet")  # although its own answer has the other fill
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import { isSeen, valueAt } from "./maps.js";
 import { Overlay } from "./overlay.js";
 import { problemBox } from "./problems.js";
 import { badge } from "./proof.js";
-import { HEATMAP } from "./question.js";
+import { HEATMAP, isFine } from "./question.js";
 import { readingOf, subjectOf } from "./scene.js";
 import { state } from "./state.js";
 import { duration, progress } from "./words.js";
@@ -156,7 +156,7 @@ export class Card {
   }
 
   async #show(answer) {
-    await this.overlay.showMap(answer.explanations[0]);
+    await this.overlay.showMap(answer.explanations[0], isFine(answer.method.name));
     this.phase = "done";
     this.heatmap = answer.explanations[0].heatmap;
     this.#answer = answer;

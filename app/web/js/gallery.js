@@ -180,11 +180,12 @@ function restart() {
   next();
 }
 
+/** Whether the page's own answer is the one that the strip would ask for. */
+const isFree = () => !state.asked.some(([name]) => name in FREE);
+
 /** The page's own answer about the picture that is shown. */
 function keepAnswer() {
-  const { answer, asked } = state;
-  const isFree = !asked.some(([name]) => name in FREE);
-  if (isFree && current()) finish(current(), answer, subject());
+  if (isFree() && current()) finish(current(), state.answer, subject());
   next();
 }
 
@@ -195,7 +196,8 @@ function next() {
   let busy = pictures.filter(({ asking }) => asking).length + (isShownWaiting ? 1 : 0);
   for (const picture of pictures) {
     if (busy >= AT_ONCE) return;
-    if (picture === shown || picture.asking || !isWaiting(picture)) continue;
+    if (picture === shown && (pictures.length < 2 || !state.answer || isFree())) continue;
+    if (picture.asking || !isWaiting(picture)) continue;
     ask(picture);
     busy += 1;
   }

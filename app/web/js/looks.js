@@ -66,8 +66,8 @@ function contour({ values, size }, share) {
  * The strength of the values by which they are clear or not, and its peak. Fine maps are made of thin lines and dots, which
  * are lost on a clear picture: the mean strength around them counts, so that they stand on their own dark ground.
  */
-function strength({ map }, { values, size }, peak) {
-  if (Math.max(map.length, map[0].length) <= 2 * COARSE) return { values: values.map(Math.abs), size, peak };
+function strength({ values, size }, peak, isFine) {
+  if (!isFine) return { values: values.map(Math.abs), size, peak };
   const step = Math.ceil(Math.max(...size) / COARSE);
   const coarse = size.map((side) => Math.ceil(side / step));
   const [sums, counts] = [0, 0].map(() => new Float64Array(coarse[0] * coarse[1]));
@@ -100,14 +100,14 @@ export function drawOutline(context, heatmap, share, place) {
 }
 
 /** Draws a map's image onto a part of a canvas, left, top, width and height, in the chosen way. */
-export function drawLook(context, image, heatmap, drawn, place) {
+export function drawLook(context, image, heatmap, drawn, place, isFine) {
   if (state.look === "mask") context.drawImage(mask(grid(heatmap), state.strongest / 100, DIM), ...place);
   else if (state.look === "contour") context.drawImage(contour(grid(heatmap), state.strongest / 100), ...place);
   else if (state.look === "clear") {
     const ends = drawn ?? { low: heatmap.min, high: heatmap.max };
     const peak = Math.max(ends.high, -ends.low) || 1;
     context.globalAlpha = 1 - (1 - state.alpha) ** 2.74; // 0.85 at one half
-    context.drawImage(clear(image, place, strength(heatmap, grid(heatmap), peak)), 0, 0);
+    context.drawImage(clear(image, place, strength(grid(heatmap), peak, isFine)), 0, 0);
   } else {
     context.globalAlpha = state.alpha;
     context.drawImage(image, 0, 0);

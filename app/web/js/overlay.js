@@ -8,7 +8,7 @@ import { state } from "./state.js";
 export class Overlay {
   #canvas = make("canvas", { class: "map", "aria-hidden": "true" });
   #picture = make("img", { class: "below", alt: "", draggable: false });
-  #map = null; // {image, heatmap, drawn, isSheet}
+  #map = null; // {image, heatmap, drawn, isFine, isSheet}
   #preview = null; // an image
   #outlined = null; // share of the map whose highest part is outlined
   #turn = 0; // an image decoded after a newer one is not shown
@@ -43,8 +43,8 @@ export class Overlay {
   }
 
   /** Shows the map of an explanation; one with regions is a sheet of its own instead of an overlay. */
-  showMap({ overlay, heatmap, drawn, regions }) {
-    this.#showing = this.#show(overlay, { heatmap, drawn, isSheet: regions.length > 0 });
+  showMap({ overlay, heatmap, drawn, regions }, isFine = false) {
+    this.#showing = this.#show(overlay, { heatmap, drawn, isFine, isSheet: regions.length > 0 });
     return this.#showing;
   }
 
@@ -149,7 +149,7 @@ export async function decoded(source) {
 }
 
 /** Paints a map with the chosen opacity; `heatmap`, which previews do not have, gives its position. */
-function paint(canvas, { image, before = null, heatmap = null, drawn = null, isSheet = false, outlined = null }) {
+function paint(canvas, { image, before = null, heatmap = null, drawn = null, isFine = false, isSheet = false, outlined = null }) {
   const { naturalWidth: width, naturalHeight: height } = image;
   Object.assign(canvas, { width, height });
   const context = canvas.getContext("2d");
@@ -163,7 +163,7 @@ function paint(canvas, { image, before = null, heatmap = null, drawn = null, isS
     context.rect(left, top, right - left, bottom - top);
     context.clip();
     const place = [left, top, right - left, bottom - top];
-    drawLook(context, image, heatmap, drawn, place);
+    drawLook(context, image, heatmap, drawn, place, isFine);
     if (outlined) drawOutline(context, heatmap, outlined, place);
     return;
   }

@@ -30,8 +30,11 @@ export const methodNamed = (name) => methods.get(name);
 /** Whether the service had the model in memory when it told about the methods. */
 export const isLoaded = () => allMethods().every(({ quantities }) => quantities !== null);
 
+/** Whether a method's maps have a value for each pixel, as those of gradients: thin lines and dots. */
+export const isFine = (name) => Boolean(methods.get(name)?.fine);
+
 /** The default scale of a method's maps: in fine maps a few extreme pixels would make the others pale. */
-export const usualScale = (name) => (methods.get(name)?.fine ? "robust" : "image");
+export const usualScale = (name) => (isFine(name) ? "robust" : "image");
 
 /** The state as pairs of names and values, without defaults. */
 export function question(changed = {}) {

@@ -6,6 +6,7 @@ import { drawnBy } from "./doubt.js";
 import { isSeen, seen, valueAt } from "./maps.js";
 import { Overlay, pixelBeside } from "./overlay.js";
 import { turnUpright } from "./picture.js";
+import { isFine } from "./question.js";
 import { change, explained, explanation, onChange, redraws, state } from "./state.js";
 import { readingOf, subjectOf } from "./scene.js";
 import { number, percent } from "./words.js";
@@ -67,7 +68,7 @@ async function showAnswer() {
   const isTurned = await turnUpright(picture, current.heatmap.shape);
   if (state.answer !== answer) return;
   if (isTurned) overlay.showPicture(picture);
-  await overlay.showMap(current);
+  await overlay.showMap(current, isFine(state.answer.method.name));
   if (state.answer !== answer || explanation() !== current) return;
   dress();
   const [height, width] = current.heatmap.shape;
