@@ -201,7 +201,7 @@ class AcceleratedModel:
             try:
                 cut = cut_before(self._module, layers, probe[:1])
             except UncuttableError as error:
-                _log.info("The model runs whole for %s: %s", ", ".join(layers), error)
+                _log.info("Passes for %s run all of the model: %s", ", ".join(layers), error)
                 return None
             # Copies, because a model may modify its input in place.
             expected = cut.prefix(probe.clone()), self._outputs(self._module(probe.clone()))

@@ -118,7 +118,7 @@ def cut_before(module: nn.Module, paths: Sequence[str], images: Tensor) -> Cut:
         steps = list(traced.graph.nodes)
         places = {path: [step for step in steps if step.op == "call_module" and step.target == path] for path in paths}
         if any(len(calls) != 1 for calls in places.values()):
-            raise UncuttableError(f"Not all of {', '.join(paths)} run once, one after another.")
+            raise UncuttableError(f"{', '.join(paths)} do not each run exactly once, one after another.")
         first = min((calls[0] for calls in places.values()), key=steps.index)
         values = _Values(traced)
         try:
