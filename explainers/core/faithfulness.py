@@ -67,6 +67,10 @@ class Faithfulness:
         """(N,): kept minus dropped, divided by `scale`."""
         return (self.kept - self.dropped) / self.scale
 
+    def left(self, score: Tensor) -> Tensor:
+        """Return the share (N,) of the picture's score that is left at another score (N,); above 1 if it is higher."""
+        return 1 - (self.whole - score) / self.scale
+
     @property
     def is_likely(self) -> bool:
         """Whether other scores may be compared with those of this picture (N = 1), whose target is probable enough."""

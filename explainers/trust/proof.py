@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from math import copysign, floor
+from math import floor
 from typing import Literal
 
 import numpy as np
@@ -186,7 +186,8 @@ def proof_of(
     shape = shape_of(values, geometry)
     hides_little = not is_blank and _hides_little(measurement)
     warnings = _warnings(shape, sanity, discriminates, is_blank, hides_little, codes)
-    grade = "blank" if is_blank else grade_of(measurement, comparison, warnings)
+    without, alone = (float(faithfulness.left(score)) for score in (faithfulness.dropped, faithfulness.kept))
+    grade = "blank" if is_blank else grade_of(measurement, without, alone, comparison, warnings)
     is_improbable = _is_improbable(measurement, warnings)
     copies = None if is_blank else _copies(faithfulness)
     return Proof(
@@ -206,9 +207,21 @@ def proof_of(
 
 
 def grade_of(
-    measurement: Measurement, comparison: Comparison | None, warnings: Collection[WarningCode] = ()
+    measurement: Measurement,
+    without: float,
+    alone: float,
+    comparison: Comparison | None,
+    warnings: Collection[WarningCode] = (),
 ) -> Grade | None:
-    """Return the grade of a map that is not blank; None without a comparison, unless the target is improbable."""
+    """Return the grade of a map that is not blank; None without a comparison, unless the target is improbable.
+
+    Args:
+        measurement: what was measured.
+        without: share of the score that is left without the marked part, see `Faithfulness.left`.
+        alone: the same of the marked part alone.
+        comparison: comparison with unrelated maps.
+        warnings: codes of the proof's warnings.
+    """
     if _is_improbable(measurement, warnings):
         return "not supported"
     if comparison is None:
@@ -219,26 +232,11 @@ def grade_of(
         return "supported"
     if matters and comparison.beats >= PARTLY:
         return "partly supported"
-    without, alone = _left(measurement)
     if without > SPREAD:
         return "not supported"
     if alone > 1 - DECISIVE:
         return "partly supported"
     return "spread" if measurement.probability is not None else "not supported"
-
-
-def _left(measurement: Measurement) -> tuple[float, ...]:
-    """Return what is left of the score without the marked part and of that part alone, as shares.
-
-    They are shares of the probability or, of another score, of the change when everything is hidden.
-    """
-    parts = measurement.dropped, measurement.kept
-    if measurement.probability is not None:
-        return tuple(part / max(measurement.probability, LEAST) for part in parts)
-    whole, hidden = measurement.value or 0.0, measurement.hidden or 0.0
-    way = copysign(1, measurement.score * (measurement.kept - measurement.dropped))  # -1 for what lowers a value
-    effect = way * max(abs(whole - hidden), LEAST)
-    return tuple(1 - (whole - part) / effect for part in parts)
 
 
 def _comparable_score(measurement: Measurement) -> float:

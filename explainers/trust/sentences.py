@@ -118,22 +118,22 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
     subject = about.name
     scores = [about.said(score) for score in (faithfulness.whole, faithfulness.kept, faithfulness.dropped)]
     whole, kept, dropped = (_MINUS.sub("−", about.reading(score)) for score in scores)
-    lost_without, lost_alone = (_loss(faithfulness, score) for score in (faithfulness.dropped, faithfulness.kept))
+    without, alone = (float(faithfulness.left(score)) for score in (faithfulness.dropped, faithfulness.kept))
     verb = "goes"
     if bool(faithfulness.are_probabilities):
         verb = "falls" if float(faithfulness.dropped) <= float(faithfulness.whole) else "rises"
     change = f"{subject} stays at {whole}" if whole == dropped else f"{subject} {verb} from {whole} to {dropped}"
-    gives = "gives" if lost_alone > 1 / 2 else "even gives" if lost_alone <= -0.1 and kept != whole else "still gives"
-    if grade == "supported" and lost_without >= DECISIVE and lost_alone <= 1 - DECISIVE:
+    gives = "gives" if alone < 1 / 2 else "even gives" if alone >= 1.1 and kept != whole else "still gives"
+    if grade == "supported" and without <= 1 - DECISIVE and alone >= DECISIVE:
         return f"The marked {part} decides: {first}, {change}; alone, it {gives} {kept}."
-    if grade == "supported" and lost_alone < DECISIVE:
+    if grade == "supported" and alone > 1 - DECISIVE:
         return (
             f"The marked {part} is enough on its own, but other parts matter too: alone, it {gives} {kept}; "
             f"{first}, {change}."
         )
     if grade in ("supported", "partly supported"):
         role = "matters, but is not all"
-        if lost_without >= DECISIVE > lost_alone:
+        if without <= 1 - DECISIVE < alone:
             role = "matters"
         elif whole == dropped or not faithfulness.dropped < faithfulness.whole:
             role = f"{about.verb} {subject}, but is not needed"
@@ -152,7 +152,7 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
     if grade == "not supported":
         of_whole = "" if whole == dropped else f" (of {whole})"
         rest = f"the model still says {subject} at {dropped}{of_whole}" if verb == "falls" else change
-        if lost_alone < DECISIVE and lost_without > 1 - UNMOVED:
+        if alone > 1 - DECISIVE and without < UNMOVED:
             return (
                 f"Do not rely on this heatmap alone: the marked {part} is enough on its own ({kept}), but with it "
                 f"{then}, {rest}.{f' Moreover, {rivals}' if rivals else ''}"
@@ -172,11 +172,6 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
     if not about.is_compared:
         reason = f"contrasts are graded only for the most probable class, if it has at least {LIKELY:.0%}"
     return f"With the marked {part} {then}, {change}; alone, it gives {kept}. That is not graded: {reason}."
-
-
-def _loss(faithfulness: Faithfulness, score: Tensor) -> float:
-    """Return how much of the score of the whole picture is lost, as a share; negative if it is higher."""
-    return float((faithfulness.whole - score) / faithfulness.scale)
 
 
 def _part(area: float) -> str:

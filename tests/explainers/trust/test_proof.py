@@ -233,20 +233,24 @@ def test_what_lowers_a_value_is_told_by_the_value_itself():
 def test_a_part_that_decides_is_partly_supported_even_if_other_maps_do_as_well():
     measured = Measurement(0.25, "blur", 0.9, None, 0.61, 0.45, None, None, 0.16)
     comparison = Comparison(0.1, 480, "", "", None, None)
-    assert grade_of(measured, comparison) == "partly supported"
-    assert grade_of(replace(measured, kept=0.59), comparison) == "spread"
-    assert grade_of(replace(measured, dropped=0.46), comparison) == "not supported"
+    assert grade_of(measured, 0.5, 0.67, comparison) == "partly supported"
+    assert grade_of(measured, 0.5, 0.66, comparison) == "spread"
+    assert grade_of(measured, 0.51, 0.67, comparison) == "not supported"
+    lead = replace(measured, probability=None, value=90.0, hidden=-10.0)
+    assert grade_of(lead, 0.5, 0.67, comparison) == "partly supported"
+    assert grade_of(lead, 0.5, 0.66, comparison) == "not supported"
 
 
-def test_a_part_that_decides_a_contrast_or_lowers_a_value_is_partly_supported_too():
-    comparison = Comparison(0.1, 480, "", "", None, None)
-    lead = Measurement(0.25, "blur", None, 90.0, 80.0, 5.0, None, -10.0, 0.75)
-    assert grade_of(lead, comparison) == "partly supported"
-    assert grade_of(replace(lead, dropped=41.0), comparison) == "not supported"  # of 100, more than half is left
-    assert grade_of(replace(lead, kept=56.0), comparison) == "not supported"
-    fall = Measurement(0.25, "blur", None, -90.0, -80.0, -5.0, None, 10.0, 0.75)  # what lowers it
-    assert grade_of(fall, comparison) == "partly supported"
-    assert grade_of(replace(fall, score=-0.75), comparison) == "not supported"  # what raises it
+def test_what_is_left_of_a_score():
+    def left(whole: float, part: float, hidden: float, is_probability: bool) -> float:
+        scores = [torch.tensor([score]) for score in (whole, part, part)]
+        rest = None, torch.tensor([hidden]), None, None, torch.tensor([is_probability]), torch.tensor([False]), 3
+        return Faithfulness(0.25, "blur", *scores, *rest).left(scores[1]).item()
+
+    assert left(0.9, 0.45, 0.1, True) == pytest.approx(0.5)  # a probability, of itself
+    assert left(90.0, 40.0, -10.0, False) == pytest.approx(0.5)  # another score, of its change
+    assert left(-90.0, -140.0, 10.0, False) == pytest.approx(0.5)
+    assert left(90.0, 110.0, -10.0, False) == pytest.approx(1.2)
 
 
 @pytest.mark.parametrize(
@@ -267,11 +271,12 @@ def test_a_part_that_decides_a_contrast_or_lowers_a_value_is_partly_supported_to
 def test_grades(beats, dropped, score, warnings, grade):
     measured = Measurement(0.25, "blur", 0.9, None, 0.5, dropped, 0.8, None, score)
     comparison = Comparison(beats, 480, "", "", None, None)
-    assert grade_of(measured, comparison, warnings) == grade
-    assert grade_of(measured, None, warnings) is None
+    left = dropped / 0.9, 0.5 / 0.9
+    assert grade_of(measured, *left, comparison, warnings) == grade
+    assert grade_of(measured, *left, None, warnings) is None
     unlikely = replace(measured, probability=0.29)
-    assert grade_of(unlikely, comparison, ("improbable-target",)) == "not supported"
-    assert grade_of(unlikely, None, ("improbable-target",)) == "not supported"  # more scores would change nothing
+    assert grade_of(unlikely, *left, comparison, ("improbable-target",)) == "not supported"
+    assert grade_of(unlikely, *left, None, ("improbable-target",)) == "not supported"  # whatever the scores
 
 
 def test_a_part_is_not_enough_where_its_absence_changes_nothing():
