@@ -253,6 +253,15 @@ def test_a_channel_is_switched_off_and_a_sentence_says_what_that_does(inside, ur
 
 
 @pytest.mark.slow
+def test_of_a_contrast_what_is_estimated_is_said_and_both_classes_are_told(tab, url):
+    tab.goto(f"{url}/?example=cat&target=tiger+cat&against=tabby&show=inside&inside={LAYER}&off=3")
+    expect(tab.locator("#inside-about")).to_have_text("the logit of tiger cat, not to its lead over tabby")
+    changes = r"(falls|rises) from [\d.]+% to [\d.]+%"
+    summary = re.compile(rf"Without channel 3 of {LAYER}, tiger cat {changes}; tabby {changes}\.")
+    expect(tab.locator("#effect-summary")).to_have_text(summary)
+
+
+@pytest.mark.slow
 def test_a_channel_is_sought_in_the_other_pictures(page, url):
     page.goto(f"{url}/?show=inside&inside={LAYER}")
     page.set_input_files("#image", [EXAMPLES / f"{name}.png" for name in ("cat", "coffee", "rocket")])

@@ -342,3 +342,11 @@ def test_a_finger_marks_instead_of_scrolling(cat):
     cat.click("#marking-on")
     assert stage.evaluate("one => getComputedStyle(one).touchAction") == "pan-y"
     cat.click("#marking-on")
+
+
+@pytest.mark.slow
+def test_of_a_contrast_both_classes_are_told(tab, url):
+    tab.goto(f"{url}/?example=cat&target=tiger+cat&against=tabby&mark=hide:126,60,226,180")
+    answered(tab)
+    changes = r"(falls|rises) from [\d.]+% to [\d.]+%"
+    assert re.match(rf"Without your marked part, tiger cat {changes}; tabby {changes}\.", told(tab))

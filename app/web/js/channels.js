@@ -64,7 +64,9 @@ async function show(signal) {
   if (signal.aborted) return;
   byId("inside-layer-name").textContent = layer;
   const target = explained();
-  byId("inside-about").textContent = target ? `the ${measure(target)} of ${target.label}` : "what is explained";
+  const against = explanation()?.against;
+  const rather = against ? `, not to its lead over ${against.label}` : "";
+  byId("inside-about").textContent = target ? `the ${measure(target)} of ${target.label}${rather}` : "what is explained";
   const activations = await activationsOf(layer);
   if (signal.aborted) return;
   if (captured?.key !== activations.key) {

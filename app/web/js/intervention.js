@@ -3,8 +3,8 @@
 import { post } from "./api.js";
 import { methodNamed, question } from "./question.js";
 import { asks } from "./scene.js";
-import { methodName, state, subject } from "./state.js";
-import { count, moves } from "./words.js";
+import { explanation, methodName, state, subject } from "./state.js";
+import { allMove, count } from "./words.js";
 
 /** The chosen method, or Grad-CAM in place of methods of many passes, which would take too long. */
 function quick() {
@@ -39,6 +39,9 @@ export function sentence(layer, channels, { model, target, before, after, differ
   const by = Math.abs(difference.score).toFixed(2);
   const moved = Number(by) ? `${difference.score < 0 ? "falls" : "rises"} by ${by}` : "hardly changes";
   const score = `The ${measure(target)} ${moved}.`;
+  const against = explanation()?.against;
+  const rivals = [before, after].map(({ predictions }) => predictions.find(({ index }) => index === against?.index));
+  const readings = allMove([[before.target, after.target], ...(rivals.every(Boolean) ? [rivals] : [])]);
   const best = isOther ? ` The ${asks()?.first ?? "best class"} is now ${next.label}.` : "";
-  return `Without ${named(layer, channels)}, ${target.label} ${moves(before.target, after.target)}.${best} ${score}`;
+  return `Without ${named(layer, channels)}, ${readings}.${best} ${score}`;
 }

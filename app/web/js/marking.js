@@ -13,7 +13,7 @@ import { clearProblems, showProblem } from "./problems.js";
 import { identity, kind, sceneOf } from "./scene.js";
 import { overlay } from "./stage.js";
 import { change, explained, explanation, onChange, state } from "./state.js";
-import { moves, reading } from "./words.js";
+import { allMove, moves, reading } from "./words.js";
 import { isPanned } from "./zoom.js";
 
 const WAIT = 150; // milliseconds without another change before the model is asked
@@ -326,15 +326,16 @@ export function sentence() {
   if (!current && isPainting()) return `Paint ${how}; each stroke adds to the part. With the keyboard, mark a box instead.`;
   if (!current) return isOn() ? `Draw a box ${how}.` : `Mark a part to see the prediction ${{ hide: "without it", blur: "with it blurred", keep: "with nothing else" }[chosen()]}.${kind() ? "" : ` ${isTouched() ? "Touch" : "Click"} anywhere to see which channels respond there.`}`;
   if (!state.altered) return "Asking the model…";
-  const target = explained();
+  const { target, against } = explanation();
   const { before, after, scene } = state.altered;
   if (scene) return `${PARTS[current.how]}, ${placesMoved(target, state.altered)}`;
   // Of more classes than the service lists, the last one is the most that the others can be.
-  const now = after.get(target.index) ?? [...after.values()].at(-1);
+  const now = ({ index }) => after.get(index) ?? [...after.values()].at(-1);
+  const moved = allMove([target, against].filter(Boolean).map((prediction) => [prediction, now(prediction)]));
   const [best, first] = [before, after].map((predictions) => [...predictions.values()][0]);
   const isOther = best.index !== first.index && first.probability !== undefined && state.answer.model.head !== "sigmoid"; // several hold at once
   const most = isOther ? ` The best class is now ${first.label}, ${reading(first)}.` : "";
-  return `${PARTS[current.how]}, ${target.label} ${moves(target, now)}.${most}${isUnseen(current) ? " The model does not see this part." : ""}`;
+  return `${PARTS[current.how]}, ${moved}.${most}${isUnseen(current) ? " The model does not see this part." : ""}`;
 }
 
 /** What becomes of the explained box or region, and of the number of boxes. */

@@ -74,6 +74,9 @@ export function moves(before, after) {
   return isArea ? `${moved} of the picture` : moved;
 }
 
+/** How the readings of several move: pairs of predictions before and after. */
+export const allMove = (pairs) => pairs.map(([before, after]) => `${before.label} ${moves(before, after)}`).join("; ");
+
 const API_WORDS = [
   [/ \(SEEWHY_\w+\)/g, ""],
   [/ \(`seewhy layers NAME`; in Python, `survey\(\.\.\.\)\.layers`\)/g, ""],
