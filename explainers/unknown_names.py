@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from seewhy.explainers.errors import OptionError, listed, near_matches, nearest
+from seewhy.explainers.errors import OptionError, near_matches, nearest
 
 _MOST_NAMES = 8
 _LISTS = "`seewhy methods` or GET /methods lists all methods and their options."
@@ -43,11 +43,10 @@ def unknown_option(
     if len(methods) < 2:
         subject = f"Method {next(iter(methods))!r} has no" if methods else "No method has an"
     names = {public(name) for name in {*further}.union(*(methods or catalogue).values())}
-    hint = owners(option, catalogue)
+    hint = owners(option, catalogue) or near_matches(public(option), names)
     everywhere = {public(name) for options in catalogue.values() for name in options}
-    if not hint and (close := nearest(public(option), names | everywhere)):
-        own = [name for name in close if name in names]
-        hint = f"Near matches: {listed(own)}." if own else f"Near matches: {close[0]}. {owners(close[0], catalogue)}"
+    if not hint and (close := nearest(public(option), everywhere)):
+        hint = f"Near matches: {close[0]}. {owners(close[0], catalogue)}"
     hint = hint or (f"It takes {', '.join(sorted(names))}." if methods else _LISTS)
     return OptionError(f"{subject} option {public(option)!r}. {hint}", field=public(option))
 
