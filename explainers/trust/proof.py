@@ -193,7 +193,15 @@ def proof_of(
     return Proof(
         grade=grade,
         sentence=sentence_of(
-            grade, faithfulness, subject, copies.lead if copies else None, count, is_improbable, as_well, is_common
+            grade,
+            faithfulness,
+            subject,
+            copies.lead if copies else None,
+            count,
+            is_improbable,
+            as_well,
+            is_common,
+            hides_little,
         ),
         faithfulness=None if is_blank else measurement,
         copies=copies,

@@ -20,9 +20,9 @@ WARNINGS = {
     "blank-map": "The map has the same value everywhere.",
     "crop-hides": "More than a quarter of the picture is cropped away before the model sees it. If what you ask "
     "about lies there, crop the picture around it.",
-    "fill-hides-little": "The answer hardly changes, whether the marked part or the rest is hidden. Either this fill "
-    "leaves visible what the model relies on (try the other `proof_fill`; a blur keeps large areas of one colour), or "
-    "the model gives this answer even to an empty picture.",
+    "fill-hides-little": "Neither hiding the marked part nor hiding the rest lowers the probability by a tenth. Either "
+    "this fill leaves visible what the model relies on (try the other proof fill; a blur keeps large areas of one "
+    "colour), or each part is enough on its own, or the model gives this answer even to an empty picture.",
 }
 """The warnings of proofs, as sentences."""
 
@@ -82,6 +82,7 @@ def sentence_of(
     is_improbable: bool = False,
     as_well: float | None = None,
     is_common: bool = False,
+    hides_little: bool = False,
 ) -> str:
     """Return the verdict on one map as a sentence.
 
@@ -95,12 +96,13 @@ def sentence_of(
         is_improbable: whether a map is not supported because the target is improbable.
         as_well: share of the unrelated maps that do as well, where it speaks against the best grade; otherwise None.
         is_common: whether so many of them do that all pictures may be alike.
+        hides_little: whether neither the marked part nor the rest is missed when it is hidden.
     """
     rivals = ""
     if as_well is not None:
         reason = ": the model may look at the same place in every picture" if is_common else ""
         rivals = f"{as_well:.0%} of unrelated maps do as well{reason}."
-    sentence = _verdict(grade, faithfulness, about, count, rivals)
+    sentence = _verdict(grade, faithfulness, about, count, rivals, hides_little)
     if grade == "not supported" and is_improbable:
         share = about.reading(about.said(faithfulness.whole))
         only = f"less than {share[1:]}" if share.startswith("<") else f"only {share}"
@@ -111,7 +113,9 @@ def sentence_of(
     return f"{sentence} Rotated or mirrored, the heatmap does {does}."
 
 
-def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, count: int | None, rivals: str) -> str:
+def _verdict(
+    grade: str | None, faithfulness: Faithfulness, about: Subject, count: int | None, rivals: str, hides_little: bool
+) -> str:
     """Return the verdict, without the sentence about copies; `rivals` tells how many unrelated maps do as well."""
     first, then = _HIDDEN[faithfulness.fill]
     part = _part(faithfulness.area)
@@ -141,23 +145,24 @@ def _verdict(grade: str | None, faithfulness: Faithfulness, about: Subject, coun
         return f"The marked {part} {role}: {first}, {change}; alone, it gives {kept}.{yet}"
     if grade == "spread":
         return (
-            f"No {part} decides by itself: the evidence for {subject} is spread over the picture ({whole} {verb} to "
+            f"No {part} decides by itself: the evidence for {subject} seems spread over the picture ({whole} {verb} to "
             f"{dropped} with the marked {part} {then}; alone, that {part} gives {kept})."
-        )
-    if grade == "not supported" and verb == "goes":
-        return (
-            f"Do not rely on this heatmap: with the marked {part} {then}, {change}; alone, it gives {kept}"
-            f"{f', but {rivals}' if rivals else '.'}"
         )
     if grade == "not supported":
         of_whole = "" if whole == dropped else f" (of {whole})"
+        if hides_little:
+            return (
+                f"This fill cannot test the heatmap: with the marked {part} {then}, the model still says {subject} at "
+                f"{dropped}{of_whole}, and with the rest {then} at {kept}."
+            )
         rest = f"the model still says {subject} at {dropped}{of_whole}" if verb == "falls" else change
         if alone > 1 - DECISIVE and without < UNMOVED:
             return (
                 f"Do not rely on this heatmap alone: the marked {part} is enough on its own ({kept}), but with it "
                 f"{then}, {rest}.{f' Moreover, {rivals}' if rivals else ''}"
             )
-        return f"Do not rely on this heatmap: with the marked {part} {then}, {rest}."
+        by_itself = f"; alone, it gives {kept}" if verb == "goes" else ""
+        return f"Do not rely on this heatmap: with the marked {part} {then}, {rest}{by_itself}."
     if grade == "blank":
         return f"The heatmap is blank: it marks nothing that {about.verb} {subject}."
     source = ""

@@ -137,8 +137,8 @@ def test_sentences_are_plain_english():
     assert sentence("partly supported", as_well=0.152) == f"{matters} Yet 15% of unrelated maps do as well."
     assert sentence("partly supported", as_well=0.228, is_common=True) == f"{matters} Yet {common}"
     assert sentence("spread", kept=0.3) == (
-        "No quarter decides by itself: the evidence for 'light' is spread over the picture (95.3% falls to 50.0% with "
-        "the marked quarter painted over; alone, that quarter gives 30.0%)."
+        "No quarter decides by itself: the evidence for 'light' seems spread over the picture (95.3% falls to 50.0% "
+        "with the marked quarter painted over; alone, that quarter gives 30.0%)."
     )
     assert sentence("not supported", kept=0.3) == (
         "Do not rely on this heatmap: with the marked quarter painted over, the model still says 'light' at 50.0% (of "
@@ -150,9 +150,18 @@ def test_sentences_are_plain_english():
     )
     assert sentence("not supported") == alone
     assert sentence("not supported", as_well=0.228, is_common=True) == f"{alone} Moreover, {common}"
-    assert sentence("not supported", against=ClassPrediction(1, "dark", 0.05, -1.5), as_well=0.228, is_common=True) == (
+    contrast = {"against": ClassPrediction(1, "dark", 0.05, -1.5), "as_well": 0.228, "is_common": True}
+    assert sentence("not supported", **contrast) == (
+        "Do not rely on this heatmap alone: the marked quarter is enough on its own (90.5 points), but with it painted "
+        f"over, the lead of 'light' over 'dark' goes from 90.5 points to 0.0 points. Moreover, {common}"
+    )
+    assert sentence("not supported", kept=-0.98, **contrast) == (  # of such a part, other maps say nothing
         "Do not rely on this heatmap: with the marked quarter painted over, the lead of 'light' over 'dark' goes from "
-        f"90.5 points to 0.0 points; alone, it gives 90.5 points, but {common}"
+        "90.5 points to 0.0 points; alone, it gives −98.0 points."
+    )
+    assert sentence("not supported", hides_little=True) == (
+        "This fill cannot test the heatmap: with the marked quarter painted over, the model still says 'light' at "
+        "50.0% (of 95.3%), and with the rest painted over at 95.3%."
     )
     assert sentence("blank") == "The heatmap is blank: it marks nothing that speaks for 'light'."
     assert sentence(None, against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
@@ -289,8 +298,8 @@ def test_a_part_is_not_enough_where_its_absence_changes_nothing():
     proof = proof_of(measured, np.eye(4, dtype=np.float32), Geometry(8, 8, (0.0, 0.0, 8.0, 8.0)), light, (), null)
     assert "fill-hides-little" in proof.warnings
     assert proof.sentence == (
-        "Do not rely on this heatmap: with the marked quarter blurred, the model still says 'light' at 92.0% (of "
-        "95.0%)."
+        "This fill cannot test the heatmap: with the marked quarter blurred, the model still says 'light' at 92.0% (of "
+        "95.0%), and with the rest blurred at 93.0%."
     )
 
 
