@@ -405,6 +405,11 @@ def test_layers_are_chosen_from_the_tree(page, url):
     assert sorted(usable) == sorted(row["path"] for row in rows if row["cam"])
     assert boxes.evaluate_all("all => all.filter((one) => one.checked).map((one) => one.value)") == ["bn2"]
     expect(page.locator("dialog .default")).to_contain_text("1280 × 7 × 7default")
+    expect(page.locator("dialog")).to_contain_text("The method itself adds blocks.2 and blocks.4.")
+    page.get_by_role("button", name="Use these layers").click()
+    expect(page.locator("#layer-default")).to_be_visible()  # as they were
+    assert "layer=" not in page.url
+    page.click("#layer")
     page.get_by_label("Find a layer").fill("blocks.5")
     page.locator("dialog input[value='blocks.5']").check()
     fields = explained_anew(page, page.get_by_role("button", name="Use these layers").click)
@@ -414,6 +419,10 @@ def test_layers_are_chosen_from_the_tree(page, url):
     page.click("#layer")
     fields = explained_anew(page, page.get_by_role("button", name="Back to the default").click)
     assert "layer" not in dict(fields)
+    page.goto(f"{url}/?example=cat&layer=bn2")
+    answered(page)
+    expect(page.locator("#layer-name")).to_have_text("blocks.2, blocks.4, bn2")  # two are added
+    expect(page.locator("#layer-default")).to_be_hidden()
 
 
 @pytest.mark.slow

@@ -14,11 +14,13 @@ export const shape = (sides) => (sides ? sides.slice(1).join(" × ") : "?");
 
 /**
  * Asks for layers of a model; returns their paths, or null.
- * `most` is how many may be chosen; `chosen` are selected at first; `standard` adds a button for the default.
+ * `most` is how many may be chosen; `chosen` are selected at first; `standard` adds a button for the default. `used` are the
+ * layers of an answer.
  */
-export async function chooseLayers({ model, title, chosen, most, standard = false }) {
+export async function chooseLayers({ model, title, chosen, most, standard = false, used = [] }) {
   const layers = await layersOf(model);
-  const picked = new Set(chosen.length ? chosen : layers.filter((layer) => layer.default).map((layer) => layer.path));
+  const start = chosen.length ? chosen : layers.filter((layer) => layer.default).map((layer) => layer.path);
+  const picked = new Set(start);
   const note = make("p", { class: "help", role: "status" });
   const tell = () => {
     note.textContent = most === 1 ? "" : `${picked.size} of at most ${most} chosen.`;
@@ -42,11 +44,16 @@ export async function chooseLayers({ model, title, chosen, most, standard = fals
   };
   fill("");
   tell();
-  const help = "Shapes are channels × height × width. Layers without a grid of features cannot be used.";
+  const finer = used.filter((path) => !picked.has(path));
+  const also = finer.length ? ` The method itself adds ${finer.join(" and ")}.` : "";
+  const help = `Shapes are channels × height × width. Layers without a grid of features cannot be used.${also}`;
   const content = make("div", { class: "body" }, make("p", { class: "help", textContent: help }), search("Find a layer", fill), place, note);
   return ask(title, content, {
     accept: most === 1 ? "Use this layer" : "Use these layers",
-    result: () => layers.map((layer) => layer.path).filter((path) => picked.has(path)),
+    result: () => {
+      const isStart = standard && picked.size === start.length && start.every((path) => picked.has(path));
+      return isStart ? chosen : layers.map((layer) => layer.path).filter((path) => picked.has(path));
+    },
     extra: standard ? [["Back to the default", []]] : [],
   });
 }

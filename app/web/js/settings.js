@@ -61,10 +61,8 @@ export async function prepareSettings() {
 async function choose() {
   const model = modelName();
   const most = methodNamed(methodName())?.options.layer?.maxItems ?? 16;
-  const layer = await chooseLayers({ model, title: "Layers", chosen: state.layer, most, standard: true });
-  if (!layer) return;
-  const standard = state.answer?.layers ?? [];
-  change({ layer: layer.length && !state.layer.length && String(layer) === String(standard) ? [] : layer });
+  const layer = await chooseLayers({ model, title: "Layers", chosen: state.layer, most, standard: true, used: usedLayers() });
+  if (layer && String(layer) !== String(state.layer)) change({ layer });
 }
 
 function scale() {
@@ -152,10 +150,15 @@ function showMethod() {
   byId("method-same").hidden = method.discriminates;
 }
 
+/** The layers of the answer, among them those that the method adds; the chosen ones until there is an answer of them. */
+function usedLayers() {
+  const asked = (state.asked ?? []).filter(([name]) => name === "layer").map(([, path]) => path);
+  return state.answer && String(asked) === String(state.layer) ? state.answer.layers : state.layer;
+}
+
 function showLayer() {
   const takes = "layer" in (methodNamed(methodName())?.options ?? { layer: null });
   byId("layer-field").classList.toggle("unused", !takes); // what is below stays in place
-  const used = state.layer.length ? state.layer : (state.answer?.layers ?? []);
-  byId("layer-name").textContent = used.join(", ") || "automatic";
+  byId("layer-name").textContent = usedLayers().join(", ") || "automatic";
   byId("layer-default").hidden = state.layer.length > 0;
 }
