@@ -21,7 +21,7 @@ WARNINGS = {
     "crop-hides": "More than a quarter of the picture is cropped away before the model sees it. If what you ask "
     "about lies there, crop the picture around it.",
     "fill-hides-little": "Neither hiding the marked part nor hiding the rest lowers the probability by a tenth. Either "
-    "this fill leaves visible what the model relies on (try the other proof fill; a blur keeps large areas of one "
+    "this fill leaves visible what the model relies on (try the other fill; a blur keeps large areas of one "
     "colour), or each part is enough on its own, or the model gives this answer even to an empty picture.",
 }
 """The warnings of proofs, as sentences."""
