@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from itertools import pairwise
 
 import pytest
 from PIL import Image
@@ -524,14 +525,14 @@ def test_what_the_browser_cannot_show_gets_its_copy_once_it_is_opened(page, fold
 def test_arrows_lead_to_pictures_that_the_strip_does_not_show(page):
     content = (EXAMPLES / "cat.png").read_bytes()
     page.evaluate(HELD)
-    files = [{"name": f"{number}.png", "mimeType": "image/png", "buffer": content} for number in range(12)]
+    files = [{"name": f"{number}.png", "mimeType": "image/png", "buffer": content} for number in range(8)]
     page.set_input_files("#image", files)
-    expect(options(page)).to_have_count(12)
+    expect(options(page)).to_have_count(8)
     back, on = (page.get_by_role("button", name=f"Scroll the pictures {way}") for way in ("left", "right"))
     expect(back).to_be_hidden()
     on.click()
     expect(on).to_be_hidden()
-    last = options(page).nth(11).bounding_box()
+    last = options(page).nth(7).bounding_box()
     assert last["x"] + last["width"] <= 1280
     back.click()
     expect(back).to_be_hidden()
@@ -557,7 +558,30 @@ def test_of_a_long_path_the_name_stays_in_sight(page, tmp_path, width):
     assert box["x"] + box["width"] <= width
     assert box["height"] < 24
     if width > 390:
-        assert page.locator("#strip").bounding_box()["height"] < 144  # --strip, with what is between it and the views
+        assert page.locator("#strip").bounding_box()["height"] < 92
+
+
+@pytest.mark.slow
+def test_the_picture_hardly_shrinks_for_the_strip_and_all_about_it_stays_in_sight(page, folder):
+    page.set_viewport_size({"width": 1440, "height": 900})
+    upload(page)
+    alone = page.locator("#stage").bounding_box()
+    page.set_input_files("#image", sorted(folder.rglob("*.png")))
+    expect(options(page)).to_have_count(4)
+    labels(page)
+    options(page).nth(0).click()
+    answered(page)
+    stage = page.locator("#stage").bounding_box()
+    assert stage["height"] > 0.92 * alone["height"]
+    for name in ("proof", "bar", "unseen", "save-png", "copy-link", "strip-path", "strip-legend", "strip-clear"):
+        expect(page.locator(f"#{name}")).to_be_in_viewport(ratio=1)
+    names = ("tab-inside", "strip-path", "strip-legend", "strip-clear")
+    boxes = [page.locator(f"#{name}").bounding_box() for name in names]
+    for left, right in pairwise(boxes):
+        assert left["x"] + left["width"] < right["x"]
+    page.click("#tab-inside")  # nothing lies over it
+    page.click("#strip-clear")
+    expect(page.locator("#strip")).to_be_hidden()
 
 
 @pytest.mark.slow
