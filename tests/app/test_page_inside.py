@@ -244,6 +244,11 @@ def test_a_channel_is_switched_off_and_a_sentence_says_what_that_does(inside, ur
     sentence = f"Without channel {channel} of {LAYER}, tiger cat {verb} from {before:.1%} to {after:.1%}."
     expect(dialog.get_by_role("status")).to_contain_text(sentence)
     expect(dialog.get_by_role("status")).to_contain_text(re.compile(r"\. The logit (falls|rises) by \d+\.\d\d\.$"))
+    wide = inside.viewport_size
+    inside.set_viewport_size({"width": 320, "height": 500})
+    overlaps = "parts => parts.filter((part) => part.scrollHeight > part.clientHeight).map((part) => part.outerHTML)"
+    assert dialog.locator(".channel > :is(p, ol)").evaluate_all(overlaps) == []
+    inside.set_viewport_size(wide)
     dialog.get_by_role("button", name="Switch off").click()
     expect(dialog.get_by_role("button", name="Switched off")).to_have_attribute("aria-pressed", "true")
     inside.keyboard.press("Escape")
