@@ -614,8 +614,17 @@ def test_a_phone_shows_examples_until_there_are_pictures_of_ones_own(page):
 
 @pytest.mark.slow
 def test_the_strip_fits_a_phone_light_or_dark(strip):
-    strip.set_viewport_size({"width": 390, "height": 844})
-    assert strip.evaluate("document.documentElement.scrollWidth") == 390
+    strip.evaluate(
+        """async () => {
+            const { signBadge, GRADES } = await import("/static/js/proof.js");
+            const { make } = await import("/static/js/dom.js");
+            const grades = GRADES.map((grade) => make("span", {}, signBadge({ grade }), ` ${grade}`));
+            document.getElementById("strip-legend").replaceChildren("Heatmaps: ", ...grades);
+        }"""
+    )
+    for width in (360, 390):
+        strip.set_viewport_size({"width": width, "height": 844})
+        assert strip.evaluate("document.documentElement.scrollWidth") == width
     accessible(strip)
     strip.emulate_media(color_scheme="dark", reduced_motion="reduce")
     accessible(strip, "color-contrast")  # all else is the same

@@ -243,7 +243,9 @@ def test_each_view_is_for_everybody_light_or_dark_and_on_a_narrow_screen(tab, ur
     wide = tab.viewport_size
     tab.set_viewport_size(NARROW)
     STATES[name](tab, url)
-    assert tab.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+    for width in (360, NARROW["width"]):
+        tab.set_viewport_size(NARROW | {"width": width})
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
     beyond = tab.evaluate(
         """width => [...document.querySelectorAll("main :is(button, input, select, h1, h2, h3, p, canvas, img)")]
             .filter((one) => !one.closest(".scroll, .visually-hidden, [hidden]") && one.getClientRects().length)
