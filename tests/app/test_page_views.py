@@ -377,6 +377,11 @@ def test_nothing_moves_under_the_hand_and_what_an_action_brings_is_in_sight(tab,
     for part, text in ((name, "elongated"), (share, ">99.9%"), (moved, " +0.1 pp")):
         part.evaluate("(part, text) => (part.firstChild ?? part.appendChild(new Text())).data = text", text)
     assert name.evaluate("name => name.scrollWidth <= name.clientWidth")
+    with nothing_moves(tab):  # a long name takes two lines
+        name.evaluate("name => name.textContent = 'German short-haired pointer'")
+        assert name.evaluate(
+            "name => name.scrollWidth <= name.clientWidth && getComputedStyle(name).overflow === 'visible'"
+        )
     in_sight(tab, "#stage", "#marking", "#marking-said", *others)
     if size != "narrow":
         in_sight(tab, "#predictions")
