@@ -321,6 +321,16 @@ def test_a_share_that_is_nearly_all_before_and_after_stays(cat_page):
     assert cat_page.evaluate(told, [{"probability": share} for share in (0.9986, 1.0)]) == ""
 
 
+@pytest.mark.slow
+def test_small_and_large_numbers_are_powers_of_ten(page):
+    texts = {0: "0", 0.5: "0.5", 1e-4: "0.0001", 0.00012345: "0.000123", 1e-5: "10⁻⁵", -2.34e-12: "−2.3·10⁻¹²"}
+    texts |= {9.999e-5: "10⁻⁴", 12345: "12300", -1.25e7: "−1.3·10⁷"}
+    script = "async (all) => (({ number }) => all.map((one) => number(one)))(await import('/static/js/words.js'))"
+    assert dict(zip(texts, page.evaluate(script, list(texts)), strict=True)) == texts
+    small = "async () => (({ change }) => [change(2e-6, false), change(0, false)])(await import('/static/js/words.js'))"
+    assert page.evaluate(small) == ["+2·10⁻⁶", ""]
+
+
 def test_a_number_that_rounds_to_zero_has_no_sign(cat_page):
     script = "async (all) => (({ signed }) => all.map((one) => signed(one)))(await import('/static/js/words.js'))"
     assert cat_page.evaluate(script, [0.004, -0.004, 0.006, -0.006]) == ["0.00", "0.00", "+0.01", "−0.01"]

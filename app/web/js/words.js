@@ -11,7 +11,7 @@ export function percent(share) {
 /** A change of a share in percentage points, or of another value, with its sign; empty if it is next to nothing. */
 export function change(difference, isShare) {
   const size = isShare ? (100 * Math.abs(difference)).toFixed(1) : number(Math.abs(difference));
-  return Number(size) ? `${difference < 0 ? "−" : "+"}${size}${isShare ? " pp" : ""}` : "";
+  return Number(size) !== 0 ? `${difference < 0 ? "−" : "+"}${size}${isShare ? " pp" : ""}` : "";
 }
 
 /** A share that is small, such as “only 12.0%”. */
@@ -29,8 +29,15 @@ export function reading({ probability, value, unit, area }) {
 export function number(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  const text = size >= 1e4 || size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
-  return text.replace(/^-/, "−");
+  const text = size >= 1e6 || size < 1e-4 ? power(size) : Number(size.toPrecision(3));
+  return `${value < 0 ? "−" : ""}${text}`;
+}
+
+/** A positive number as a power of ten, such as 1.2·10⁻⁵. */
+function power(value) {
+  const [factor, exponent] = value.toExponential(1).split("e").map(Number);
+  const raised = String(exponent).replace(/./g, (sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]);
+  return `${factor === 1 ? "" : `${factor}·`}10${raised}`;
 }
 
 /** A number of things, such as 1,327. */
