@@ -57,6 +57,23 @@ def test_a_report_includes_what_the_marked_part_changes(tab, url):
 
 
 @pytest.mark.slow
+def test_a_report_waits_for_the_answer_about_the_marked_part(tab, url):
+    held = []
+    tab.route("**/predict", lambda route: held.append(route))
+    with tab.expect_request("**/predict"):
+        tab.goto(f"{url}/?example=cat&method=gradcam&mark=hide:126,60,226,180")
+    answered(tab)
+    expect(tab.locator("#marking-said")).to_have_text("Asking the model…")
+    with tab.expect_download() as download:
+        with tab.expect_response("**/explain"):
+            tab.click("#save-report")
+        expect(tab.locator("#save-report")).to_have_attribute("aria-busy", "true")
+        held[0].continue_()
+        tab.unroute("**/predict")
+    assert "Without this part, tiger cat falls" in download.value.path().read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
 def test_a_report_fits_narrow_screens_and_its_command_keeps_its_words(tab, url):
     tab.set_viewport_size({"width": 390, "height": 900})
     tab.set_content(ask(url, format="report", method="gradcam", proof="true").text)

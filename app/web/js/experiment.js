@@ -1,8 +1,8 @@
 // What the model says about the marked part, as a section of a report.
 
 import { cover } from "./cover.js";
-import { byId, make } from "./dom.js";
-import { marked, sentence } from "./marking.js";
+import { make } from "./dom.js";
+import { markAnswered, marked, sentence } from "./marking.js";
 import { identity, kind } from "./scene.js";
 import { canvas } from "./shrink.js";
 import { explained, explanation, state } from "./state.js";
@@ -11,11 +11,12 @@ import { reading } from "./words.js";
 const SIDE = 800; // pixels of the longer side of the picture in a report
 const LISTED = 5; // predictions, besides the explained and the new best one
 
-/** What the page says about the marked part, at the time of the call, as a section; null if it says nothing yet. */
+/** What the model says about the marked part, as a section; null without a part, or if another answer came meanwhile. */
 export async function experiment() {
+  const { answer } = state;
+  await markAnswered();
   const part = marked();
-  const isAsking = byId("marking-said").getAttribute("aria-busy") === "true"; // what is said is about an earlier part
-  if (!part || !state.altered || isAsking) return null;
+  if (!part || !state.altered || state.answer !== answer) return null;
   const said = `${sentence().replace("your marked part", "this part")} The command below repeats the heatmaps without this change.`;
   const table = moves(state.altered);
   const picture = await outlined(part);

@@ -28,6 +28,7 @@ let asked = null; // the picture, the model and the mark that are asked about
 let uncovered = { subject: null, predictions: null }; // of the whole picture
 
 const request = new LatestRequest(byId("marking-said"));
+let answering = null; // until the model has answered about the marked part
 
 /** What happens to a mark, and its box or strokes. */
 function parsed(text) {
@@ -183,6 +184,15 @@ function fitting() {
 /** The marked part: its box, left, top, right, bottom in pixels of the upload, and its strokes, if any; null without one. */
 export const marked = () => (state.answer && state.mark ? fitting() : null);
 
+/** Waits until nothing is asked about the marked part. */
+export async function markAnswered() {
+  let awaited = null;
+  while (awaited !== answering) {
+    awaited = answering;
+    await awaited;
+  }
+}
+
 function follow() {
   const { answer, picture } = state;
   if (!answer) {
@@ -208,7 +218,7 @@ function follow() {
   say();
   if (!current) return;
   asked = key;
-  request.run((signal) => ask(current, subject, signal), refuse);
+  answering = request.run((signal) => ask(current, subject, signal), refuse);
 }
 
 function stop() {
