@@ -301,6 +301,19 @@ def test_the_colours_and_their_values_stay_in_sight_below_a_strip_and_with_a_mar
 
 
 @pytest.mark.slow
+def test_no_line_is_cut_in_half_above_what_the_marked_part_tells(tab, url):
+    STATES["marked"](tab, url)
+    tab.click("#fires-open")
+    expect(tab.locator("#fires-list button")).to_have_count(5)
+    for height in range(700, 900, 5):  # the panel lies over all that is above it, line by line
+        tab.set_viewport_size({"width": 1440, "height": height})
+        tab.evaluate("scrollTo(0, 0)")
+        panel = tab.locator("#result").bounding_box()
+        rows = tab.screenshot(clip={"x": panel["x"], "y": panel["y"] - 4, "width": panel["width"], "height": 3})
+        assert levels(rows).std((0, 1)).max() < 1, height
+
+
+@pytest.mark.slow
 def test_the_value_of_a_pixel_is_as_high_as_the_hint_on_a_narrow_screen(cat):
     cat.set_viewport_size(NARROW)
     line = cat.locator(".numbers:has(#reading)")
