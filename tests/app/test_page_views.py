@@ -4,6 +4,7 @@ import io
 import json
 import re
 from contextlib import contextmanager
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -258,6 +259,23 @@ def test_each_view_is_for_everybody_light_or_dark_and_on_a_narrow_screen(tab, ur
     accessible(tab)
     tab.emulate_media(color_scheme="dark", reduced_motion="reduce")
     accessible(tab, "color-contrast")  # all else is the same
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1100, 390])
+def test_the_keyboard_follows_what_is_seen_from_top_to_bottom(tab, url, width):
+    tab.set_viewport_size({"width": width, "height": 844})
+    answered(example(tab, url))
+    tops = tab.evaluate(
+        """() => ["figcaption", ".side"]
+            .flatMap((part) => [...document.querySelectorAll(`${part} :is(a, button, input, select, summary)`)])
+            .filter((one) => one.checkVisibility({ visibilityProperty: true }) && !one.disabled)
+            .filter((one) => innerWidth < 960 || one.closest(".side")) // else they stand side by side
+            .map((one) => one.getBoundingClientRect())
+            .map(({ top, bottom }) => (top + bottom) / 2)"""
+    )
+    assert len(tops) > 20
+    assert [later - former for former, later in pairwise(tops) if later < former - 15] == []
 
 
 @pytest.fixture(scope="module")

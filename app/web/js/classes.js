@@ -20,8 +20,8 @@ let labelled = null; // the model whose labels are suggested
 
 export function prepareClasses() {
   onChange((patch) => ["answer", "scene", "altered"].some((name) => name in patch) && show());
-  narrow.addEventListener("change", placeAnswer);
-  placeAnswer();
+  narrow.addEventListener("change", arrange);
+  arrange();
   const input = byId("target");
   const ask = () => {
     const text = input.value.trim();
@@ -42,10 +42,15 @@ export function prepareClasses() {
   byId("contrast-clear").addEventListener("click", () => change({ against: null }));
 }
 
-/** Puts the headline near the picture where the classes come later. */
-function placeAnswer() {
-  if (narrow.matches) byId("marking").after(byId("answer"));
-  else byId("found").prepend(byId("answer"));
+/** Puts the headline near the picture where the classes come later, and the proof below it; the keyboard follows. */
+function arrange() {
+  if (narrow.matches) {
+    byId("marking").after(byId("answer"));
+    byId("diagnostics").before(byId("proof"));
+  } else {
+    byId("found").prepend(byId("answer"));
+    byId("marking").before(byId("proof"));
+  }
 }
 
 function show() {
