@@ -82,9 +82,19 @@ def _from_steps(steps: list[Any]) -> Preprocess:
         elif name not in _TO_TENSOR and name not in ("RGB", "Identity"):
             raise ModelError(f"Maps cannot be placed back on the picture through the step {name}; {_INSTEAD}")
     if size is None or scale is None:
-        raise ModelError(f"The transform does not resize and crop to a fixed size; {_INSTEAD}")
+        raise ModelError(_unsized(scale))
     exact_size = size == scale and not any(type(step).__name__ == "CenterCrop" for step in steps)
     return Preprocess(size, scale, "exact" if exact_size else "shorter", kind, mean, std)
+
+
+def _unsized(scale: tuple[int, int] | None) -> str:
+    """Return what is wrong with a transform without a fixed size; `scale` is that of its `Resize`, if it has one."""
+    side = 224 if scale is None else scale[0]
+    fault = "has no `Resize`" if scale is None else f"has `Resize({side})`, which sets only the shorter side"
+    return (
+        f"The transform {fault}, so its input has no fixed size. As in training, use "
+        f"`Resize(({side}, {side}))`, or `Resize({side})` and `CenterCrop({side})`."
+    )
 
 
 _INSTEAD = "give `input_size`, `resize`, `interpolation`, `mean` and `std` instead."
@@ -109,8 +119,10 @@ def _try(transform: Transform, preprocess: Preprocess) -> None:
     picture = Image.effect_noise((side, side * 3 // 4), 80).resize((side + 20, side)).convert("RGB")
     expected = transform(picture)
     result = preprocess(picture)
-    if not isinstance(expected, Tensor) or expected.shape != result.shape:
-        if isinstance(expected, Tensor) and len(result) == 1 and len(expected) > 1:
+    if not isinstance(expected, Tensor):
+        raise ModelError("The transform does not return a tensor; add `ToTensor()` after the resize.")
+    if expected.shape != result.shape:
+        if len(result) == 1 and len(expected) > 1:
             raise ModelError(
                 "The transform gives a colour picture to a model that sees grey; begin it with `Grayscale()`."
             )

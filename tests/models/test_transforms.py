@@ -49,10 +49,11 @@ class Inverted:
     [
         ([T.RandomResizedCrop(32), T.ToTensor()], "RandomResizedCrop is random"),
         ([T.Resize(32), T.CenterCrop(32), T.ToTensor(), nn.Identity()], "custom step, Identity"),
-        ([T.Resize(32), T.ToTensor()], "not resize and crop to a fixed size"),
+        ([T.Resize(32), T.ToTensor()], r"the shorter side.*`Resize\(\(32, 32\)\)`, or `Resize\(32\)` and `Cent"),
+        ([T.ToTensor()], r"no `Resize`.*`Resize\(\(224, 224\)\)`"),
         ([T.CenterCrop(32), T.ToTensor()], "the step CenterCrop"),
         ([T.Resize(32), T.CenterCrop(32), T.Pad(2), T.ToTensor()], "the step Pad"),
-        ([T.Resize(32), T.CenterCrop(32)], "does not return a tensor"),
+        ([T.Resize(32), T.CenterCrop(32)], r"not return a tensor; add `ToTensor\(\)`"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
