@@ -183,40 +183,47 @@ def _linked_file(picture: Mapping[str, Any]) -> dict[str, str]:
 
 
 class Figure(NamedTuple):
-    """A figure of a proof."""
+    """A figure of a proof, with what it means; empty if its name says so."""
 
     name: str
     value: float
     text: str
+    meaning: str
 
 
 def figures(proof: Proof) -> list[Figure]:
     """Return the figures of a proof that are known."""
     rows: list[Figure] = []
 
-    def add(name: str, value: float | None, form: str = ".0%") -> None:
+    def add(name: str, value: float | None, form: str = ".0%", meaning: str = "") -> None:
         if value is not None:
             text = percent(value) if form == "%" else format(value, form if form == "d" else f"z{form}")  # never -0.00
-            rows.append(Figure(name, value, text))
+            rows.append(Figure(name, value, text, meaning))
 
     if proof.faithfulness:
-        for name, value, form in _measurements(proof.faithfulness):
-            add(name, value, form)
+        for measurement in _measurements(proof.faithfulness):
+            add(*measurement)
     if proof.copies:
-        add("Rotated and mirrored copies that it beats", proof.copies.beaten)
-        add("Lead over the best of them", proof.copies.lead, ".3f")
+        add("Rotated and mirrored copies that it beats", proof.copies.beaten, meaning="by a score at least 0.01 higher")
+        add("Lead over the best of them", proof.copies.lead, ".3f", "difference of the scores")
     if proof.calibration:
-        add("Comparison maps that it beats", proof.calibration.beats, ".1%")
-        add("Number of comparison maps", proof.calibration.of, "d")
-        add("False alarms at 95%", proof.calibration.false_alarms_at_95, ".1%")
-    if proof.sanity:
-        add("Correlation with the map for shuffled classes", proof.sanity.same_with_random_head, ".2f")
-        add("Correlation with the map of a network with random weights", proof.sanity.same_with_random_model, ".2f")
-        add("Correlation with the map for an unlikely class", proof.sanity.same_for_an_unlikely_class, ".2f")
-    add("Share of the map at the border", proof.shape.border_mass)
-    add("Share of the picture that the model does not see", proof.shape.unseen)
-    add("Gini coefficient of the map", proof.shape.gini, ".2f")
-    add("Difference from the expected sum", proof.completeness_gap, ".1%")
+        add("Comparison maps that it beats", proof.calibration.beats, ".1%", "by a higher score")
+        add("Number of comparison maps", proof.calibration.of, "d", "maps that cannot depend on the picture")
+        alarms = "comparison maps that beat 95% of those of other pictures: 5% is expected by chance"
+        add("False alarms at 95%", proof.calibration.false_alarms_at_95, ".1%", alarms)
+    if sanity := proof.sanity:
+        ignored_class = "of this method, over several pictures: near 1 if its maps ignore the class"
+        ignored_model = "likewise: near 1 if its maps ignore what the network has learned"
+        add("Correlation with the map for shuffled classes", sanity.same_with_random_head, ".2f", ignored_class)
+        random = "Correlation with the map of a network with random weights"
+        add(random, sanity.same_with_random_model, ".2f", ignored_model)
+        add("Correlation with the map for an unlikely class", sanity.same_for_an_unlikely_class, ".2f", ignored_class)
+    shape = proof.shape
+    border = "in the outer fourteenth of each side; 27% if the map is even"
+    add("Share of the map at the border", shape.border_mass, meaning=border)
+    add("Share of the picture that the model does not see", shape.unseen, meaning="cropped away before the model")
+    add("Gini coefficient of the map", shape.gini, ".2f", "0 if the map is even, near 1 if few pixels hold all of it")
+    add("Difference from the expected sum", proof.completeness_gap, ".1%", "of the map's values; near 0% is right")
     add("Forward passes of the proof", proof.cost.forwards, "d")
     return rows
 
@@ -243,14 +250,16 @@ def linked(explanation: MapDrawing) -> dict[str, Any]:
     }
 
 
-def _measurements(measurement: Measurement) -> Iterator[tuple[str, float | None, str]]:
-    """Yield the name, value and format of the scores of parts of the picture."""
+def _measurements(measurement: Measurement) -> Iterator[tuple[str, float | None, str, str]]:
+    """Yield the name, value, format and meaning of the scores of parts of the picture."""
     what, form = ("Probability", "%") if measurement.probability is not None else ("Value", ".4g")
     whole = measurement.probability if measurement.value is None else measurement.value
-    yield "Share of the picture that is marked", measurement.area, ".0%"
-    yield f"{what} with the whole picture", whole, form
-    yield f"{what} with only the marked part", measurement.kept, form
-    yield f"{what} without the marked part", measurement.dropped, form
-    yield f"{what} without the same shape, rotated by 180°", measurement.turned_dropped, form
-    yield f"{what} with everything hidden", measurement.hidden, form
-    yield "Score", measurement.score, ".2f"
+    yield "Share of the picture that is marked", measurement.area, ".0%", "where the map is highest"
+    yield f"{what} with the whole picture", whole, form, ""
+    yield f"{what} with only the marked part", measurement.kept, form, "all else is hidden"
+    yield f"{what} without the marked part", measurement.dropped, form, "this part is hidden"
+    turned = f"{what} without the same shape, rotated by 180°"
+    yield turned, measurement.turned_dropped, form, "hidden elsewhere, for comparison"
+    yield f"{what} with everything hidden", measurement.hidden, form, ""
+    of = "the probability" if what == "Probability" else "the effect of the whole picture"
+    yield "Score", measurement.score, ".2f", f"only the marked part minus without it, as a share of {of}: 1 is good"

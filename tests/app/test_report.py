@@ -111,7 +111,7 @@ def test_a_report_says_what_the_colours_mean(client, method, fields, sentence):
 
 def rows_of(page, heading):
     (section,) = re.findall(rf"<h2>{heading}.*?</section>", page, re.DOTALL)
-    rows = re.findall(r'<th scope="row">(.*?)</th><td>(.*?)</td>', section, re.DOTALL)
+    rows = re.findall(r'<th scope="row">(.*?)</th><td(?: colspan="2")?>(.*?)</td>', section, re.DOTALL)
     return {unescape(name): unescape(text) for name, text in rows}
 
 
@@ -137,6 +137,8 @@ def test_a_report_has_tables_of_figures_and_warnings_and_its_json_ld_too(client)
     for name, (value, form) in expected.items():
         text = percent(value) if form == "%" else format(value, form)
         assert (rows[name], measured[name]) == (text, pytest.approx(value)), name
+    assert f"{rows['Gini coefficient of the map']}</td><td>0 if the map is even" in page
+    assert f"{rows['False alarms at 95%']}</td><td>comparison maps that beat 95%" in page
     assert part["abstract"] == proof["sentence"]
     notes = {note["code"]: note["message"] for note in explanation["diagnostics"]}
     comments = {comment["name"]: comment["text"] for comment in part["comment"]}
@@ -158,7 +160,7 @@ def test_figures_of_a_value_are_in_its_units():
     measured = Measurement(0.25, "blur", None, 31.25, 30.0, 12.5, None, 10.0, -0.001)
     sanity = Sanity(-0.001, 0.2, 0.95, 8)
     proof = Proof(None, "", measured, None, None, sanity, Shape(None, 0.5, None), None, (), Passes(2))
-    assert [(name, text) for name, _, text in figures(proof)] == [
+    assert [(name, text) for name, _, text, _ in figures(proof)] == [
         ("Share of the picture that is marked", "25%"),
         ("Value with the whole picture", "31.25"),
         ("Value with only the marked part", "30"),
