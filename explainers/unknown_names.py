@@ -39,6 +39,8 @@ def unknown_option(
         catalogue: all methods.
         further: names of options that belong to no method, for near matches.
     """
+    if hint := no_contrast(option, further):
+        return OptionError(hint, field=option)
     subject = "None of these methods has an"
     if len(methods) < 2:
         subject = f"Method {next(iter(methods))!r} has no" if methods else "No method has an"
@@ -49,6 +51,19 @@ def unknown_option(
         hint = f"Near matches: {close[0]}. {owners(close[0], catalogue)}"
     hint = hint or (f"It takes {', '.join(sorted(names))}." if methods else _LISTS)
     return OptionError(f"{subject} option {public(option)!r}. {hint}", field=public(option))
+
+
+def no_contrast(option: str, options: Iterable[str]) -> str:
+    """Return what to do instead of a contrast where there is none; empty for any option but ``against``.
+
+    Args:
+        option: an unknown option.
+        options: those that there are.
+    """
+    if option != "against":
+        return ""
+    instead = " To compare two classes, ask about each with `target`." if "target" in options else ""
+    return f"There is no contrast here; `explain` draws one with `against`.{instead}"
 
 
 def arguments_of(function: Callable[..., Any]) -> list[str]:

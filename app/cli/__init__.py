@@ -14,7 +14,7 @@ from seewhy.app.cli.batch import batch
 from seewhy.app.cli.catalogue import layers, methods, models
 from seewhy.app.cli.hooks import capture, intervene, trace
 from seewhy.app.cli.interrupt import INTERRUPTED, graceful
-from seewhy.app.cli.options import device_option, examples, usual_option
+from seewhy.app.cli.options import device_option, examples, option_hint
 from seewhy.app.cli.output import table, verbosity_options
 from seewhy.app.cli.pictures import calibrate, detect, evaluate, explain, predict, segment, similar
 from seewhy.app.errors import BAD_INPUT, EXPECTED, exit_status, with_notes
@@ -42,8 +42,8 @@ class _Group(click.Group):
             with graceful():  # `serve` puts its own handlers in place
                 return super().invoke(ctx)
         except click.NoSuchOption as error:
-            if error.ctx and (usual := usual_option(error.option_name, error.ctx)):
-                raise click.UsageError(f"{error.message} (Did you mean {usual!r}?)", error.ctx) from error
+            if error.ctx and (hint := option_hint(error.option_name, error.ctx)):
+                raise click.UsageError(f"{error.message} {hint}", error.ctx) from error
             raise
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)

@@ -12,6 +12,7 @@ from seewhy.app.cli.output import verbosity_options
 from seewhy.app.pipeline.option_table import DRAWING, HEATMAP, PROOF, SIMILAR, Option
 from seewhy.explainers.core.choices import FILLS
 from seewhy.explainers.imaging.choices import VIEWS
+from seewhy.explainers.unknown_names import no_contrast
 
 Command = Callable[..., Any]
 Form = TypeVar("Form", bound=str)
@@ -79,11 +80,13 @@ _USUAL = {
 """Other words for options, whose spelling is too different for a hint."""
 
 
-def usual_option(name: str, context: click.Context) -> str | None:
-    """Return the option of a command that another word means; None without one."""
+def option_hint(name: str, context: click.Context) -> str:
+    """Return what to write instead of an option that a command lacks; empty if only its spelling may help."""
     usual = _USUAL.get(name)
     options = {name for parameter in context.command.get_params(context) for name in parameter.opts}
-    return usual if usual in options else None
+    if usual in options:
+        return f"(Did you mean {usual!r}?)"
+    return no_contrast(name.removeprefix("--"), (option.removeprefix("--") for option in options))
 
 
 def format_option(forms: tuple[str, ...]) -> Callable[[Command], Command]:

@@ -31,6 +31,7 @@ from seewhy.explainers.inspection.trace import Trace, trace_images
 from seewhy.explainers.results.explanation import explanations
 from seewhy.explainers.tasks.detected import located
 from seewhy.explainers.tasks.pose import named_ask
+from seewhy.explainers.unknown_names import no_contrast
 from seewhy.models import LoadedModel
 
 
@@ -132,7 +133,8 @@ def sweep(service: Service, upload: bytes, other: bytes | None, options: Interve
     style = options.style(service.settings.max_side)
     for field in ("method", "layer", "values", *options.method_options):
         if field in options.model_fields_set | set(options.method_options):
-            raise FieldError(f"A sweep produces no heatmap; omit {field!r}.", field=field)
+            fault = no_contrast(field, InterveneOptions.model_fields) or f"A sweep produces no heatmap; omit {field!r}."
+            raise FieldError(fault, field=field)
     timings, deadline, model, ask = _start(service, options.model, options.target)
     edit: Edit = options.edits[0]
     must_swap((edit,), other is not None)

@@ -13,7 +13,7 @@ from seewhy.app.pipeline.choices import Format
 from seewhy.app.pipeline.options import ExplainOptions, MethodOptions, NoOptions, Options
 from seewhy.app.settings import Settings
 from seewhy.explainers.errors import LAYERS_LISTED, near_matches, plain_faults
-from seewhy.explainers.unknown_names import OptionNames, unknown_option
+from seewhy.explainers.unknown_names import OptionNames, no_contrast, unknown_option
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -138,7 +138,7 @@ def _faults(
         if first["type"] == "extra_forbidden" or (first["loc"] and field not in options):
             names = sorted(schema.model_fields)
             hint = near_matches(field, options) or (f"It takes {', '.join(names)}." if names else "It takes none.")
-            message = f"There is no such option. {hint}"
+            message = no_contrast(field, names) or f"There is no such option. {hint}"
         elif isinstance(fields.get(field), list) and len(first["loc"]) == 1:
             message = "It is repeated; give it once."
         elif first["type"] == "missing" and field == "layer":

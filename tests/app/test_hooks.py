@@ -382,3 +382,18 @@ def test_interleaved_requests_do_not_touch_each_other(app, cat):
         together = list(pool.map(send, range(8)))
     for document, expected in zip(together, alone, strict=True):
         assert document == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("intervene", {"edits": json.dumps(ZERO)}),
+        ("intervene", {"edits": json.dumps(ZERO), "each_channel": "1"}),
+        ("trace", {}),
+        ("capture", {"layer": "bn2"}),
+    ],
+)
+def test_a_contrast_is_refused_with_what_to_do_instead(refused, cat, path, fields):
+    status, _, (fault,) = refused(cat, path, **fields, against="tabby")
+    instead = "`explain` draws one with `against`. To compare two classes, ask about each with `target`."
+    assert (status, fault) == (422, ("against", f"There is no contrast here; {instead}"))

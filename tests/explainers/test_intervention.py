@@ -735,6 +735,8 @@ def test_options_layers_and_the_other_picture_are_passed_on(lite0: LoadedModel):
     saliency = intervene(lite0, CAT, [{"op": "zero", "layer": "bn2", "at": "grad_output"}], method="saliency")
     assert not saliency.after.map.any()
     assert saliency.after.method == "saliency"
+    with pytest.raises(errors.OptionError, match=r"There is no contrast here; .* ask about each with `target`"):
+        intervene(lite0, CAT, [{"op": "zero", "layer": "bn2"}], against="tabby")
 
 
 @pytest.mark.parametrize(
