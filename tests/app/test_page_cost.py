@@ -85,6 +85,23 @@ def test_a_method_says_what_it_costs_before_it_runs(slow):
     expect(slow.locator("#method option[value=iscam]")).to_have_text("iscam (11,521 passes, about 2 min)")
 
 
+def test_a_cost_follows_the_time_of_the_first_answer(tab, url):
+    catalogue = requests.get(f"{url}/methods", timeout=GUARD).json()
+    paces = iter((0.01, 0.02, 0.04))
+
+    def reply(route):
+        pace = next(paces)
+        methods = [{**method, "seconds_per_pass": pace} for method in catalogue["methods"]]
+        route.fulfill(json={**catalogue, "methods": methods})
+
+    tab.route("**/methods", reply)
+    tab.goto(url)
+    upload(tab)
+    expect(tab.locator("#method option[value=rise]")).to_have_text("rise (1,001 passes, about 20 s)")
+    explained_anew(tab, lambda: tab.click("#predictions .class:has-text('tabby')"))
+    expect(tab.locator("#method option[value=rise]")).to_have_text("rise (1,001 passes, about 20 s)")
+
+
 def test_what_runs_a_part_of_the_model_says_how_long_it_takes_once_it_has_run(page):
     upload(page)
     page.select_option("#method", "recipro-cam")

@@ -22,6 +22,7 @@ const FAMILIES = {
 };
 // Designed for colour-blind readers; all others are also safe for them.
 const FIRST = ["cividis", "batlow", "viridis", "vik", "berlin"];
+const timed = new Set(); // models that have answered
 
 /** Methods by family, as groups of a select; at the end those that cannot explain the model, with the reason. */
 export function methodGroups() {
@@ -82,7 +83,7 @@ function show(patch) {
   const isOther = ["model", "method", "answer"].some((name) => name in patch);
   if ("model" in patch) byId("method").replaceChildren(...methodGroups()); // costs are those of the model
   if (isOther || "options" in patch || "layer" in patch) showMethod();
-  if (patch.answer && !isMeasured()) learnCosts();
+  if (patch.answer && (isFirst(modelName()) || !isMeasured())) learnCosts();
   if (isOther || "layer" in patch) showLayer();
   if (isOther || "scale" in patch) showScale();
   if ("colormap" in patch) byId("colormap").value = state.colormap ?? "";
@@ -124,6 +125,13 @@ function citation({ authors, year, title, url }) {
 function isMeasured() {
   const { partial, seconds_per_pass: pace } = methodNamed(methodName()) ?? {};
   return isLoaded() && (pace !== null || (partial && state.layer.length > 0)); // other layers are not measured
+}
+
+/** Whether this is the first answer of a model: until then, the service has timed it only on empty pictures. */
+function isFirst(model) {
+  const isNew = !timed.has(model);
+  timed.add(model);
+  return isNew;
 }
 
 /** Shows what methods cost on a model that is loaded, and by a method that is measured, by now. */
