@@ -319,7 +319,8 @@ def _proofs(result: ExplainResult) -> list[str]:
     proofs = [(name, part.proof) for name, part in zip(names, maps, strict=True) if part.proof]
     lines = [_proof_line(name, proof) for name, proof in proofs]
     for name, part in zip(names, maps, strict=True):
-        lines += [f"  {name}{code}: {text}" for code, text in warnings(part).items() if _is_told(code, part)]
+        grave = [(code, text) for code, text in _warnings(part).items() if part.proof or code in _GRAVE]
+        lines += [f"  {name}{code}: {text}" for code, text in grave]
     return lines
 
 
@@ -346,12 +347,15 @@ _GRAVE = {"blank-map", "first-frame", "improbable-target", "other-branches", "vo
 """Warnings that are printed even without a proof: the map is not what it seems, or shows only a part of the file."""
 
 
-def _is_told(code: str, part: Explanation) -> bool:
-    """Whether a warning about a map is printed. Most photographs are cropped, which matters only if the map reaches
-    there."""
-    if code == "crop-hides":
-        return reaches_cut(part.map, part.geometry)
-    return part.proof is not None or code in _GRAVE
+def _warnings(part: Explanation) -> dict[str, str]:
+    """Return the warnings about a map as sentences by code.
+
+    Most photographs are cropped, which matters only if the map reaches there.
+    """
+    told = warnings(part)
+    if "crop-hides" in told and not reaches_cut(part.map, part.geometry):
+        del told["crop-hides"]
+    return told
 
 
 def _is_collected(part: Explanation) -> bool:
@@ -378,7 +382,7 @@ def _rows(item: Item, result: ExplainResult, milliseconds: float) -> list[dict[s
             "label": explanation.target.label,
             **{name: vars(explanation.target).get(name) for name in ("probability", "logit", "value")},
             "contrast": explanation.against.label if explanation.against else None,
-            "diagnostics": [diagnostic.code for diagnostic in explanation.diagnostics],
+            "diagnostics": list(_warnings(explanation)),
             "proof": explanation.proof.summary if explanation.proof else None,
             "milliseconds": milliseconds,
         }

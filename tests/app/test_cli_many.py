@@ -241,6 +241,13 @@ def test_diagnostics_are_in_the_summary(run, photos):
     assert row["diagnostics"] == ["improbable-target"]
 
 
+def test_warnings_of_proofs_are_in_the_summary(run, photos):
+    cat = EXAMPLES / "cat.png"
+    run("explain", cat, "-o", "out", "--method", "random", "--proof=true", "--summary", "rows.jsonl")
+    (row,) = rows_of("rows.jsonl")
+    assert row["diagnostics"] == ["same-for-every-class", "crop-hides"]
+
+
 def test_what_is_there_is_skipped_and_the_summary_goes_on(run, photos):
     arguments = ("explain", photos, "-o", "out", "--skip-existing", "--summary", "rows.csv", "--sheet", "all.png")
     assert run(*arguments).exit_code == 1
