@@ -452,7 +452,7 @@ def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainO
     with _written(output):
         result.save(output)
     alarms = result.false_alarms_at_95
-    beat = "" if alarms is None else f"; {alarms:.1%} of unrelated maps beat 95% of the others"
+    beat = "" if alarms is None else f"; {alarms:.1%} of unrelated maps beat 95% of the others (5% is ideal)"
     count = result.pictures or 0
     scores = f"{counted(len(result.scores), 'score')} of {counted(count, 'picture')}"
     note(f"{printable(output)}: {scores} for {model.name}{beat}")

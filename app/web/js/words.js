@@ -96,8 +96,11 @@ const API_WORDS = [
   [/\bSEEWHY_\w+(=\S+)?/g, "a setting of the service"],
   [/\bsign=(\w+)/g, "the option sign: $1"],
   [
-    /That is not graded: fewer than (\d+) scores of unrelated maps( with proof_fill=mean)? are known(?:, from pictures( in which [^.(]+%))?(?: \(\d+ so far\))?/,
-    (_, most, isMean, which = "") => `This heatmap has no grade yet: the service must first try about ${most} pictures with this model${isMean ? " and the mean colour" : ""}${which}`,
+    /That is not graded: fewer than (\d+) scores of unrelated maps( with proof_fill=mean)? are known(?:, from pictures in which the explained class has at least (\d+%))?( \(\d+ so far\))?/,
+    (_, most, isMean, least, soFar = "") => {
+      const each = least ? `, each with at least ${least} for the explained class` : "";
+      return `This heatmap has no grade yet: the service first needs about ${most} pictures with this model${isMean ? " and the mean colour" : ""}${each}${soFar}`;
+    },
   ],
   [/\.\s*\.$/, "."],
 ];

@@ -98,7 +98,7 @@ class Votes(LayerExplainer):
 
 @method("votes-detail", family="cam")
 class VotesDetail(Votes):
-    r"""Votes × detail: evidence from finer layers, kept where it speaks for the class rather than another answer.
+    r"""Votes × detail: evidence from finer layers, kept only where it favours the class over the other answers.
 
     .. math:: M = \Big(\frac{V}{\max V} \cdot \frac{E_{16}}{\max E_{16}} \cdot \frac{E_8}{\max E_8}\Big)^{1/3},
               \qquad E_s(i) = \sum_k \max\Big(F_s^k(i) \sum_{j:\, z_c(j) > 0} p(j)
