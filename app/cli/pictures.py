@@ -233,9 +233,9 @@ def calibrate(
     """Collect the scores by which proofs are graded.
 
     They are scores of maps that do not depend on the picture. The command needs at least 34 pictures that resemble
-    those to be explained and whose explained class has at least 30%. Other pictures, and pictures without the target,
-    are left out. Scores for the embedded models are included. Pass the file to `seewhy explain` or `seewhy batch` with
-    --proof-calibration, and the same --proof-area and --proof-fill.
+    those to be explained and whose explained class has at least 30%; they may be the same pictures. Other pictures, and
+    pictures without the target, are left out. Scores for the embedded models are included. Pass the file to
+    `seewhy explain` or `seewhy batch` with --proof-calibration, and the same --proof-area and --proof-fill.
 
     \b
     Exit status: 0 all done, 1 some pictures failed, 2 invalid options, 130 interrupted.

@@ -209,7 +209,7 @@ def figures(proof: Proof) -> list[Figure]:
     if proof.calibration:
         add("Comparison maps that it beats", proof.calibration.beats, ".1%", "by a higher score")
         add("Number of comparison maps", proof.calibration.of, "d", "maps that cannot depend on the picture")
-        alarms = "comparison maps that beat 95% of those of other pictures: 5% is expected by chance"
+        alarms = "share of comparison maps that beat 95% of those of other pictures: 5% is ideal"
         add("False alarms at 95%", proof.calibration.false_alarms_at_95, ".1%", alarms)
     if sanity := proof.sanity:
         ignored_class = "of this method, over several pictures: near 1 if its maps ignore the class"

@@ -80,9 +80,10 @@ def check_model(calibration: Calibration, name: str, size: tuple[int, int], sha2
         ("SHA-256 of the weights", calibration.sha256, sha256),
     ):
         if None not in (value, wanted) and value != wanted:
+            same = f", or, if it is the same network, give it the name {value}" if what == "model" else ""
             raise OptionError(
                 f"The calibration was made for another model ({what} {value}, not {wanted}); make one for this model "
-                "with `calibrate`.",
+                f"with `calibrate`{same}.",
                 "proof_calibration",
             )
 

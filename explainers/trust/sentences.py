@@ -101,12 +101,12 @@ def sentence_of(
     rivals = ""
     if as_well is not None:
         reason = ": the model may look at the same place in every picture" if is_common else ""
-        rivals = f"{as_well:.0%} of unrelated maps do as well{reason}."
+        rivals = f"{as_well:.0%} of maps unrelated to the picture do as well{reason}."
     sentence = _verdict(grade, faithfulness, about, count, rivals, hides_little)
     if grade == "not supported" and is_improbable:
         share = about.reading(about.said(faithfulness.whole))
         only = f"less than {share[1:]}" if share.startswith("<") else f"only {share}"
-        sentence = f"Do not rely on this heatmap: the model gives {about.name} {only}, so it can explain little."
+        sentence = f"Do not rely on this heatmap: the model gives {about.name} {only}, so there is little to explain."
     if lead is None:
         return sentence
     does = "about as well" if abs(lead) < LEAST_LEAD else "worse" if lead > 0 else "better"

@@ -147,7 +147,7 @@ def test_a_models_file_names_a_calibration_for_each_fill(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": "other"}, "another model (model other, not mine); make one for this model with `calibrate`."),
+        ({"model": "other"}, "another model (model other, not mine); make one for this model with `calibrate`, or, "),
         ({"sha256": "0" * 64}, "another model (SHA-256 of the weights"),
         ({"scores": [0.5] * 99}, "99 scores, but 100 are needed"),
         ({"scores": None}, "other.json is not a calibration; `seewhy calibrate` and"),
@@ -177,7 +177,11 @@ def test_a_calibration_that_does_not_fit_grades_nothing_and_is_made_anew(
     [
         (["--model", "mine"], "--proof-calibration needs --proof."),
         (["--model", "mine", "--proof=true", "--proof-area", 0.1], "made with proof_area=0.25 and proof_fill='blur'"),
-        (["--proof=true"], "made for another model (model mine, not efficientnet_lite0)"),
+        (
+            ["--proof=true"],
+            "made for another model (model mine, not efficientnet_lite0); make one for this model with `calibrate`, "
+            "or, if it is the same network, give it the name mine.",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", ["explain", "batch"])

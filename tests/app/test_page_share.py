@@ -31,7 +31,7 @@ def test_a_report_includes_what_the_marked_part_changes(tab, url):
     tab.goto(f"{url}/?example=cat&method=gradcam&mark=hide:126,60,226,180")
     answered(tab)
     expect(tab.locator("#marking-said")).to_contain_text("Without your marked part, tiger cat falls")
-    sentence = tab.inner_text("#marking-said").replace("your marked part", "this part")
+    sentence = tab.inner_text("#marking-said").replace("your marked part", "the part marked by hand")
     after = tab.locator("#predictions .share").evaluate_all(
         "all => all.map(({ firstChild }) => firstChild.textContent)"
     )
@@ -70,7 +70,7 @@ def test_a_report_waits_for_the_answer_about_the_marked_part(tab, url):
         expect(tab.locator("#save-report")).to_have_attribute("aria-busy", "true")
         held[0].continue_()
         tab.unroute("**/predict")
-    assert "Without this part, tiger cat falls" in download.value.path().read_text(encoding="utf-8")
+    assert "Without the part marked by hand, tiger cat falls" in download.value.path().read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

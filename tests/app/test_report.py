@@ -138,7 +138,7 @@ def test_a_report_has_tables_of_figures_and_warnings_and_its_json_ld_too(client)
         text = percent(value) if form == "%" else format(value, form)
         assert (rows[name], measured[name]) == (text, pytest.approx(value)), name
     assert f"{rows['Gini coefficient of the map']}</td><td>0 if the map is even" in page
-    assert f"{rows['False alarms at 95%']}</td><td>comparison maps that beat 95%" in page
+    assert f"{rows['False alarms at 95%']}</td><td>share of comparison maps that beat 95%" in page
     assert part["abstract"] == proof["sentence"]
     notes = {note["code"]: note["message"] for note in explanation["diagnostics"]}
     comments = {comment["name"]: comment["text"] for comment in part["comment"]}

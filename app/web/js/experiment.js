@@ -17,7 +17,7 @@ export async function experiment() {
   await markAnswered();
   const part = marked();
   if (!part || !state.altered || state.answer !== answer) return null;
-  const said = `${sentence().replace("your marked part", "this part")} The command below repeats the heatmaps without this change.`;
+  const said = `${sentence().replace("your marked part", "the part marked by hand")} The command below repeats the heatmaps without this change.`;
   const table = moves(state.altered);
   const picture = await outlined(part);
   const figure = make("figure", {}, make("img", { src: picture, alt: "The picture that the model was asked about" }));

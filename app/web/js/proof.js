@@ -75,7 +75,7 @@ export function showProof(paragraph, proof, outline = null, next = null) {
 /** Words for the part of the picture that the map marks, which is outlined while they are pointed at. */
 function pointer(textContent, area, outline) {
   const [show, hide] = [() => outline(area), () => outline(null)];
-  const title = "Outlines the part of the picture where the map is highest";
+  const title = "Outlines the part of the picture where the map is highest, even if less of it is bright";
   return make("button", { class: "link", textContent, title, on: { pointerenter: show, pointerleave: hide, focus: show, blur: hide, click: show } });
 }
 

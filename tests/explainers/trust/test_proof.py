@@ -105,7 +105,8 @@ def test_a_part_that_decides_in_all_pictures_reads_so(markers, calibration):
     decisive = [proof for proof in proofs if proof.grade == "partly supported"]
     assert decisive
     assert all(
-        proof.calibration.beats < 0.8 and "% of unrelated maps do as well" in proof.sentence for proof in decisive
+        proof.calibration.beats < 0.8 and "% of maps unrelated to the picture do as well" in proof.sentence
+        for proof in decisive
     )
 
 
@@ -133,8 +134,10 @@ def test_sentences_are_plain_english():
         "The marked half matters: painted over, 'light' falls from 95.3% to 50.0%; alone, it gives 95.3%."
     )
     matters = "The marked quarter matters: painted over, 'light' falls from 95.3% to 50.0%; alone, it gives 95.3%."
-    common = "23% of unrelated maps do as well: the model may look at the same place in every picture."
-    assert sentence("partly supported", as_well=0.152) == f"{matters} Yet 15% of unrelated maps do as well."
+    common = "23% of maps unrelated to the picture do as well: the model may look at the same place in every picture."
+    assert (
+        sentence("partly supported", as_well=0.152) == f"{matters} Yet 15% of maps unrelated to the picture do as well."
+    )
     assert sentence("partly supported", as_well=0.228, is_common=True) == f"{matters} Yet {common}"
     assert sentence("spread", kept=0.3) == (
         "No quarter decides by itself: the evidence for 'light' seems spread over the picture (95.3% falls to 50.0% "
