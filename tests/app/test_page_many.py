@@ -214,6 +214,20 @@ def test_names_of_files_tell_the_truth_where_no_folder_does(page, tmp_path):
     assert truths == {name: [f"is: {truth}"] if truth else [] for name, truth in names.items()}
 
 
+def test_of_a_wrong_answer_the_page_asks_why_it_is_not_the_true_class(strip):
+    expect(strip.locator("#truth")).to_be_hidden()  # no name gives a class
+    explained_anew(strip, lambda: options(strip).nth(1).click())
+    expect(strip.locator("#truth")).to_be_hidden()  # it is right
+    expect(strip.locator("#choosing")).to_be_visible()
+    explained_anew(strip, lambda: options(strip).nth(2).click())
+    expect(strip.locator("#truth")).to_contain_text("The folder or file name says space shuttle.")
+    expect(strip.locator("#choosing")).to_be_hidden()
+    why = strip.get_by_role("button", name="Why missile rather than space shuttle?")
+    explained_anew(strip, why.click)
+    expect(strip.locator("#contrast-text")).to_have_text("Evidence for missile rather than space shuttle.")
+    expect(strip.locator("#truth")).to_be_hidden()
+
+
 def test_arrow_keys_open_the_pictures_that_the_filter_leaves(strip):
     counts = [strip.inner_text(f"#count-{name}") for name in ("all", "wrong", "unsure")]
     assert counts == ["3", "1", "2"]

@@ -508,7 +508,7 @@ def test_nothing_speaks_of_a_pointer_where_there_is_none(tab, url):
     example(tab, url)
     answered(tab)
     expect(tab.locator("#reading")).to_have_text("Point at the picture to read a value.")
-    help_text = tab.locator("#found > .help:not(#scope)")
+    help_text = tab.locator("#choosing")
     expect(help_text).to_contain_text("Use vs or Shift-click to contrast", use_inner_text=True)
     tab.set_viewport_size(NARROW)
     tab.reload()

@@ -4,6 +4,7 @@ import { catalogue, modelPath } from "./api.js";
 import { byId, make, scrollTo } from "./dom.js";
 import { doubts, drawnBy, unsure } from "./doubt.js";
 import { movedText, movedTrack, stillTrack } from "./moved.js";
+import { current, isOutdated, onPictures } from "./gallery.js";
 import { point } from "./places.js";
 import { showProof, warningsOf } from "./proof.js";
 import { methodNamed } from "./question.js";
@@ -20,6 +21,7 @@ let labelled = null; // the model whose labels are suggested
 
 export function prepareClasses() {
   onChange((patch) => ["answer", "scene", "altered"].some((name) => name in patch) && show());
+  onPictures((picture) => picture === current() && state.answer && suggest());
   narrow.addEventListener("change", arrange);
   arrange();
   const input = byId("target");
@@ -40,6 +42,7 @@ export function prepareClasses() {
   byId("boxes").addEventListener("change", ({ target: { value } }) => change({ answer: state.answer, map: Number(value) }));
   byId("whole-list").addEventListener("click", () => scrollTo(byId("predictions")));
   byId("contrast-clear").addEventListener("click", () => change({ against: null }));
+  byId("truth-contrast").addEventListener("click", () => change({ target: askedTarget() ?? named(explained()), against: trueClass() }));
 }
 
 /** Puts the headline near the picture where the classes come later, and the proof below it; the keyboard follows. */
@@ -77,7 +80,7 @@ function show() {
   byId("whole").hidden = !state.altered;
   byId("contrast").hidden = !against;
   if (against) byId("contrast-text").textContent = contrasted(target, against);
-  byId("choosing").hidden = Boolean(against) || predictions.length + added.length === 1 && !kind();
+  suggest();
   showPart(explanation());
   showBoxes(answer.explanations);
   showProof(byId("proof"), proof, answer.explanations.some(({ regions }) => regions.length) ? null : outline, { compare: compareOthers, refill });
@@ -102,6 +105,25 @@ function compareOthers() {
   const compare = names.filter((name) => differs(name) && methodNamed(name) && suits(methodNamed(name))).slice(0, 4);
   change({ show: "compare", by: "method", models: [], compare, classes: [] });
   byId("tab-compare").focus(); // the button is gone
+}
+
+/** Says what else can be asked about the classes: of a wrong answer, why it is not the true class. */
+function suggest() {
+  const truth = trueClass();
+  const isContrast = Boolean(explanation().against);
+  const isOnly = byId("predictions").children.length === 1 && !kind();
+  byId("truth").hidden = isContrast || !truth;
+  byId("choosing").hidden = isContrast || isOnly || Boolean(truth);
+  byId("truth-label").textContent = truth;
+  byId("truth-contrast").textContent = `Why ${explained().label} rather than ${truth}?`;
+}
+
+/** The class of the picture by its folder or name, if a classifier says another one and that is explained; else null. */
+function trueClass() {
+  const picture = current();
+  if (kind() || isValue(explained()) || !picture?.result?.isWrong || isOutdated(picture)) return null;
+  const { truth } = picture.result;
+  return explained().label === truth || state.answer.predictions.length === 1 ? null : truth;
 }
 
 function contrasted({ label, direction }, against) {
