@@ -326,6 +326,23 @@ def test_the_newest_pictures_are_searched_first_and_the_others_on_demand(page, u
 
 
 @pytest.mark.slow
+def test_a_feature_map_opens_once_the_part_that_the_model_sees_is_known(tab, url):
+    held = []
+    tab.route("**/explain", lambda route: held.append(route))
+    tab.goto(f"{url}/?show=inside&inside={LAYER}")
+    tab.wait_for_selector("body[data-ready]")
+    tab.set_input_files("#image", EXAMPLES / "cat.png")
+    enlarge = tab.locator(".tile button").first
+    expect(enlarge).to_be_visible()
+    expect(enlarge).to_be_disabled()
+    for route in held:
+        route.continue_()
+    tab.unroute("**/explain")
+    enlarge.click()
+    expect(tab.get_by_role("dialog")).to_be_visible()
+
+
+@pytest.mark.slow
 def test_the_box_that_switches_a_map_off_covers_nothing_of_it_and_suits_a_finger(inside):
     tile = inside.locator(".tile").first
     picture, box, caption = (tile.locator(name).bounding_box() for name in ("canvas", "input", "label"))

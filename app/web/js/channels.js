@@ -116,9 +116,13 @@ function fill() {
   mark();
 }
 
-/** Draws every map, over the part of the picture that the model sees. The tiles stay: one may just be clicked. */
+/**
+ * Draws every map, over the part of the picture that the model sees. The tiles stay: one may just be clicked. They cannot be
+ * enlarged before that part is known.
+ */
 function draw() {
   captured.box = box();
+  for (const open of byId("maps").querySelectorAll(".tile button")) open.disabled = !captured.box;
   const maps = new Map(captured.channels.map(({ channel, map }) => [channel, map]));
   for (const canvas of byId("maps").querySelectorAll("canvas")) {
     drawSeen(canvas, maps.get(Number(canvas.dataset.channel)), captured.size).catch(() => {}); // the picture has changed meanwhile
