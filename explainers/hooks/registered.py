@@ -56,13 +56,19 @@ def remove_leftovers(module: nn.Module) -> None:
                     detail.pop(key, None)
 
 
+def _hooks_of(module: nn.Module) -> tuple[dict[int, Any], ...]:
+    """Return a module's own hooks, of which PyTorch has no public list."""
+    return module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether a module itself has hooks."""
+    return any(_hooks_of(module))
+
+
 def count_hooks(module: nn.Module) -> int:
     """Return the number of hooks on a module, its submodules and its parameters."""
-    on_modules = sum(
-        len(hooks)
-        for part in module.modules()
-        for hooks in (part._forward_pre_hooks, part._forward_hooks, part._backward_pre_hooks, part._backward_hooks)
-    )
+    on_modules = sum(len(hooks) for part in module.modules() for hooks in _hooks_of(part))
     # PyTorch's type says bool where there is None or a dictionary.
     on_parameters: Iterable[Any] = (parameter._backward_hooks for parameter in module.parameters())
     return on_modules + sum(len(hooks) for hooks in on_parameters if hooks)

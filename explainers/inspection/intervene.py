@@ -27,6 +27,7 @@ from seewhy.explainers.imaging.render import Style, enlarged, fit, magnitude, pa
 from seewhy.explainers.inspection.editor import EditEffect, Editor, check_layers, must_swap, swapped_tensors
 from seewhy.explainers.inspection.edits import Edit, not_finite, parse_edits
 from seewhy.explainers.methods.cam.base import LayerExplainer
+from seewhy.explainers.methods.cam.votes import Votes, counts_votes, drawn_alike
 from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.display import Figure
@@ -169,6 +170,25 @@ def edit_images(
         EditError: an edit that does not fit the model, or makes its output infinite.
         LayerError, TargetError, ModelOutputError: as in `Explainer.explain`.
     """
+    pair = _edited_pair(model, images, edits, explainer, ask, other, progress)
+    if not isinstance(explainer, Votes) or counts_votes(pair.before) == counts_votes(pair.after):
+        return pair
+    # One map is of another method than the other: draw both by the method that can.
+    rest = Progress(cancel=progress.cancel)
+    pair = _edited_pair(model, images, edits, explainer.substitute, ask, other, rest)
+    return replace(pair, before=drawn_alike(pair.before), after=drawn_alike(pair.after))
+
+
+def _edited_pair(
+    model: AnyModel,
+    images: Tensor,
+    edits: tuple[Edit, ...],
+    explainer: Explainer,
+    ask: Ask,
+    other: Tensor | None,
+    progress: Progress,
+) -> EditedPair:
+    """Return both attributions by one explainer; see `edit_images`."""
     applied: list[EditEffect] = []
     task = task_of(model)
     with ready(model, images) as (module, inputs):

@@ -1,6 +1,7 @@
 """Interventions: their effects on logits, maps and gradients by hand, and the state that they leave behind."""
 
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -803,3 +804,38 @@ def test_edits_take_numbers_of_other_libraries(lite0, kind):
     plain = [{"layer": "bn2", "op": "scale", "value": 0.5, "channels": [3, 1]}]
     edits = [{"layer": "bn2", "op": "scale", "value": np.float32(0.5), "channels": kind([np.int64(3), np.int64(1)])}]
     assert parse_edits(edits) == parse_edits(plain)
+
+
+def strides_inside(untouched: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    """A net whose one layer contains its grids of every 8, 16 and 32 pixels."""
+    net = nets.seeded(Strides)
+    stages = nn.Sequential(OrderedDict((name, getattr(net, name)) for name in ("eight", "sixteen", "last")))
+    return untouched(nets.Pooled(net.head, stages).requires_grad_(False).eval())
+
+
+@pytest.mark.parametrize("at", ["output", "grad_output"])
+def test_a_layer_of_stages_is_edited_as_its_last_stage(at, untouched):
+    net, images = strides_inside(untouched), torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    edit = {"at": at, "op": "scale", "value": 0.5, "channels": [0, 3, 5]}
+    detail = get_method("votes-detail").build({})
+    whole, last = (
+        edited(net, images, {"layer": layer, **edit}, explainer=detail, target=None)
+        for layer in ("layer", "layer.last")
+    )
+    assert torch.equal(whole.before.maps, last.before.maps)
+    assert not torch.equal(whole.before.maps, whole.after.maps)
+    assert not any(whole.after.diagnostics)
+    torch.testing.assert_close(whole.after.maps, last.after.maps)
+
+
+@pytest.mark.parametrize("name", ["votes", "votes-detail"])
+def test_both_maps_are_by_one_method(lite0, name):
+    noise = [{"layer": "global_pool", "op": "noise", "value": 1.0}]
+    assert not explain(lite0, CAT, name).diagnostics
+    effect, gradcam = (intervene(lite0, CAT, noise, method=method) for method in (name, "gradcam"))
+    for side, expected in ((effect.before, gradcam.before), (effect.after, gradcam.after)):
+        np.testing.assert_allclose(side.map, expected.map, atol=1e-5 * expected.map.max())
+        assert [note.code for note in side.diagnostics] == ["votes-unavailable"]
+        assert "only without the edits or only with them" in side.diagnostics[0].message
+    assert effect.applied == gradcam.applied
+    assert effect.panel().size == gradcam.panel().size

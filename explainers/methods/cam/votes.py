@@ -13,6 +13,7 @@ from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import keep_sign
 from seewhy.explainers.core.question import Question
+from seewhy.explainers.hooks.registered import is_hooked
 from seewhy.explainers.hooks.selection import is_within, module_paths
 from seewhy.explainers.layers.survey import Layer, Survey
 from seewhy.explainers.methods.cam.base import LayerExplainer, aligned, fuse, stage_ends
@@ -31,6 +32,12 @@ _UNAVAILABLE = Diagnostic(
     "votes-unavailable",
     "Grad-CAM drew this map, because votes cannot be counted here: they need classes that compete, and a head that "
     "reads only this layer.",
+)
+
+_IN_ONE_MAP = Diagnostic(
+    "votes-unavailable",
+    "Grad-CAM drew this map, because votes can be counted either only without the edits or only with them, and maps of "
+    "two methods cannot be compared.",
 )
 
 _ONE_GRID = Diagnostic(
@@ -77,10 +84,14 @@ class Votes(LayerExplainer):
         tensors = collect(question, self.layers_of(question), None)
         contests = self._contests(question, tensors, tensors.paths)
         if not contests:
-            gradcam = GradCAM(layers=self.layers, sign=self.sign, smooth=self.smooth)
-            return _without_votes(gradcam.attribute(question))
+            return _without_votes(self.substitute.attribute(question))
         maps = fuse([contest.votes(self.sign) for contest in contests.values()])
         return self.answer(maps, tensors.objective, tensors.outputs, tensors.paths)
+
+    @property
+    def substitute(self) -> GradCAM:
+        """The method that draws the map where votes cannot be counted."""
+        return GradCAM(layers=self.layers, sign=self.sign, smooth=self.smooth)
 
     def _contests(self, question: Question, tensors: LayerTensors, paths: Iterable[str]) -> dict[str, Contest]:
         """Return the contests in the layers at these paths; none where one of them has no class maps."""
@@ -128,7 +139,8 @@ class VotesDetail(Votes):
         layers = self.layers_of(question)
         paths = module_paths(question.module, layers)
         details = detail_layers(survey_for(question), paths)
-        # If a layer contains its detail layers, its last part takes its place: the layers of a cut must not be nested.
+        # An accelerated model is not cut at nested layers: if a layer contains its detail layers, its last part takes
+        # its place.
         ends = {path: _last_part(question.module, path, details) for path in paths}
         contests: dict[str, Contest] = {}
 
@@ -144,8 +156,7 @@ class VotesDetail(Votes):
         paths = (*(ends.get(layer, layer) for layer in layers), *details)
         tensors = collect(question, tuple(dict.fromkeys(paths)), scores, gate)
         if not contests:
-            gradcam = GradCAM(sign=self.sign, smooth=self.smooth)
-            return _without_votes(gradcam.combine(tensors.only(ends.values())))
+            return _without_votes(self.substitute.combine(tensors.only(ends.values())))
         votes = fuse([contest.votes(self.sign) for contest in contests.values()])
         evidence = [keep_sign(tensors.activations[path] * tensors.gradients[path], self.sign) for path in details]
         maps = [votes, *(values.sum(dim=1) for values in evidence)]
@@ -155,9 +166,19 @@ class VotesDetail(Votes):
         return answer if has_finer else replace(answer, diagnostics=((_ONE_GRID,),) * len(mean))
 
 
-def _without_votes(attribution: Attribution) -> Attribution:
+def _without_votes(attribution: Attribution, note: Diagnostic = _UNAVAILABLE) -> Attribution:
     """Return an attribution of Grad-CAM with a diagnostic that says so."""
-    return replace(attribution, diagnostics=((_UNAVAILABLE,),) * len(attribution.maps))
+    return replace(attribution, diagnostics=((note,),) * len(attribution.maps))
+
+
+def counts_votes(attribution: Attribution) -> bool:
+    """Whether votes made the map of one picture, and not Grad-CAM in their place."""
+    return (_UNAVAILABLE,) not in attribution.diagnostics
+
+
+def drawn_alike(attribution: Attribution) -> Attribution:
+    """Return an attribution of Grad-CAM, drawn because votes cannot be counted in another one, with that remark."""
+    return _without_votes(attribution, _IN_ONE_MAP)
 
 
 def _lead(objective: Objective, outputs: Tensor) -> Tensor:
@@ -186,10 +207,16 @@ def detail_layers(survey: Survey, paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _last_part(module: nn.Module, path: str, others: tuple[str, ...]) -> str:
-    """Return the path of the last part of a sequence of modules that contains no others; it returns the same."""
+    """Return the path of the last part of a sequence of modules that contains no others; it returns the same.
+
+    The output of a module with hooks of its own may be another one than that of its last part.
+    """
     part = module.get_submodule(path)
     while (
-        type(part) is nn.Sequential and len(part) and any(is_within(other, path) and other != path for other in others)
+        type(part) is nn.Sequential
+        and len(part)
+        and not is_hooked(part)
+        and any(is_within(other, path) and other != path for other in others)
     ):
         name = [name for name, _ in part.named_children()][-1]
         part, path = part[-1], f"{path}.{name}".lstrip(".")
