@@ -61,3 +61,38 @@ def test_controls_without_a_use_say_nothing(hues):
     expect(page.locator(".rather:disabled")).to_have_attribute("title", "")
     expect(page.locator(".rather:enabled").first).to_have_attribute("title", re.compile("Why red rather than "))
     expect(page.locator("#boxes option")).to_have_count(0)
+
+
+LONG = ["solder_bridge_between_pins", "Donaudampfschifffahrtsgesellschaft", "cut trace"]
+"""Names that have no space where a line may end."""
+
+BESIDE = """selector => [...document.querySelectorAll(selector)]
+    .filter((element) => element.checkVisibility() && element.textContent.trim())
+    .filter((element) => {
+        const [range, around] = [document.createRange(), element.closest("section").getBoundingClientRect()];
+        range.selectNodeContents(element);
+        return range.getBoundingClientRect().right > around.right + 4; // outlines of the list have room
+    })
+    .map((element) => element.textContent)"""
+"""The texts that reach beyond the section that they belong to."""
+
+
+@pytest.mark.parametrize("width", [1440, 1100, 390])
+def test_long_names_without_a_space_stay_in_their_column(browser, tmp_path, width):
+    Image.new("RGB", (WIDTH, HEIGHT), (255, 80, 0)).save(tmp_path / "orange.png")
+    with served(tmp_path, Hues(), LONG, "softmax") as url, opened(browser, url) as tab:
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.goto(f"{url}/?method=gradcam")
+        tab.wait_for_selector("body[data-ready]")
+        tab.set_input_files("#image", tmp_path / "orange.png")
+        answered(tab)
+        assert tab.evaluate(BESIDE, "#classes *") == []
+        tab.get_by_role("button", name=f"Contrast with {LONG[1]}").click()  # nothing covers it
+        expect(tab.locator("#contrast-text")).to_contain_text(f"{LONG[0]} rather than {LONG[1]}")
+        assert tab.evaluate(BESIDE, "#classes *") == []
+        tab.evaluate(
+            "async () => (await import('/static/js/state.js')).change({ show: 'inside', inside: 'features', off: [0] })"
+        )
+        expect(tab.locator("#effect-summary")).to_contain_text("Without channel 0 of features")
+        assert tab.evaluate(BESIDE, "#effect *") == []
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width

@@ -5,7 +5,7 @@ import { activationsOf, currentLayer } from "./activations.js";
 import { Problem } from "./api.js";
 import { openChannel } from "./channel.js";
 import { copy, curl } from "./copy.js";
-import { byId, make } from "./dom.js";
+import { breakable, byId, make } from "./dom.js";
 import { drawSeen } from "./featuremap.js";
 import { intervene, measure, named, sentence, without } from "./intervention.js";
 import { LatestRequest } from "./latest.js";
@@ -212,7 +212,7 @@ function effectRow(label, before, after) {
   return make(
     "li",
     {},
-    make("span", { class: "label", textContent: label }),
+    make("span", { class: "label" }, ...breakable(label)),
     make("span", { class: "share" }, after ? reading(after) : "no longer listed", before && after ? movedText(before, after) : null),
     movedTrack(before, after),
   );

@@ -1,7 +1,7 @@
 // The predictions: a click on a class, value, region or box explains it; a second class can be contrasted with it.
 
 import { catalogue, modelPath } from "./api.js";
-import { byId, make, scrollTo } from "./dom.js";
+import { breakable, byId, make, scrollTo } from "./dom.js";
 import { doubts, drawnBy, unsure } from "./doubt.js";
 import { movedText, movedTrack, stillTrack } from "./moved.js";
 import { current, isOutdated, onPictures } from "./gallery.js";
@@ -16,6 +16,8 @@ import { percent, plain, reading } from "./words.js";
 const narrow = matchMedia("(max-width: 60rem)"); // the style sheet uses the same query
 
 const FAST = ["lrp", "legrad", "gradcam", "attnlrp", "saliency"];
+
+const LONG = 16; // letters of a name that a line of the headline has room for
 
 let labelled = null; // the model whose labels are suggested
 
@@ -75,7 +77,8 @@ function show() {
   if (focused) document.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
   document.title = `${target.label}: SeeWhy`;
   showDoubts(target);
-  byId("answer-label").textContent = target.label;
+  byId("answer-label").replaceChildren(...breakable(target.label));
+  byId("answer-title").classList.toggle("long", target.label.length > LONG);
   byId("answer-probability").textContent = readingOf(target);
   byId("whole").hidden = !state.altered;
   byId("contrast").hidden = !against;
@@ -114,6 +117,7 @@ function suggest() {
   const isOnly = byId("predictions").children.length === 1 && !kind();
   byId("truth").hidden = isContrast || !truth;
   byId("choosing").hidden = isContrast || isOnly || Boolean(truth);
+  if (!truth) return;
   byId("truth-label").textContent = truth;
   byId("truth-contrast").textContent = `Why ${explained().label} rather than ${truth}?`;
 }
@@ -175,7 +179,7 @@ function row(prediction, target, against) {
         pointerenter: show, pointerleave: hide, focus: show, blur: hide,
       },
     },
-    make("span", { class: "label", textContent: prediction.label }),
+    make("span", { class: "label" }, ...breakable(prediction.label)),
     ...shares(prediction),
   );
   explain.dataset.focus = `class-${identity(prediction)}`;

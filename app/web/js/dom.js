@@ -32,6 +32,9 @@ export function prose(text) {
   return text.split("`").map((part, place) => (place % 2 ? make("code", { textContent: part }) : part));
 }
 
+/** Turns a name into nodes between which a line may end, such as “solder_” and “bridge”. */
+export const breakable = (name) => name.split(/(?<=[_./-])(?=.)/).flatMap((part, place) => (place ? [make("wbr"), part] : [part]));
+
 let numbered = 0;
 
 /** A label, its control, its help, and a place for its error: see problems.js. */
