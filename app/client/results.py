@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from seewhy.explainers.core.percent import percent
+from seewhy.explainers.core.percent import likelihood, percent
 from seewhy.explainers.imaging.decode import read_picture
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.results.boxes import DetectedBox
@@ -60,7 +60,7 @@ class RemotePrediction(SimpleNamespace):
             return f"{members['value']:.4g} {members['unit']}".rstrip() + down
         if "area" in members:
             return f"on {percent(members['area'])}"
-        text = percent(members["probability"])
+        text = likelihood(members["probability"])
         return text if members.get("attribute", "score") == "score" else f"{text}, {members['attribute']}"
 
 

@@ -12,6 +12,11 @@ def percent(share: float) -> str:
     return f"{_rounded(share)}%"
 
 
+def likelihood(probability: float) -> str:
+    """Return a probability in percent; one that is rounded to 1 is ``>99.9%``, too."""
+    return ">99.9%" if probability == 1 else percent(probability)
+
+
 def points(difference: float) -> str:
     """Return a difference of shares in percentage points, rounded likewise: ``-22.3 points``."""
     return f"{_rounded(difference)} points"

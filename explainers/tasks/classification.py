@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten
 from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
 from seewhy.explainers.core.diagnostic import Diagnostic
 from seewhy.explainers.core.objective import ONE_CLASS, Objective
-from seewhy.explainers.core.percent import more_points, percent, points
+from seewhy.explainers.core.percent import likelihood, more_points, percent, points
 from seewhy.explainers.errors import ModelOutputError, TargetError, UnsuitableModelError, listed, near_matches
 from seewhy.explainers.execution.deferred_checks import require
 from seewhy.explainers.tasks.choices import DEFAULT_METHOD
@@ -251,11 +251,11 @@ class ClassPrediction(OfClass):
     @property
     def text(self) -> str:
         """The probability in percent."""
-        return percent(self.probability)
+        return likelihood(self.probability)
 
     def reading(self, score: float) -> str:
         """Return a probability in percent."""
-        return percent(score)
+        return likelihood(score)
 
     def lead(self, score: float) -> str:
         """Return a difference of probabilities in percentage points."""

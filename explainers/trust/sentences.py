@@ -54,6 +54,7 @@ class Subject:
         reading: returns its score as text.
         sign: -1 if the explained score is the negative of that score; otherwise 1.
         is_compared: whether its score can be compared with those of other maps.
+        is_contrast: whether it is a contrast, which has scores of its own.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Subject:
     reading: Callable[[float], str]
     sign: int = 1
     is_compared: bool = True
+    is_contrast: bool = False
 
     def said(self, score: Tensor) -> float:
         """Return the model's score as text, given the explained score (1,)."""
@@ -70,7 +72,8 @@ class Subject:
 def subject_of(target: Prediction, against: Prediction | None = None, is_compared: bool = True) -> Subject:
     """Return the subject of sentences about a target, which may be contrasted with another; see `Subject`."""
     name = f"the lead of {target.label!r} over {against.label!r}" if against else repr(target.label)
-    return Subject(name, target.verb, target.lead if against else target.reading, target.sign, is_compared)
+    reading = target.lead if against else target.reading
+    return Subject(name, target.verb, reading, target.sign, is_compared, against is not None)
 
 
 def sentence_of(
@@ -152,8 +155,8 @@ def _verdict(
         of_whole = "" if whole == dropped else f" (of {whole})"
         if hides_little:
             return (
-                f"This fill cannot test the heatmap: with the marked {part} {then}, the model still says {subject} at "
-                f"{dropped}{of_whole}, and with the rest {then} at {kept}."
+                f"This test can neither support nor refute the heatmap: with the marked {part} {then}, the "
+                f"model still says {subject} at {dropped}{of_whole}, and with the rest {then} at {kept}."
             )
         rest = f"the model still says {subject} at {dropped}{of_whole}" if verb == "falls" else change
         if alone > 1 - DECISIVE and without < UNMOVED:
@@ -170,7 +173,8 @@ def _verdict(
         source = f", from pictures in which the explained class has at least {LIKELY:.0%}"
     so_far = f" ({count} so far)" if count else ""
     other_fill = "" if faithfulness.fill == "blur" else f" with proof_fill={faithfulness.fill}"
-    reason = f"fewer than {ENOUGH} scores of unrelated maps{other_fill} are known{source}{so_far}"
+    of = " of contrasts" if about.is_contrast else ""
+    reason = f"fewer than {ENOUGH} scores of unrelated maps{of}{other_fill} are known{source}{so_far}"
     if count is None:
         kinds = "values" if bool(faithfulness.are_probabilities) else "probabilities"
         reason = f"scores of unrelated maps are known only for {kinds}"

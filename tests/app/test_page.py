@@ -231,18 +231,28 @@ def test_a_changed_option_is_sent_and_kept_in_the_address(page, url):
 
 
 def test_a_missing_grade_is_told_in_words_for_people(cat_page, url):
-    sentence = "Alone, it gives 1.5. That is not graded: fewer than 100 scores of unrelated maps{} are known{}{}."
+    sentence = "Alone, it gives 1.5. That is not graded: fewer than 100 scores of unrelated maps{}{} are known{}{}."
     script = "async (all) => (({ plain }) => all.map(plain))(await import('/static/js/words.js'))"
     condition = ", from pictures in which the explained class has at least 30%"
     mean = " with proof_fill=mean"
-    cases = [("", "", ""), ("", "", " (7 so far)"), (mean, condition, ""), ("", condition, " (7 so far)")]
+    cases = [
+        ("", "", "", ""),
+        (" of contrasts", "", "", " (1 so far)"),
+        ("", mean, condition, ""),
+        ("", "", condition, " (7 so far)"),
+    ]
     sentences = [sentence.format(*case) for case in cases]
     texts = cat_page.evaluate(script, sentences)
-    told = "Alone, it gives 1.5. This heatmap has no grade yet: the service first needs about 100 pictures with this"
+    told = "Alone, it gives 1.5. This heatmap has no grade yet: the service first needs about 100"
     expected = []
-    for fill, which, count in cases:
+    for contrasts, fill, which, count in cases:
         each = which and ", each with at least 30% for the explained class"
-        expected.append(f"{told} model{' and the mean colour' if fill else ''}{each}{count}.")
+        what = "contrasts" if contrasts else "pictures"
+        expected.append(
+            f"{told} {what} with this model{' and the mean colour' if fill else ''}{each}{count}.".replace(
+                "so far", "when this map was drawn"
+            )
+        )
     assert texts == expected
 
 

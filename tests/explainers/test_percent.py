@@ -2,7 +2,7 @@
 
 import pytest
 
-from seewhy.explainers.core.percent import more_points, percent, points
+from seewhy.explainers.core.percent import likelihood, more_points, percent, points
 
 SHARES = {
     0.0: "0.0%",
@@ -28,6 +28,10 @@ SHARES = {
 @pytest.mark.parametrize("share", SHARES)
 def test_a_share_is_told_to_a_tenth_of_a_percent_and_a_small_one_to_two_digits(share):
     assert percent(share) == SHARES[share]
+
+
+def test_no_probability_is_told_to_be_one():
+    assert [likelihood(value) for value in (0.0, 0.393, 1 - 1e-9, 1.0)] == ["0.0%", "39.3%", ">99.9%", ">99.9%"]
 
 
 def test_a_difference_may_be_negative_and_is_never_minus_nothing():

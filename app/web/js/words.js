@@ -8,6 +8,9 @@ export function percent(share) {
   return `${size.toFixed(size >= 0.01 && size < 0.0995 ? 3 : size >= 0.0995 && size < 0.995 ? 2 : 1)}%`;
 }
 
+/** A probability in percent; one that is rounded to 1 is “>99.9%”, too. */
+const likelihood = (probability) => (probability === 1 ? ">99.9%" : percent(probability));
+
 /** A change of a share in percentage points, or of another value, with its sign; empty if it is next to nothing. */
 export function change(difference, isShare) {
   const size = isShare ? (100 * Math.abs(difference)).toFixed(1) : number(Math.abs(difference));
@@ -23,7 +26,7 @@ export const isUnsure = (probability) => probability < 0.5;
 /** What the model says of a class or a box, of a value of a regression, or of a class of a segmenter. */
 export function reading({ probability, value, unit, area }) {
   if (unit !== undefined) return `${number(value)} ${unit}`.trim();
-  return area === undefined ? percent(probability) : `on ${percent(area)}`;
+  return area === undefined ? likelihood(probability) : `on ${percent(area)}`;
 }
 
 export function number(value) {
@@ -96,10 +99,12 @@ const API_WORDS = [
   [/\bSEEWHY_\w+(=\S+)?/g, "a setting of the service"],
   [/\bsign=(\w+)/g, "the option sign: $1"],
   [
-    /That is not graded: fewer than (\d+) scores of unrelated maps( with proof_fill=mean)? are known(?:, from pictures in which the explained class has at least (\d+%))?( \(\d+ so far\))?/,
-    (_, most, isMean, least, soFar = "") => {
+    /That is not graded: fewer than (\d+) scores of unrelated maps( of contrasts)?( with proof_fill=mean)? are known(?:, from pictures in which the explained class has at least (\d+%))?(?: \((\d+) so far\))?/,
+    (_, most, isContrast, isMean, least, count) => {
       const each = least ? `, each with at least ${least} for the explained class` : "";
-      return `This heatmap has no grade yet: the service first needs about ${most} pictures with this model${isMean ? " and the mean colour" : ""}${each}${soFar}`;
+      const soFar = count ? ` (${count} when this map was drawn)` : "";
+      const what = isContrast ? "contrasts" : "pictures";
+      return `This heatmap has no grade yet: the service first needs about ${most} ${what} with this model${isMean ? " and the mean colour" : ""}${each}${soFar}`;
     },
   ],
   [/\.\s*\.$/, "."],

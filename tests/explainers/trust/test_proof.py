@@ -163,14 +163,14 @@ def test_sentences_are_plain_english():
         "90.5 points to 0.0 points; alone, it gives −98.0 points."
     )
     assert sentence("not supported", hides_little=True) == (
-        "This fill cannot test the heatmap: with the marked quarter painted over, the model still says 'light' at "
-        "50.0% (of 95.3%), and with the rest painted over at 95.3%."
+        "This test can neither support nor refute the heatmap: with the marked quarter painted over, the "
+        "model still says 'light' at 50.0% (of 95.3%), and with the rest painted over at 95.3%."
     )
     assert sentence("blank") == "The heatmap is blank: it marks nothing that speaks for 'light'."
     assert sentence(None, against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
         "With the marked quarter painted over, the lead of 'light' over 'dark' goes from 90.5 points to "
-        "0.0 points; alone, it gives 90.5 points. That is not graded: fewer than 100 scores of unrelated maps with "
-        "proof_fill=mean are known."
+        "0.0 points; alone, it gives 90.5 points. That is not graded: fewer than 100 scores of unrelated maps of "
+        "contrasts with proof_fill=mean are known."
     )
 
 
@@ -301,8 +301,8 @@ def test_a_part_is_not_enough_where_its_absence_changes_nothing():
     proof = proof_of(measured, np.eye(4, dtype=np.float32), Geometry(8, 8, (0.0, 0.0, 8.0, 8.0)), light, (), null)
     assert "fill-hides-little" in proof.warnings
     assert proof.sentence == (
-        "This fill cannot test the heatmap: with the marked quarter blurred, the model still says 'light' at 92.0% (of "
-        "95.0%), and with the rest blurred at 93.0%."
+        "This test can neither support nor refute the heatmap: with the marked quarter blurred, the "
+        "model still says 'light' at 92.0% (of 95.0%), and with the rest blurred at 93.0%."
     )
 
 
