@@ -117,6 +117,9 @@ def intervene(
 ) -> Intervention:
     """Edit the activations and gradients of a model's layers, and compare predictions and heatmaps.
 
+    Both maps are by one method: if votes can be counted in only one of them, Grad-CAM draws both, and a diagnostic says
+    so.
+
     Args:
         model: a `LoadedModel`; left unchanged.
         picture: a path, bytes, PIL image or array; see `read_picture`.
@@ -155,7 +158,7 @@ def edit_images(
     other: Tensor | None = None,
     progress: Progress = SILENT,
 ) -> EditedPair:
-    """Explain a normalised picture without and with edits.
+    """Explain a normalised picture without and with edits, by one method; see `intervene`.
 
     Args:
         model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left unchanged.
