@@ -19,11 +19,13 @@ SMALL = [Image.effect_noise((60 + number, 50), 80).convert("RGB") for number in 
 def test_the_maps_are_those_of_explain(lite0, untouched, method):
     untouched(lite0.module)
     options = {"samples": 3} if method == "smoothgrad" else {}
+    # Gradients jump at the bends of activations, and rounding may pass one.
+    limit = 1e-2 if method == "smoothgrad" else 1e-4
     results = list(explain_many(lite0, EXAMPLES, method, against="goldfish", batch_size=3, **options))
     assert len(results) == len(EXAMPLES) == 4
     for path, result in zip(EXAMPLES, results, strict=True):
         alone = explain(lite0, path, method, against="goldfish", **options)
-        assert np.allclose(result.map, alone.map, atol=1e-4 * abs(alone.map).max())
+        assert np.linalg.norm(result.map - alone.map) <= limit * np.linalg.norm(alone.map)
         assert result.target.label == alone.target.label
         assert result.against.index == alone.against.index
         assert result.geometry == alone.geometry
