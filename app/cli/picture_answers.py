@@ -182,7 +182,8 @@ class _Run:
             write(item.output, body)
         milliseconds = round((time.perf_counter() - start) * 1000, 1)
         classes = _classes(result)
-        methods = ", ".join(method.name for method, _ in result.methods)
+        texts = {part.method: part.method_text for part in result.explanations}
+        methods = ", ".join(texts.get(method.name, method.name) for method, _ in result.methods)
         by = methods if self.options.model else f"{methods} of {result.model.name}"
         place = f" -> {printable(item.output)}" if to_file else ""
         return _Answer(

@@ -60,10 +60,20 @@ class MapDrawing(Drawing):
         return draw_map(self.picture, self.geometry, self.map, self.signed, style)
 
     @property
+    def drawn_by(self) -> str:
+        """Name of the method that drew the map: Grad-CAM in place of votes that cannot be counted."""
+        return "gradcam" if any(note.code == "votes-unavailable" for note in self.diagnostics) else self.method
+
+    @property
+    def method_text(self) -> str:
+        """The method, for people: ``gradcam in place of votes``."""
+        return self.method if self.drawn_by == self.method else f"{self.drawn_by} in place of {self.method}"
+
+    @property
     def caption(self) -> str:
         """One line: the target, its probability or value, its contrast, and the method."""
         against = f" against {self.against.label}" if self.against else ""
-        return f"{self.target.label} {self.target.text}{against} by {self.method}"
+        return f"{self.target.label} {self.target.text}{against} by {self.method_text}"
 
     def plot(
         self,

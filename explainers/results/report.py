@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from seewhy.explainers.core.percent import percent
 from seewhy.explainers.imaging.png import data_url, encode_png
 from seewhy.explainers.imaging.render import fit
-from seewhy.explainers.methods.catalogue import Method
+from seewhy.explainers.methods.catalogue import METHODS, Method
 from seewhy.explainers.results.colours import colour_strip, ends_of
 from seewhy.explainers.results.map_drawing import MapDrawing
 from seewhy.explainers.results.templates import mathml, template
@@ -46,9 +46,17 @@ def report_page(
     """
     picture = fit(explanations[0].picture, max_side)
     created = datetime.fromisoformat(record["created"])
+    texts = {explanation.method: explanation.method_text for explanation in explanations}
+    drawn = {explanation.method: METHODS.get(explanation.drawn_by) for explanation in explanations}
     rows = [
-        {"name": method.name, "summary": method.summary, "papers": method.papers, "equation": mathml(method.equation)}
-        for method in methods
+        {
+            "name": texts.get(asked.name, asked.name),
+            "summary": method.summary,
+            "papers": method.papers,
+            "equation": mathml(method.equation),
+        }
+        for asked in methods
+        for method in (drawn.get(asked.name) or asked,)
     ]
     page = template("seewhy.explainers.results", "report.html").render(
         record=record,

@@ -148,8 +148,8 @@ def _verdict(
         return f"The marked {part} {role}: {first}, {change}; alone, it gives {kept}.{yet}"
     if grade == "spread":
         return (
-            f"No {part} decides by itself: the evidence for {subject} seems spread over the picture ({whole} {verb} to "
-            f"{dropped} with the marked {part} {then}; alone, that {part} gives {kept})."
+            f"The marked {part} does not decide alone: the evidence for {subject} seems spread, or this heatmap misses "
+            f"some ({whole} {verb} to {dropped} with the marked {part} {then}; alone, that {part} gives {kept})."
         )
     if grade == "not supported":
         of_whole = "" if whole == dropped else f" (of {whole})"
@@ -163,6 +163,11 @@ def _verdict(
             return (
                 f"Do not rely on this heatmap alone: the marked {part} is enough on its own ({kept}), but with it "
                 f"{then}, {rest}.{f' Moreover, {rivals}' if rivals else ''}"
+            )
+        if verb == "goes" and without <= 1 - DECISIVE:
+            return (
+                f"Do not rely on this heatmap, because the marked {part} does not decide alone: {first}, {change}; "
+                f"alone, it gives {kept}."
             )
         by_itself = f"; alone, it gives {kept}" if verb == "goes" else ""
         return f"Do not rely on this heatmap: with the marked {part} {then}, {rest}{by_itself}."

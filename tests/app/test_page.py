@@ -248,11 +248,8 @@ def test_a_missing_grade_is_told_in_words_for_people(cat_page, url):
     for contrasts, fill, which, count in cases:
         each = which and ", each with at least 30% for the explained class"
         what = "contrasts" if contrasts else "pictures"
-        expected.append(
-            f"{told} {what} with this model{' and the mean colour' if fill else ''}{each}{count}.".replace(
-                "so far", "when this map was drawn"
-            )
-        )
+        known = count.replace("(", "(it had ").replace("so far", "when it drew this one")
+        expected.append(f"{told} {what} with this model{' and the mean colour' if fill else ''}{each}{known}.")
     assert texts == expected
 
 

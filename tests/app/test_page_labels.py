@@ -63,6 +63,26 @@ def test_controls_without_a_use_say_nothing(hues):
     expect(page.locator("#boxes option")).to_have_count(0)
 
 
+class Branched(Hues):
+    """The same with another branch, so that votes cannot be counted."""
+
+    def forward(self, images):
+        return super().forward(images) + images.amax(dim=(2, 3))
+
+
+def test_a_method_that_another_one_replaces_says_so(browser, tmp_path):
+    Image.new("RGB", (WIDTH, HEIGHT), (255, 80, 0)).save(tmp_path / "orange.png")
+    with served(tmp_path, Branched(), ["red", "green", "blue"], "softmax") as url, opened(browser, url) as tab:
+        tab.goto(f"{url}/?method=votes")
+        tab.wait_for_selector("body[data-ready]")
+        tab.set_input_files("#image", tmp_path / "orange.png")
+        answered(tab)
+        summary = tab.locator("#method-summary")
+        expect(summary).to_have_text("It does not apply to this model: Grad-CAM draws the map instead.")
+        tab.select_option("#method", "gradcam")
+        expect(summary).not_to_contain_text("It does not apply")
+
+
 LONG = ["solder_bridge_between_pins", "Donaudampfschifffahrtsgesellschaft", "cut trace"]
 """Names that have no space where a line may end."""
 

@@ -98,9 +98,15 @@ def test_the_map_is_that_of_a_logit(name, model, module):
 
 
 @pytest.mark.parametrize("name", ["votes", "votes-detail"])
-def test_a_value_has_no_votes_and_the_map_of_gradcam(name, model):
+def test_a_value_has_no_votes_and_the_map_of_gradcam(name, model, tmp_path):
     result = explain(model, CAT, name, target="height")
     assert "votes-unavailable" in [diagnostic.code for diagnostic in result.diagnostics]
+    assert result.caption.endswith(f" by gradcam in place of {name}")
+    result.save(tmp_path / "why.html")
+    report = (tmp_path / "why.html").read_text(encoding="utf-8")
+    assert f"<h2>Method: gradcam in place of {name}</h2>" in report
+    assert METHODS["gradcam"].papers[0].title in report
+    assert METHODS[name].papers[0].title not in report
     assert np.allclose(result.map, explain(model, CAT, "gradcam", target="height").map, atol=1e-6 * result.map.max())
 
 

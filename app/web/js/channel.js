@@ -71,7 +71,7 @@ class Viewer {
     this.#canvas.setAttribute("aria-label", `Feature map of channel ${channel}; its strongest places are outlined`);
     this.#places.replaceChildren(...places.map(placeItem));
     if (!places.length) this.#places.replaceChildren(make("li", { textContent: "It is zero everywhere in this picture." }));
-    this.#effect.textContent = `${ties(map, places.length)}Estimated contribution to ${explanation().target.label}: ${signed(effect)}.`;
+    this.#effect.textContent = `${ties(map, places.length)}Contribution to ${explanation().target.label}, estimated by the gradient: ${signed(effect)}.`;
     this.#elsewhere.show(channel);
     this.#showSwitch();
     this.#ask();

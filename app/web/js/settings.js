@@ -4,6 +4,7 @@ import { catalogue } from "./api.js";
 import { coloursOf, gradient } from "./colours.js";
 import { costInWords, costOf, nameWithCost } from "./cost.js";
 import { byId, make } from "./dom.js";
+import { drawnBy } from "./doubt.js";
 import { chooseLayers } from "./layers.js";
 import { keptOptions } from "./options.js";
 import { showProblem } from "./problems.js";
@@ -104,6 +105,12 @@ async function swatch(name) {
   byId("swatch").style.backgroundImage = gradient(await coloursOf(name));
 }
 
+/** Whether another method than the chosen one drew the map that is shown. */
+function isReplaced() {
+  const { answer } = state;
+  return answer?.method.name === methodName() && drawnBy(answer.method, explanation()) !== methodName();
+}
+
 /** The passes of a method in its own words, such as “1 + channels forward passes”. */
 function passesOf({ forwards, backwards }) {
   const each = (passes, name) => (passes === "0" ? null : `${passes} ${name} ${passes === "1" ? "pass" : "passes"}`);
@@ -148,7 +155,7 @@ function showMethod() {
   byId("method").value = methodName();
   byId("method-about").hidden = !method;
   if (!method) return;
-  byId("method-summary").textContent = method.summary;
+  byId("method-summary").textContent = isReplaced() ? "It does not apply to this model: Grad-CAM draws the map instead." : method.summary;
   const [first, ...others] = method.papers; // the guide cites all
   byId("method-paper").replaceChildren(...(first ? [citation(first), others.length ? ` and ${others.length} more` : "", " · "] : []));
   const cost = costOf(method, state.options, state.layer);

@@ -19,7 +19,7 @@ const SAID = {
   exploding: ["module gets", "modules get", "an exploding gradient"],
   without_gradient: ["module gets", "modules get", "no gradient"],
   non_finite: ["module has", "modules have", "NaN or infinite values"],
-  not_run: ["module does", "modules do", "not run for this picture"],
+  not_run: ["module is", "modules are", "not called for this picture"],
 };
 
 let shown = null;

@@ -102,7 +102,7 @@ const API_WORDS = [
     /That is not graded: fewer than (\d+) scores of unrelated maps( of contrasts)?( with proof_fill=mean)? are known(?:, from pictures in which the explained class has at least (\d+%))?(?: \((\d+) so far\))?/,
     (_, most, isContrast, isMean, least, count) => {
       const each = least ? `, each with at least ${least} for the explained class` : "";
-      const soFar = count ? ` (${count} when this map was drawn)` : "";
+      const soFar = count ? ` (it had ${count} when it drew this one)` : "";
       const what = isContrast ? "contrasts" : "pictures";
       return `This heatmap has no grade yet: the service first needs about ${most} ${what} with this model${isMean ? " and the mean colour" : ""}${each}${soFar}`;
     },

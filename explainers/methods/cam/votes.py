@@ -31,7 +31,7 @@ _STEP = 0.1
 _UNAVAILABLE = Diagnostic(
     "votes-unavailable",
     "Grad-CAM drew this map, because votes cannot be counted here: they need classes that compete, and a head that "
-    "reads only this layer.",
+    "pools this layer's positions or reads them as a list, without attention between them and without another branch.",
 )
 
 _IN_ONE_MAP = Diagnostic(

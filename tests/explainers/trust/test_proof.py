@@ -140,8 +140,9 @@ def test_sentences_are_plain_english():
     )
     assert sentence("partly supported", as_well=0.228, is_common=True) == f"{matters} Yet {common}"
     assert sentence("spread", kept=0.3) == (
-        "No quarter decides by itself: the evidence for 'light' seems spread over the picture (95.3% falls to 50.0% "
-        "with the marked quarter painted over; alone, that quarter gives 30.0%)."
+        "The marked quarter does not decide alone: the evidence for 'light' seems spread, or this "
+        "heatmap misses some (95.3% falls to 50.0% with the marked quarter painted over; alone, that quarter "
+        "gives 30.0%)."
     )
     assert sentence("not supported", kept=0.3) == (
         "Do not rely on this heatmap: with the marked quarter painted over, the model still says 'light' at 50.0% (of "
@@ -159,8 +160,8 @@ def test_sentences_are_plain_english():
         f"over, the lead of 'light' over 'dark' goes from 90.5 points to 0.0 points. Moreover, {common}"
     )
     assert sentence("not supported", kept=-0.98, **contrast) == (  # of such a part, other maps say nothing
-        "Do not rely on this heatmap: with the marked quarter painted over, the lead of 'light' over 'dark' goes from "
-        "90.5 points to 0.0 points; alone, it gives −98.0 points."
+        "Do not rely on this heatmap, because the marked quarter does not decide alone: painted over, the lead of "
+        "'light' over 'dark' goes from 90.5 points to 0.0 points; alone, it gives −98.0 points."
     )
     assert sentence("not supported", hides_little=True) == (
         "This test can neither support nor refute the heatmap: with the marked quarter painted over, the "
