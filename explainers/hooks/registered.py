@@ -1,5 +1,6 @@
 """The objects that PyTorch holds as our hooks; in copies and saved files of a module they turn into placeholders."""
 
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
@@ -27,6 +28,12 @@ class ModuleHook(_Placeholder):
 
     def __init__(self, run: Callable[..., Any]) -> None:
         self._run = run
+        self._thread = threading.get_ident()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it belongs to a session of another thread, and does nothing in this one."""
+        return self._thread != threading.get_ident()
 
     def __call__(self, *args: Any) -> Any:
         """Run the hook."""
@@ -62,8 +69,9 @@ def _hooks_of(module: nn.Module) -> tuple[dict[int, Any], ...]:
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether a module itself has hooks."""
-    return any(_hooks_of(module))
+    """Whether a module itself has hooks that do something in this thread."""
+    hooks = [hook for own in _hooks_of(module) for hook in own.values()]
+    return not all(isinstance(hook, ModuleHook) and hook.is_elsewhere for hook in hooks)
 
 
 def count_hooks(module: nn.Module) -> int:

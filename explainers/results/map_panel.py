@@ -52,6 +52,10 @@ class MapPanel(Drawing, Sequence[Part]):
         return tuple(explanation.method for explanation in self)
 
     @property
+    def _method_texts(self) -> list[str]:
+        return [explanation.method_text for explanation in self]
+
+    @property
     def target(self) -> "Prediction":
         """The explained class."""
         return self[0].target
@@ -66,7 +70,7 @@ class MapPanel(Drawing, Sequence[Part]):
         columns = render.panel_columns(len(self))
         style = style.of_tiles(columns, ceil(len(self) / columns), margin=1.2)
         tiles = [explanation.draw_map(style) for explanation in self]
-        return render.panel(tiles, self.methods, columns, title=[f"{self.target.label} {self.target.text}"])
+        return render.panel(tiles, self._method_texts, columns, title=[f"{self.target.label} {self.target.text}"])
 
     def widget(self, **traits: "Unpack[WidgetTraits]") -> "MapWidget":
         """Return a widget for notebooks with the maps side by side; see `MapDrawing.widget`."""
@@ -79,9 +83,8 @@ class MapPanel(Drawing, Sequence[Part]):
         else:
             ranks = f"; rank correlations {min(values):z.2f} to {max(values):z.2f}" if values else ""
         same = "".join(f"; {', '.join(group[:-1])} and {group[-1]} have the same map" for group in self._same_maps())
-        return (
-            f"{type(self).__name__}({self.target.label} {self.target.text} by {', '.join(self.methods)}{ranks}{same})"
-        )
+        subject = f"{self.target.label} {self.target.text} by {', '.join(self._method_texts)}"
+        return f"{type(self).__name__}({subject}{ranks}{same})"
 
     def _same_maps(self) -> list[list[str]]:
         """Return groups of methods whose maps are the same but for their scale."""

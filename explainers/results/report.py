@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from seewhy.explainers.core.percent import percent
+from seewhy.explainers.core.percent import likelihood
 from seewhy.explainers.imaging.png import data_url, encode_png
 from seewhy.explainers.imaging.render import fit
 from seewhy.explainers.methods.catalogue import METHODS, Method
@@ -205,7 +205,9 @@ def figures(proof: Proof) -> list[Figure]:
 
     def add(name: str, value: float | None, form: str = ".0%", meaning: str = "") -> None:
         if value is not None:
-            text = percent(value) if form == "%" else format(value, form if form == "d" else f"z{form}")  # never -0.00
+            text = (
+                likelihood(value) if form == "%" else format(value, form if form == "d" else f"z{form}")
+            )  # never -0.00
             rows.append(Figure(name, value, text, meaning))
 
     if proof.faithfulness:

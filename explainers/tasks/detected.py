@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from seewhy.explainers.core.percent import more_points, percent, points
+from seewhy.explainers.core.percent import likelihood, more_points, points
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.imaging.geometry import Box, Geometry
@@ -68,12 +68,12 @@ class BoxPrediction:
     @property
     def text(self) -> str:
         """The score in percent, and the attribute if that is another."""
-        score = percent(self.probability)
+        score = likelihood(self.probability)
         return score if self.attribute == "score" else f"{score}, {self.attribute}"
 
     def reading(self, score: float) -> str:
         """Return a score in percent, or an edge as a fraction of the model's input, or a raw logit."""
-        return percent(score) if self.attribute == "score" else f"{self.attribute} {score:.3g}"
+        return likelihood(score) if self.attribute == "score" else f"{self.attribute} {score:.3g}"
 
     def lead(self, score: float) -> str:
         """Return a difference of scores in percentage points, or that of another value."""

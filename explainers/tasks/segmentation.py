@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten
 
 from seewhy.explainers.core.ask import Ask, Targets
 from seewhy.explainers.core.objective import Objective
-from seewhy.explainers.core.percent import percent, points
+from seewhy.explainers.core.percent import likelihood, percent, points
 from seewhy.explainers.core.task import Task
 from seewhy.explainers.errors import ModelOutputError, TargetError
 from seewhy.explainers.tasks.choices import PARTS, REGION_METHOD, Part
@@ -253,7 +253,7 @@ class RegionPrediction(OfClass):
 
     def reading(self, score: float) -> str:
         """Return a mean probability in percent."""
-        return percent(score)
+        return likelihood(score)
 
     def lead(self, score: float) -> str:
         """Return a difference of probabilities in percentage points."""

@@ -80,7 +80,8 @@ def check_model(calibration: Calibration, name: str, size: tuple[int, int], sha2
         ("SHA-256 of the weights", calibration.sha256, sha256),
     ):
         if None not in (value, wanted) and value != wanted:
-            same = f", or, if it is the same network, give it the name {value}" if what == "model" else ""
+            is_same = what == "model" and not (calibration.sha256 and sha256 and calibration.sha256 != sha256)
+            same = f", or, if it is the same network, give it the name {value}" if is_same else ""
             raise OptionError(
                 f"The calibration was made for another model ({what} {value}, not {wanted}); make one for this model "
                 f"with `calibrate`{same}.",

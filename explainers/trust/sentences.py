@@ -178,8 +178,8 @@ def _verdict(
         source = f", from pictures in which the explained class has at least {LIKELY:.0%}"
     so_far = f" ({count} so far)" if count else ""
     other_fill = "" if faithfulness.fill == "blur" else f" with proof_fill={faithfulness.fill}"
-    of = " of contrasts" if about.is_contrast else ""
-    reason = f"fewer than {ENOUGH} scores of unrelated maps{of}{other_fill} are known{source}{so_far}"
+    what = "contrasts by unrelated maps" if about.is_contrast else "unrelated maps"
+    reason = f"fewer than {ENOUGH} scores of {what}{other_fill} are known{source}{so_far}"
     if count is None:
         kinds = "values" if bool(faithfulness.are_probabilities) else "probabilities"
         reason = f"scores of unrelated maps are known only for {kinds}"

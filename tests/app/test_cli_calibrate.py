@@ -179,8 +179,7 @@ def test_a_calibration_that_does_not_fit_grades_nothing_and_is_made_anew(
         (["--model", "mine", "--proof=true", "--proof-area", 0.1], "made with proof_area=0.25 and proof_fill='blur'"),
         (
             ["--proof=true"],
-            "made for another model (model mine, not efficientnet_lite0); make one for this model with `calibrate`, "
-            "or, if it is the same network, give it the name mine.",
+            "another model (model mine, not efficientnet_lite0); make one for this model with `calibrate`.",
         ),
     ],
 )

@@ -231,13 +231,13 @@ def test_a_changed_option_is_sent_and_kept_in_the_address(page, url):
 
 
 def test_a_missing_grade_is_told_in_words_for_people(cat_page, url):
-    sentence = "Alone, it gives 1.5. That is not graded: fewer than 100 scores of unrelated maps{}{} are known{}{}."
+    sentence = "Alone, it gives 1.5. That is not graded: fewer than 100 scores of {}unrelated maps{} are known{}{}."
     script = "async (all) => (({ plain }) => all.map(plain))(await import('/static/js/words.js'))"
     condition = ", from pictures in which the explained class has at least 30%"
     mean = " with proof_fill=mean"
     cases = [
         ("", "", "", ""),
-        (" of contrasts", "", "", " (1 so far)"),
+        ("contrasts by ", "", "", " (1 so far)"),
         ("", mean, condition, ""),
         ("", "", condition, " (7 so far)"),
     ]

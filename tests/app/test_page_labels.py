@@ -78,9 +78,9 @@ def test_a_method_that_another_one_replaces_says_so(browser, tmp_path):
         tab.set_input_files("#image", tmp_path / "orange.png")
         answered(tab)
         summary = tab.locator("#method-summary")
-        expect(summary).to_have_text("It does not apply to this model: Grad-CAM draws the map instead.")
+        expect(summary).to_have_text("It cannot be applied here: Grad-CAM drew this map instead.")
         tab.select_option("#method", "gradcam")
-        expect(summary).not_to_contain_text("It does not apply")
+        expect(summary).not_to_contain_text("It cannot be applied")
 
 
 LONG = ["solder_bridge_between_pins", "Donaudampfschifffahrtsgesellschaft", "cut trace"]

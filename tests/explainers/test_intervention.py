@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 from typing import Any
 
 import numpy as np
@@ -839,3 +839,24 @@ def test_both_maps_are_by_one_method(lite0, name):
         assert "only without the edits or only with them" in side.diagnostics[0].message
     assert effect.applied == gradcam.applied
     assert effect.panel().size == gradcam.panel().size
+
+
+def test_hooks_of_another_thread_change_no_layers(lite0):
+    started, done = Event(), Event()
+
+    def record() -> None:
+        with HookSession(lite0.module) as hooks:
+            hooks.record("blocks")
+            started.set()
+            done.wait()
+
+    alone = explain(lite0, CAT, "votes-detail", layer="blocks")
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(record)
+        started.wait()
+        try:
+            beside = explain(lite0, CAT, "votes-detail", layer="blocks")
+        finally:
+            done.set()
+        other.result()
+    assert beside.layers == alone.layers == ("blocks.2", "blocks.4", "blocks.6")

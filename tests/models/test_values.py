@@ -102,6 +102,7 @@ def test_a_value_has_no_votes_and_the_map_of_gradcam(name, model, tmp_path):
     result = explain(model, CAT, name, target="height")
     assert "votes-unavailable" in [diagnostic.code for diagnostic in result.diagnostics]
     assert result.caption.endswith(f" by gradcam in place of {name}")
+    assert f" by gradcam in place of {name}, saliency" in repr(compare(model, CAT, [name, "saliency"], target="height"))
     result.save(tmp_path / "why.html")
     report = (tmp_path / "why.html").read_text(encoding="utf-8")
     assert f"<h2>Method: gradcam in place of {name}</h2>" in report

@@ -6,6 +6,7 @@ import { Problem } from "./api.js";
 import { openChannel } from "./channel.js";
 import { copy, curl } from "./copy.js";
 import { breakable, byId, make } from "./dom.js";
+import { drawnBy } from "./doubt.js";
 import { drawSeen } from "./featuremap.js";
 import { intervene, measure, named, sentence, without } from "./intervention.js";
 import { LatestRequest } from "./latest.js";
@@ -187,7 +188,8 @@ async function ask(layer, off, signal) {
   byId("effect-panel").hidden = false;
   const [height, width] = before.heatmap.shape;
   byId("effect-image").style.aspectRatio = `${3 * width} / ${0.99 * height}`; // without the captions that the service draws above
-  Object.assign(byId("effect-image"), { src: panel, alt: `Heatmaps of ${method.name} before and after, and their difference` });
+  byId("effect-note").textContent = after.diagnostics.filter(({ code }) => code === "votes-unavailable").map(({ message }) => message).join(" ");
+  Object.assign(byId("effect-image"), { src: panel, alt: `Heatmaps of ${drawnBy(method, after)} before and after, and their difference` });
 }
 
 /** The predictions, with that of the explained class even if it is not among the best. */

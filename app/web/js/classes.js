@@ -11,7 +11,7 @@ import { methodNamed } from "./question.js";
 import { asks, explainPlace, identity, joined, kind, readingOf, split } from "./scene.js";
 import { outline } from "./stage.js";
 import { asTarget, askedTarget, change, explained, explanation, isLayerless, methodName, onChange, recommendedFor, state } from "./state.js";
-import { percent, plain, reading } from "./words.js";
+import { likelihood, plain, reading } from "./words.js";
 
 const narrow = matchMedia("(max-width: 60rem)"); // the style sheet uses the same query
 
@@ -19,6 +19,7 @@ const FAST = ["lrp", "legrad", "gradcam", "attnlrp", "saliency"];
 
 const LONG = 16; // letters of a name that a line of the headline has room for
 
+let truth = null; // the class that the link below the classes contrasts with
 let labelled = null; // the model whose labels are suggested
 
 export function prepareClasses() {
@@ -44,7 +45,7 @@ export function prepareClasses() {
   byId("boxes").addEventListener("change", ({ target: { value } }) => change({ answer: state.answer, map: Number(value) }));
   byId("whole-list").addEventListener("click", () => scrollTo(byId("predictions")));
   byId("contrast-clear").addEventListener("click", () => change({ against: null }));
-  byId("truth-contrast").addEventListener("click", () => change({ target: askedTarget() ?? named(explained()), against: trueClass() }));
+  byId("truth-contrast").addEventListener("click", () => change({ target: askedTarget() ?? named(explained()), against: truth }));
 }
 
 /** Puts the headline near the picture where the classes come later, and the proof below it; the keyboard follows. */
@@ -112,7 +113,7 @@ function compareOthers() {
 
 /** Says what else can be asked about the classes: of a wrong answer, why it is not the true class. */
 function suggest() {
-  const truth = trueClass();
+  truth = trueClass();
   const isContrast = Boolean(explanation().against);
   const isOnly = byId("predictions").children.length === 1 && !kind();
   byId("truth").hidden = isContrast || !truth;
@@ -122,12 +123,11 @@ function suggest() {
   byId("truth-contrast").textContent = `Why ${explained().label} rather than ${truth}?`;
 }
 
-/** The class of the picture by its folder or name, if a classifier says another one and that is explained; else null. */
+/** The class of the picture by its folder or name, if the model says one that excludes it, and it is not explained; else null. */
 function trueClass() {
   const picture = current();
-  if (kind() || isValue(explained()) || !picture?.result?.isWrong || isOutdated(picture)) return null;
-  const { truth } = picture.result;
-  return explained().label === truth || state.answer.predictions.length === 1 ? null : truth;
+  if (kind() || state.answer.model.head !== "softmax" || !picture?.result?.isWrong || isOutdated(picture)) return null;
+  return explained().label === picture.result.truth ? null : picture.result.truth;
 }
 
 function contrasted({ label, direction }, against) {
@@ -158,7 +158,7 @@ function showPart(current) {
 /** Lists the boxes that are explained together, those of a class; the map of one is shown. */
 function showBoxes(explanations) {
   byId("boxes-field").hidden = explanations.length < 2;
-  const options = explanations.length < 2 ? [] : explanations.map(({ target: { number, probability } }, map) => new Option(`box ${number}, ${percent(probability)}`, map));
+  const options = explanations.length < 2 ? [] : explanations.map(({ target: { number, probability } }, map) => new Option(`box ${number}, ${likelihood(probability)}`, map));
   byId("boxes").replaceChildren(...options);
   byId("boxes").value = state.map;
 }

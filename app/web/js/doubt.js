@@ -2,7 +2,7 @@
 
 import { kind } from "./scene.js";
 import { explained, explanation, state } from "./state.js";
-import { isUnsure, only, percent } from "./words.js";
+import { isUnsure, likelihood, only } from "./words.js";
 
 /** Whether a map has the same value everywhere. */
 const isBlank = ({ diagnostics, proof, heatmap }) =>
@@ -30,7 +30,7 @@ function rejection() {
 function verdict() {
   const { model, predictions: [best] } = state.answer;
   if (kind() || model.head !== "softmax" || isUnsure(best.probability) || explained().index === best.index) return "";
-  return `The model says ${best.label}: ${percent(best.probability)}.`;
+  return `The model says ${best.label}: ${likelihood(best.probability)}.`;
 }
 
 /** Sentences about why the answer is to be read with care; empty if there is no reason. */

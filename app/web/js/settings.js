@@ -108,7 +108,7 @@ async function swatch(name) {
 /** Whether another method than the chosen one drew the map that is shown. */
 function isReplaced() {
   const { answer } = state;
-  return answer?.method.name === methodName() && drawnBy(answer.method, explanation()) !== methodName();
+  return answer?.model.name === modelName() && answer.method.name === methodName() && drawnBy(answer.method, explanation()) !== methodName();
 }
 
 /** The passes of a method in its own words, such as “1 + channels forward passes”. */
@@ -155,7 +155,7 @@ function showMethod() {
   byId("method").value = methodName();
   byId("method-about").hidden = !method;
   if (!method) return;
-  byId("method-summary").textContent = isReplaced() ? "It does not apply to this model: Grad-CAM draws the map instead." : method.summary;
+  byId("method-summary").textContent = isReplaced() ? "It cannot be applied here: Grad-CAM drew this map instead." : method.summary;
   const [first, ...others] = method.papers; // the guide cites all
   byId("method-paper").replaceChildren(...(first ? [citation(first), others.length ? ` and ${others.length} more` : "", " · "] : []));
   const cost = costOf(method, state.options, state.layer);

@@ -20,11 +20,11 @@ export function contradicts(truth, label, { model, predictions }) {
 
 const tables = new Map();
 
-/** The labels of a model by their plain names. */
+/** The labels of a model by themselves and by their plain names. */
 async function table(model) {
   if (!tables.has(model)) {
     const { labels = [] } = await catalogue(modelPath(model));
-    tables.set(model, new Map(labels.map((label) => [plain(label), label])));
+    tables.set(model, new Map([...labels.map((label) => [plain(label), label]), ...labels.map((label) => [label, label])]));
   }
   return tables.get(model);
 }
@@ -44,5 +44,5 @@ function partsOf(name) {
 export async function truthOf(path, model) {
   const [name, ...folders] = path.split("/").reverse();
   const labels = await table(model).catch(() => new Map());
-  return [...folders, ...partsOf(name)].map((part) => labels.get(plain(part))).find(Boolean) ?? null;
+  return [...folders, ...partsOf(name)].map((part) => labels.get(part) ?? labels.get(plain(part))).find(Boolean) ?? null;
 }

@@ -9,7 +9,7 @@ export function percent(share) {
 }
 
 /** A probability in percent; one that is rounded to 1 is “>99.9%”, too. */
-const likelihood = (probability) => (probability === 1 ? ">99.9%" : percent(probability));
+export const likelihood = (probability) => (probability === 1 ? ">99.9%" : percent(probability));
 
 /** A change of a share in percentage points, or of another value, with its sign; empty if it is next to nothing. */
 export function change(difference, isShare) {
@@ -99,7 +99,7 @@ const API_WORDS = [
   [/\bSEEWHY_\w+(=\S+)?/g, "a setting of the service"],
   [/\bsign=(\w+)/g, "the option sign: $1"],
   [
-    /That is not graded: fewer than (\d+) scores of unrelated maps( of contrasts)?( with proof_fill=mean)? are known(?:, from pictures in which the explained class has at least (\d+%))?(?: \((\d+) so far\))?/,
+    /That is not graded: fewer than (\d+) scores of (contrasts by )?unrelated maps( with proof_fill=mean)? are known(?:, from pictures in which the explained class has at least (\d+%))?(?: \((\d+) so far\))?/,
     (_, most, isContrast, isMean, least, count) => {
       const each = least ? `, each with at least ${least} for the explained class` : "";
       const soFar = count ? ` (it had ${count} when it drew this one)` : "";

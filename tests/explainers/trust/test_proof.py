@@ -170,8 +170,8 @@ def test_sentences_are_plain_english():
     assert sentence("blank") == "The heatmap is blank: it marks nothing that speaks for 'light'."
     assert sentence(None, against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
         "With the marked quarter painted over, the lead of 'light' over 'dark' goes from 90.5 points to "
-        "0.0 points; alone, it gives 90.5 points. That is not graded: fewer than 100 scores of unrelated maps of "
-        "contrasts with proof_fill=mean are known."
+        "0.0 points; alone, it gives 90.5 points. That is not graded: fewer than 100 scores of contrasts by "
+        "unrelated maps with proof_fill=mean are known."
     )
 
 
