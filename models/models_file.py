@@ -6,7 +6,8 @@ weights = "pneumonia.safetensors"    # paths are relative to this file
 sha256 = "9f86d081884c7d65..."        # the file's first digits, at least 8; default: not checked
 labels = "labels.txt"                # one label per line, or a list: labels = ["healthy", "pneumonia"]
 input_size = 224                     # or [height, width]; required for a custom architecture
-resize = 256                         # shorter side before the centre crop; default: input_size
+resize = 256                         # shorter side before the centre crop, or [height, width], which changes the
+                                     # proportions; default: input_size
 interpolation = "bilinear"
 mean = [0.485, 0.456, 0.406]         # for each channel: three, or one for a network that sees grey
 std = [0.229, 0.224, 0.225]
@@ -102,7 +103,7 @@ class ModelDeclaration(BaseModel):
         _ruled("It must be a list of names, or the path of a text file with one name per line."),
     ]
     input_size: Sides | None = None
-    resize: Side | None = None
+    resize: Sides | None = None
     interpolation: Interpolation | None = None
     mean: Annotated[
         tuple[Mean, Mean, Mean] | tuple[Mean] | None,
@@ -223,13 +224,15 @@ def _preprocess(declaration: ModelDeclaration) -> Preprocess:
     size = declaration.input_size
     if isinstance(size, int):
         size = (size, size)
-    scale = (
-        (declaration.resize, declaration.resize) if declaration.resize is not None else (size or defaults.scale_size)
-    )
+    scale, kind = size or defaults.scale_size, defaults.resize
+    if isinstance(declaration.resize, int):
+        scale = (declaration.resize, declaration.resize)
+    elif declaration.resize is not None:
+        scale, kind = declaration.resize, "exact"
     return Preprocess(
         size=size or defaults.size,
         scale_size=scale,
-        resize=defaults.resize,
+        resize=kind,
         interpolation=declaration.interpolation or defaults.interpolation,
         mean=declaration.mean or defaults.mean,
         std=declaration.std or defaults.std,

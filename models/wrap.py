@@ -17,7 +17,7 @@ from seewhy.explainers.tasks.pose import survey
 from seewhy.models.box_head import BoxHead
 from seewhy.models.detectors import DetectorParts, detector_parts, preprocess_of_detector, pyramid
 from seewhy.models.errors import ModelError
-from seewhy.models.preprocess import Interpolation, Preprocess, channels_hint, normalisation_fault
+from seewhy.models.preprocess import Interpolation, Preprocess, Resize, channels_hint, normalisation_fault
 from seewhy.models.probabilities import ADVICE, returns_probabilities
 from seewhy.models.spec import LoadedModel, ModelSpec
 from seewhy.models.transforms import Transform, preprocess_of
@@ -27,7 +27,7 @@ def wrap_model(
     module: nn.Module,
     labels: Sequence[str] | None = None,
     input_size: int | tuple[int, int] | None = None,
-    resize: int | None = None,
+    resize: int | tuple[int, int] | None = None,
     interpolation: Interpolation = "bilinear",
     mean: tuple[float, ...] = Preprocess.mean,
     std: tuple[float, ...] = Preprocess.std,
@@ -49,7 +49,9 @@ def wrap_model(
         labels: K of them, in the order of the outputs; None for ``class 0``, ``class 1`` and so on.
         input_size: side of the input in pixels, or (height, width), as in training. Required, unless `transform` has it
             or the module is a detector of torchvision, which resizes pictures itself.
-        resize: length of a picture's shorter side before the centre crop to `input_size`; None for `input_size`.
+        resize: length of a picture's shorter side before the centre crop to `input_size`, which cuts off the ends of
+            the longer one; or (height, width), which changes the proportions, and then cuts off nothing if it is
+            `input_size`. None for `input_size` as the shorter side.
         interpolation: interpolation of the resize: nearest, bilinear, bicubic or lanczos.
         mean, std: mean and standard deviation of each channel in [0, 1], for the normalisation; by default those of
             ImageNet. One number each for a grayscale network. For other numbers of channels, `explain` takes tensors.
@@ -128,7 +130,7 @@ def wrap_model(
 
 def _preprocess(
     input_size: int | tuple[int, int] | None,
-    resize: int | None,
+    resize: int | tuple[int, int] | None,
     interpolation: Interpolation,
     mean: tuple[float, ...],
     std: tuple[float, ...],
@@ -143,19 +145,15 @@ def _preprocess(
     """
     if input_size is None and transform is None and detector is None:
         raise ModelError("Give input_size, the side or (height, width) of the pictures in training, in pixels.")
-    size: tuple[Any, ...] = (224, 224) if input_size is None else (input_size, input_size)
-    if isinstance(input_size, tuple | list):
-        size = tuple(input_size)
-    if len(size) != 2 or not all(isinstance(side, int) and side > 0 for side in size):
-        raise ModelError(f"input_size is {input_size!r}; give the side, or (height, width), in pixels.")
+    size = (224, 224) if input_size is None else _sides("input_size", input_size)
+    scale = size if resize is None else _sides("resize", resize)
+    kind: Resize = "exact" if isinstance(resize, tuple | list) else "shorter"
     for name, numbers in (("mean", mean), ("std", std)):
         if not isinstance(numbers, Sequence) or isinstance(numbers, str):
             raise ModelError(f"{name} is {numbers!r}; give a number for each channel, such as {name}=(0.5,).")
     if fault := normalisation_fault(mean, std):
         raise ModelError(fault)
-    preprocess = Preprocess(
-        size, (resize, resize) if resize else size, "shorter", interpolation, tuple(mean), tuple(std)
-    )
+    preprocess = Preprocess(size, scale, kind, interpolation, tuple(mean), tuple(std))
     default = Preprocess((224, 224), (224, 224))
     if transform is not None:
         if preprocess != default:
@@ -163,10 +161,18 @@ def _preprocess(
         return preprocess_of(transform)
     if detector is None:
         return preprocess
-    if replace(preprocess, size=default.size, scale_size=default.scale_size) != default or resize:
+    if replace(preprocess, size=default.size, scale_size=default.scale_size) != default or resize is not None:
         raise ModelError("Torchvision's detectors resize and normalise pictures; pass only `input_size`.")
     base = preprocess_of_detector(detector)
     return base if input_size is None else replace(base, size=size, scale_size=size)
+
+
+def _sides(name: str, value: Any) -> tuple[int, int]:
+    """Return (height, width), given these or the side of a square, in pixels."""
+    sides = tuple(value) if isinstance(value, tuple | list) else (value, value)
+    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise ModelError(f"{name} is {value!r}; give the side, or (height, width), in pixels.")
+    return sides
 
 
 def _box_head(

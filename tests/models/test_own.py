@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.modules import module as module_globals
+from torchvision import transforms as T
 from torchvision.models import squeezenet1_1
 
 from seewhy.explainers import GradCAM, process_wide
-from seewhy.models import Registry, list_models, load_model
+from seewhy.models import Registry, list_models, load_model, wrap_model
 from seewhy.models.errors import BadWeightsError, ModelsFileError, UnknownModelError, WeightsUnavailableError
 from seewhy.models.models_file import missing_modules, own_specs
 from tests import nets
@@ -46,6 +48,18 @@ def test_a_factory_with_weights_labels_and_preprocessing(declared, untouched):
     assert model.default_layers == ("conv",)
     images = torch.ones(1, 3, 32, 64)
     assert nets.relative_error(model.module(images), net(images).detach()) < 1e-5
+
+
+def test_a_size_of_both_sides_changes_the_proportions_as_in_torchvision(declared):
+    net = nets.seeded(nets.Net)
+    file = declared(input_size=[32, 64], resize=[32, 64], mean=[0, 0, 0], std=[1, 1, 1])
+    save_file(net.state_dict(), file.parent / "weights.safetensors")
+    model, picture = load_model("mine", download=False), Image.effect_noise((90, 50), 80).convert("RGB")
+    expected = T.Compose([T.Resize((32, 64)), T.ToTensor()])(picture)
+    assert torch.equal(model.preprocess(picture), expected)
+    wrapped = wrap_model(net, input_size=(32, 64), resize=(32, 64), mean=(0, 0, 0), std=(1, 1, 1))
+    assert wrapped.preprocess == model.preprocess
+    assert model.preprocess.geometry(*picture.size).box == (0, 0, 90, 50)
 
 
 def test_the_layers_of_a_factory_that_sets_weights_are_known_before_it_is_loaded(declared, caplog):
@@ -94,9 +108,9 @@ def test_ready_made_architectures_get_as_many_classes_as_labels(architecture, de
         ({"input_size": [224]}, "input_size: It must be a side"),
         ({"input_size": "96"}, "input_size: It must be a side"),
         ({"input_size": [96, "96"]}, "input_size: It must be a side"),
-        ({"resize": "96"}, "resize: It must be an integer"),
+        ({"resize": "96"}, "resize: It must be a side in pixels, from 8 to 4096, or"),
         ({"mean": ["0.5", "0.5", "0.5"]}, "mean: It must be a list of three numbers"),
-        ({"resize": 2}, "resize: It must be greater than or equal to 8"),
+        ({"resize": [96, 2]}, "resize: It must be a side in pixels, from 8 to 4096, or"),
         ({"mean": [0.5]}, "mean has 1 number and std 3"),
         ({"mean": [0.5, 0.5]}, "mean: It must be a list of three numbers"),
         ({"mean": [124, 116, 104], "std": [58, 57, 57]}, "divide those for levels up to 255 by 255"),

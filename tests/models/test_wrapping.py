@@ -95,6 +95,7 @@ def test_the_wrapped_module_is_as_the_loaded_one():
         ({"mean": (124.0, 116.0, 104.0), "std": (0.5,) * 3}, "mean and std must be for levels from 0 to 1"),
         ({"mean": (0.5,) * 3, "std": (58.0,) * 3}, "divide those for levels up to 255 by 255"),
         ({"input_size": "64"}, "input_size is '64'; give the side"),
+        ({"input_size": 64, "resize": (96, 0)}, r"resize is \(96, 0\); give the side"),
         ({"mean": (0.5,), "std": (0.5, 0.5)}, "mean has 1 number and std 2; give one of each for every channel"),
         ({"mean": 0.5}, r"mean is 0.5; give a number for each channel, such as mean=\(0.5,\)"),
         ({"input_size": 2, "default_layers": ["head"]}, "'head' is not a layer with a grid"),
