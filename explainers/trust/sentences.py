@@ -149,7 +149,7 @@ def _verdict(
     if grade == "spread":
         return (
             f"The marked {part} does not decide alone: the evidence for {subject} seems spread, or this heatmap misses "
-            f"some ({whole} {verb} to {dropped} with the marked {part} {then}; alone, that {part} gives {kept})."
+            f"some ({whole} {verb} to {dropped} with this {part} {then}; alone, it gives {kept})."
         )
     if grade == "not supported":
         of_whole = "" if whole == dropped else f" (of {whole})"

@@ -253,6 +253,24 @@ def test_a_missing_grade_is_told_in_words_for_people(cat_page, url):
     assert texts == expected
 
 
+def test_a_test_that_hides_too_little_is_inconclusive(cat_page):
+    script = """async ([grade, ...warnings]) => {
+        const { badge, isUnsupported } = await import("/static/js/proof.js");
+        const proof = { grade, warnings, sentence: "" };
+        return [badge(proof).textContent, isUnsupported(proof)];
+    }"""
+    hides_little, improbable = "fill-hides-little", "improbable-target"
+    for proof, told in (
+        (["not supported", hides_little], ["? inconclusive", False]),
+        (["not supported"], ["✗ not supported", True]),
+        (["not supported", hides_little, improbable], ["✗ not supported", True]),
+        (["partly supported", hides_little], ["◐ partly supported", False]),
+        ([None], ["? not graded", False]),
+        (["blank"], ["∅ blank", True]),
+    ):
+        assert cat_page.evaluate(script, proof) == told
+
+
 @pytest.mark.parametrize(
     ("reason", "links"),
     [
@@ -276,7 +294,7 @@ def test_a_missing_grade_names_the_command_that_gives_one(cat_page, reason, link
 
 def test_grades_stand_from_the_best_to_the_worst(cat_page):
     grades = cat_page.evaluate("async () => (await import('/static/js/proof.js')).GRADES")
-    assert grades == ["supported", "partly supported", "spread", "not supported", "blank", "not graded"]
+    assert grades == ["supported", "partly supported", "spread", "not supported", "blank", "inconclusive", "not graded"]
 
 
 def test_maps_that_are_the_same_are_named(cat_page):

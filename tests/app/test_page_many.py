@@ -640,7 +640,7 @@ def test_the_strip_fits_a_phone_light_or_dark(strip):
         """async () => {
             const { signBadge, GRADES } = await import("/static/js/proof.js");
             const { make } = await import("/static/js/dom.js");
-            const grades = GRADES.map((grade) => make("span", {}, signBadge({ grade }), ` ${grade}`));
+            const grades = GRADES.map((grade) => make("span", {}, signBadge({ grade, warnings: [] }), ` ${grade}`));
             document.getElementById("strip-legend").replaceChildren("Heatmaps: ", ...grades);
         }"""
     )

@@ -4,6 +4,7 @@ import { make } from "./dom.js";
 import { plain } from "./words.js";
 
 const UNGRADED = "not graded";
+const INCONCLUSIVE = "inconclusive"; // not supported, because hiding any part changes little
 
 const SIGNS = { supported: "✓", "partly supported": "◐", spread: "∴", "not supported": "✗", blank: "∅" };
 
@@ -15,12 +16,20 @@ const WARNINGS = {
 };
 
 /** The grades from the best to the worst. */
-export const GRADES = [...Object.keys(SIGNS), UNGRADED];
+export const GRADES = [...Object.keys(SIGNS), INCONCLUSIVE, UNGRADED];
+
+const hidesLittle = ({ warnings }) => warnings.includes("fill-hides-little");
 
 /** The grade, for people; a proof without one has too few scores to compare the map with. */
-export const gradeOf = (proof) => proof.grade ?? UNGRADED;
+export function gradeOf(proof) {
+  if (proof.grade === "not supported" && hidesLittle(proof) && !proof.warnings.includes("improbable-target")) return INCONCLUSIVE;
+  return proof.grade ?? UNGRADED;
+}
 
-const sign = (proof) => make("span", { textContent: SIGNS[proof.grade] ?? "?", "aria-hidden": "true" });
+/** Whether a proof says nothing for or against its map. */
+export const isOpen = (proof) => [INCONCLUSIVE, UNGRADED].includes(gradeOf(proof));
+
+const sign = (proof) => make("span", { textContent: SIGNS[gradeOf(proof)] ?? "?", "aria-hidden": "true" });
 
 export function badge(proof) {
   const grade = gradeOf(proof);
@@ -37,7 +46,7 @@ export function signBadge(proof) {
 }
 
 /** Whether nothing bears the map out. */
-export const isUnsupported = (proof) => ["not supported", "blank"].includes(proof?.grade);
+export const isUnsupported = (proof) => Boolean(proof) && ["not supported", "blank"].includes(gradeOf(proof));
 
 /** Whether another method may do better: the map is not borne out, though there is something to explain. */
 const isWorthAnother = ({ grade, warnings }) => ["not supported", "spread"].includes(grade) && !warnings.includes("improbable-target");
@@ -59,16 +68,15 @@ export function showProof(paragraph, proof, outline = null, next = null) {
   const words = sentenceOf(proof).split(/(marked (?:half|third|quarter|fifth|tenth|\d+%))/);
   const said = words.map((text, place) => (place % 2 && outline ? pointer(text, proof.faithfulness.area, outline) : text));
   const step = (textContent, click) => [make("button", { class: "link", textContent, on: { click } }), " · "];
-  const hidesLittle = proof.warnings.includes("fill-hides-little");
   const more = [];
   if (next && proof.faithfulness?.fill === "mean") more.push(...step("Hide by blurring", () => next.refill("blur")));
-  else if (next && hidesLittle) more.push(...step("Hide with the mean colour", () => next.refill("mean")));
+  else if (next && hidesLittle(proof)) more.push(...step("Hide with the mean colour", () => next.refill("mean")));
   if (next && lacksScores(proof)) {
     const command = `seewhy calibrate${proof.faithfulness?.fill === "mean" ? " --proof-fill mean" : ""}`;
     const calibrate = make("a", { href: "/guide#custom-models", target: "_blank", textContent: `Get a grade from 34 pictures with ${command}` });
     more.push(calibrate, " · ");
   }
-  if (next && isWorthAnother(proof) && !hidesLittle) more.push(...step("Compare other methods", next.compare));
+  if (next && isWorthAnother(proof) && !hidesLittle(proof)) more.push(...step("Compare other methods", next.compare));
   paragraph.replaceChildren(make("a", { href: "/guide#heatmap", target: "_blank" }, badge(proof)), " ", ...said, " ", ...more, guide);
 }
 

@@ -2,7 +2,7 @@
 
 import { byId, make } from "./dom.js";
 import { again, allPictures, bound, clear, current, gradedSubjects, isOutdated, isWaiting, mayPass, onPictures, openPicture } from "./gallery.js";
-import { GRADES, gradeOf, signBadge } from "./proof.js";
+import { GRADES, gradeOf, isOpen, signBadge } from "./proof.js";
 
 const FILTERS = {
   all: () => true,
@@ -206,8 +206,8 @@ function count(pictures) {
   byId("strip-again").title = "Their explanations failed, come from another model or method, or can be graded now.";
   const late = filter() === "all" ? 0 : pictures.filter(isOutdated).length;
   const leftOut = late ? `${late} ${late === 1 ? "answer by another model or method is" : "answers by another model or method are"} left out.` : "";
-  const isUngraded = ({ result }) => result?.proof?.grade === null;
-  const ungraded = filter() === "unsure" && pictures.some(isUngraded) ? "Heatmaps that are not graded do not count." : "";
+  const isWithout = ({ result }) => Boolean(result?.proof) && isOpen(result.proof);
+  const ungraded = filter() === "unsure" && pictures.some(isWithout) ? "Heatmaps that are inconclusive or not graded do not count." : "";
   const note = [bound(), listing(filter()), ungraded, leftOut, listed().length ? "" : "No picture matches this filter."].filter(Boolean).join(" ");
   byId("strip-note").textContent = note;
   byId("strip-note").hidden = !note;
