@@ -45,10 +45,14 @@ def unknown_option(
     if len(methods) < 2:
         subject = f"Method {next(iter(methods))!r} has no" if methods else "No method has an"
     names = {public(name) for name in {*further}.union(*(methods or catalogue).values())}
-    hint = owners(option, catalogue) or near_matches(public(option), names)
+    elsewhere = owners(option, catalogue)
+    hint = elsewhere or near_matches(public(option), names)
     everywhere = {public(name) for options in catalogue.values() for name in options}
     if not hint and (close := nearest(public(option), everywhere)):
-        hint = f"Near matches: {close[0]}. {owners(close[0], catalogue)}"
+        hint = elsewhere = f"Near matches: {close[0]}. {owners(close[0], catalogue)}"
+    if elsewhere and len(methods) == 1:
+        ((method, own),) = methods.items()
+        hint += f" Options of {method}: {', '.join(sorted(map(public, own)))}." if own else f" {method} has none."
     hint = hint or (f"It takes {', '.join(sorted(names))}." if methods else _LISTS)
     return OptionError(f"{subject} option {public(option)!r}. {hint}", field=public(option))
 
