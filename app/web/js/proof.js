@@ -76,7 +76,7 @@ export function showProof(paragraph, proof, outline = null, next = null) {
     const calibrate = make("a", { href: "/guide#custom-models", target: "_blank", textContent: `Get a grade from 34 pictures with ${command}` });
     more.push(calibrate, " · ");
   }
-  if (next && isWorthAnother(proof) && !hidesLittle(proof)) more.push(...step("Compare other methods", next.compare));
+  if (next && isWorthAnother(proof)) more.push(...step("Compare other methods", next.compare));
   paragraph.replaceChildren(make("a", { href: "/guide#heatmap", target: "_blank" }, badge(proof)), " ", ...said, " ", ...more, guide);
 }
 
