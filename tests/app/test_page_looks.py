@@ -98,6 +98,22 @@ def test_the_words_for_the_marked_part_outline_it(cat_page):
         assert cat_page.evaluate(drawing) == plain
 
 
+def test_the_marked_part_of_a_sparse_map_lies_around_its_bright_spot(cat_page):
+    drawn = """async (map) => {
+        const { drawOutline } = await import(document.querySelector("script[type=module]").src.replace(/[^/]*$/, "looks.js"));
+        const context = new OffscreenCanvas(80, 80).getContext("2d");
+        drawOutline(context, { map, box: [0, 0, 80, 80] }, 0.25, [0, 0, 80, 80]);
+        return Array.from(context.getImageData(0, 0, 80, 80).data).filter((_, place) => place % 4 === 3);
+    }"""
+    spot = np.zeros((80, 80))
+    spot[42, 30] = 1
+    clear = np.reshape(cat_page.evaluate(drawn, spot.tolist()), (80, 80)) == 0
+    distances = np.hypot(np.arange(80)[:, None] - 42, np.arange(80) - 30)
+    assert clear.mean() == pytest.approx(0.25, abs=0.04)  # the line lies inside of it
+    assert clear[distances < 18].all()
+    assert not clear[distances > 25].any()
+
+
 @pytest.mark.slow
 def test_maps_of_fine_grids_are_as_clear_as_those_of_coarse_ones(tab, url):
     fields = {"method": "gradcam", "layer": "blocks.0"}  # of 112 by 112 cells

@@ -93,10 +93,33 @@ function clear(image, [left, top, width, height], { values, size, peak }) {
   return drawing;
 }
 
-/** Outlines the highest part of a map, a share of it, and veils the rest, on a part of a canvas, left, top, width and height. */
+/**
+ * The values of a map, or, where more are the lowest than the rest of a share, how near each is to those above: a proof marks
+ * what is nearest to the bright spots of a sparse map.
+ */
+function nearness({ values, size }, share) {
+  const [height, width] = size;
+  const least = threshold(values, share);
+  if (values.some((value) => value < least)) return { values, size };
+  const away = Float64Array.from(values, (value) => (value > least ? 0 : height + width));
+  // Distances spread from cell to neighbour, once from the first cell to the last and once back.
+  const spread = (cell, sign) => {
+    for (const [down, across] of [[0, -1], [-1, -1], [-1, 0], [-1, 1]]) {
+      const column = (cell % width) + sign * across;
+      const near = cell + sign * (down * width + across);
+      if (column >= 0 && column < width && near in away) away[cell] = Math.min(away[cell], away[near] + Math.hypot(down, across));
+    }
+  };
+  for (let cell = 0; cell < away.length; cell += 1) spread(cell, 1);
+  for (let cell = away.length - 1; cell >= 0; cell -= 1) spread(cell, -1);
+  return { values: away.map((distance) => -distance), size };
+}
+
+/** Outlines the part that a proof marks, a share of a map, and veils the rest, on a part of a canvas, left, top, width and height. */
 export function drawOutline(context, heatmap, share, place) {
+  const part = nearness(grid(heatmap), share);
   context.globalAlpha = 1;
-  for (const drawing of [mask(grid(heatmap), share, VEIL), contour(grid(heatmap), share)]) context.drawImage(drawing, ...place);
+  for (const drawing of [mask(part, share, VEIL), contour(part, share)]) context.drawImage(drawing, ...place);
 }
 
 /** Draws a map's image onto a part of a canvas, left, top, width and height, in the chosen way. */

@@ -20,15 +20,30 @@ def test_a_map_lies_where_the_drawing_shows_it(reach):
     torch.testing.assert_close(placed, torch.from_numpy(drawn), atol=tolerance, rtol=0)
 
 
-def test_exactly_the_share_is_marked_and_of_equal_values_the_first():
-    maps = torch.tensor([[[3.0, 1.0, 1.0], [1.0, 2.0, 1.0]], [[0.0] * 3, [0.0] * 3], [[-1.0, -2, -3], [-4, -5, -6]]])
-    assert top_share(maps, 0.5).tolist() == [
-        [[True, True, False], [False, True, False]],
-        [[True] * 3, [False] * 3],
-        [[True] * 3, [False] * 3],
-    ]
+def test_exactly_the_share_is_marked_and_of_zeros_the_first():
+    maps = torch.tensor([[[0.0] * 3, [0.0] * 3], [[-1.0, -2, -3], [-4, -5, -6]]])
+    assert top_share(maps, 0.5).tolist() == [[[True] * 3, [False] * 3]] * 2
     assert top_share(maps, 0.0).sum() == 0
     assert top_share(maps, 1.0).all()
+
+
+@pytest.mark.parametrize("share", [0.05, 0.25, 0.6])
+def test_a_sparse_map_marks_what_is_nearest_to_its_bright_spot(share):
+    spot = torch.zeros(1, 224, 200)
+    spot[0, 120, 90] = 1
+    distances = torch.hypot(torch.arange(224.0)[:, None] - 120, torch.arange(200.0) - 90)
+    (marked,) = top_share(spot, share)
+    assert marked.sum() == round(share * spot.numel())
+    assert distances[marked].max() < 1.2 * distances[~marked].min()
+
+
+def test_equal_values_next_to_large_ones_are_marked_before_those_next_to_small_ones():
+    maps = torch.full((1, 64, 64), 0.5)
+    maps[0, 30:34, 16:20] = 1
+    maps[0, 30:34, 44:48] = 0
+    (marked,) = top_share(maps, 0.5)
+    assert marked[:, :30].all()
+    assert not marked[:, 34:].any()
 
 
 def test_the_marked_pixels_are_the_largest_ones():
