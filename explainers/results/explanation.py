@@ -424,7 +424,7 @@ def _notes(attribution: Attribution, row: int, method: str) -> tuple[Diagnostic,
     entry = METHODS.get(method)
     if entry is None or not entry.rounding:
         return notes
-    message = f"Rounding, which differs between processors, threads and batches, can decide {entry.rounding}."
+    message = f"Another processor, number of threads or batch may give another map: rounding decides {entry.rounding}."
     return *notes, Diagnostic("rounding-decides", message)
 
 

@@ -68,7 +68,7 @@ export async function tellPending() {
     PARTS[state.mark?.split(":")[0]],
   ].filter(Boolean);
   byId("pending").hidden = !asked.length;
-  byId("pending").textContent = `This link asks about a picture that it does not include (${asked.join(", ")}). Choose the picture to see the answer.`;
+  byId("pending").textContent = `Choose the picture to see its answer. Links do not include pictures; this one sets ${asked.join(", ")}.`;
 }
 
 /** Accepts pictures from now on, and those that were chosen before; returns whether there were any. */

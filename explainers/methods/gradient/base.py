@@ -12,9 +12,7 @@ from seewhy.explainers.core.question import Question, checked_finite
 from seewhy.explainers.errors import ModelOutputError
 from seewhy.explainers.execution.vjp import Vjp
 
-KINKS = (
-    "whether a rectifier with an input of zero, up to rounding, is open at one of the samples, which affects few values"
-)
+KINKS = "whether a ReLU with an input of almost zero lets a gradient through, which affects few values"
 """What rounding can decide in methods with gradients at many pictures."""
 
 
