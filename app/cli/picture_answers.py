@@ -76,7 +76,8 @@ class _Answer:
 
     Attributes:
         body: body for the standard output.
-        hint: how to get grades, if proofs have none; printed once.
+        warnings: name of the map if there are several, code and text; each text is printed once.
+        hints: how to get grades that proofs lack, or a method that may do better; each is printed once.
         tile: small copy for the contact sheet.
     """
 
@@ -84,7 +85,8 @@ class _Answer:
     caption: str = ""
     rows: tuple[dict[str, Any], ...] = ()
     body: bytes = b""
-    hint: str = ""
+    warnings: tuple[tuple[str, str, str], ...] = ()
+    hints: tuple[str, ...] = ()
     tile: Image.Image | None = None
 
 
@@ -117,10 +119,9 @@ class _Run:
                 if file is not None:
                     files.callback(file.close)
 
-            is_hinted = False
+            told: set[str] = set()
 
             def report(item: Item, answer: _Answer) -> None:
-                nonlocal is_hinted
                 if sheet and answer.tile:
                     sheet.add(answer.tile, f"{printable(Path(item.picture.name))}{answer.caption}")
                 if not answer.line:
@@ -131,10 +132,14 @@ class _Run:
                     summary.add(*answer.rows)
                 if answer.body:
                     click.echo(answer.body, nl=False)
-                note(answer.line, err=item.output == DASH)
-                if answer.hint and not is_hinted:
-                    note(answer.hint, err=item.output == DASH)
-                    is_hinted = True
+                lines = [answer.line]
+                lines += [
+                    f"  {name}{code}" + (" (see above)" if text in told else f": {text}")
+                    for name, code, text in answer.warnings
+                ]
+                lines += [hint for hint in answer.hints if hint not in told]
+                note("\n".join(lines), err=item.output == DASH)
+                told.update(answer.hints, (text for _, _, text in answer.warnings))
 
             def report_failure(item: Item, message: str) -> None:
                 if summary:
@@ -188,10 +193,13 @@ class _Run:
         place = f" -> {printable(item.output)}" if to_file else ""
         return _Answer(
             line="\n".join([f"{printable(item.picture)}: {classes} by {by}{place}", *_proofs(result)]),
+            warnings=tuple(_grave(result)),
             caption=f": {classes}{_grades(result)}",
             rows=tuple(_rows(item, result, milliseconds)) if self.summary else (),
             body=b"" if to_file else body,
-            hint=_hint(result),
+            hints=tuple(
+                filter(None, [_hint(result), _better(result, self.service.recommended_method(result.model.name))])
+            ),
             tile=Sheet.tile(draw(result)) if self.sheet else None,
         )
 
@@ -309,20 +317,25 @@ def _classes(result: ExplainResult) -> str:
 
 def _grades(result: ExplainResult) -> str:
     """Return the grades of all maps for a caption; empty without proofs."""
-    grades = [part.proof.grade or "ungraded" for part in result.explanations if part.proof]
+    grades = [part.proof.verdict for part in result.explanations if part.proof]
     return f" ({', '.join(grades)})" if grades else ""
 
 
 def _proofs(result: ExplainResult) -> list[str]:
     """Return a line for each proof, which names its map if there are several."""
+    return [_proof_line(name, part.proof) for name, part in _maps(result) if part.proof]
+
+
+def _grave(result: ExplainResult) -> Iterator[tuple[str, str, str]]:
+    """Yield the name of the map, the code and the text of each warning to print."""
+    for name, part in _maps(result):
+        yield from ((name, code, text) for code, text in _warnings(part).items() if part.proof or code in _GRAVE)
+
+
+def _maps(result: ExplainResult) -> list[tuple[str, Explanation]]:
+    """Return the maps, each with its name before a comma; a single map has no name."""
     maps = result.explanations
-    names = [f"{part.method} for {named(part.target)}, " if len(maps) > 1 else "" for part in maps]
-    proofs = [(name, part.proof) for name, part in zip(names, maps, strict=True) if part.proof]
-    lines = [_proof_line(name, proof) for name, proof in proofs]
-    for name, part in zip(names, maps, strict=True):
-        grave = [(code, text) for code, text in _warnings(part).items() if part.proof or code in _GRAVE]
-        lines += [f"  {name}{code}: {text}" for code, text in grave]
-    return lines
+    return [(f"{part.method} for {named(part.target)}, " if len(maps) > 1 else "", part) for part in maps]
 
 
 def _hint(result: ExplainResult) -> str:
@@ -342,6 +355,17 @@ def _hint(result: ExplainResult) -> str:
     file = "-".join(filter(None, ["scores", area, fill]))  # each file serves one area and fill
     command = f"`seewhy calibrate FOLDER --model {result.model.name}{options} -o {file}.json`"
     return f"  {command} collects the scores for grades, from at least {LEAST_PICTURES} pictures{which}."
+
+
+def _better(result: ExplainResult, recommended: str) -> str:
+    """Return that the recommended method may do better where a map is not supported; empty if it has been tried."""
+    proofs = [part.proof for part in result.explanations if part.proof]
+    is_worth = any(
+        proof.grade in ("not supported", "spread") and "improbable-target" not in proof.warnings for proof in proofs
+    )
+    if not is_worth or recommended in {part.method for part in result.explanations}:
+        return ""
+    return f"  Another method may find what matters: try --method {recommended}."
 
 
 _GRAVE = {"blank-map", "first-frame", "improbable-target", "other-branches", "votes-unavailable"}
@@ -369,7 +393,7 @@ def _is_collected(part: Explanation) -> bool:
 
 def _proof_line(name: str, proof: Proof) -> str:
     """Return the line of a proof, which begins with the name of its map."""
-    return f"  {name}{proof.grade or 'ungraded'}: {proof.sentence}"
+    return f"  {name}{proof.verdict}: {proof.sentence}"
 
 
 def _rows(item: Item, result: ExplainResult, milliseconds: float) -> list[dict[str, Any]]:

@@ -141,6 +141,12 @@ class Proof:
     cost: Passes
 
     @property
+    def verdict(self) -> str:
+        """The grade for people: ``inconclusive`` if it only shows that the fill hides too little, or ``not graded``."""
+        is_doubtful = self.grade == "not supported" and "improbable-target" not in self.warnings
+        return "inconclusive" if is_doubtful and "fill-hides-little" in self.warnings else self.grade or "not graded"
+
+    @property
     def summary(self) -> str:
         """One line of ASCII: ``supported; score=0.50; beats=0.99``, and ``copies=1.00`` of a full proof."""
         parts: list[str] = [self.grade or "ungraded"]

@@ -48,17 +48,17 @@ def scores(run, pictures, environment, tmp_path):
 def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores, tmp_path, monkeypatch):
     question = [pictures / "07.png", "--model", "mine", "--proof=true", "-o", tmp_path / "why.json"]
     result = run("explain", *question, env=environment)
-    assert "  ungraded: " in result.output
+    assert "  not graded: " in result.output
     how = "`seewhy calibrate FOLDER --model mine -o scores.json` collects the scores for grades, from at least 34"
     assert f"  {how} pictures in which the class has 30% or more.\n" in result.output
     result = run("explain", *question, "--proof-fill", "mean", env=environment)
     assert "`seewhy calibrate FOLDER --model mine --proof-fill mean -o scores-mean.json`" in result.output
     many = [pictures / "06.png", *question[:-1], tmp_path / "many"]
     result = run("explain", *many, env=environment)
-    assert (result.output.count("  ungraded: "), result.output.count(how)) == (2, 1)
+    assert (result.output.count("  not graded: "), result.output.count(how)) == (2, 1)
     result = run("explain", *question, "--proof-calibration", scores, env=environment)
     assert result.exit_code == 0, result.output
-    assert "ungraded" not in result.output
+    assert "not graded" not in result.output
     assert "collects the scores for grades" not in result.output
     proof = json.loads((tmp_path / "why.json").read_text())["explanations"][0]["proof"]
     assert proof["cost"]["forwards"] == 2  # nothing is collected
@@ -82,7 +82,7 @@ def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores,
     assert "collects the scores for grades" in run("explain", *question, "--against", "a", env=environment).output
     best = str(explain(model, pictures / "07.png").target.index)
     contrast = run("explain", *question, "--target", "a", "--against", best, env=environment)
-    assert "  ungraded: " in contrast.output
+    assert "  not graded: " in contrast.output
     assert "collects the scores for grades" not in contrast.output
 
     graded = ["--model", "mine", "--proof=true", "--proof-calibration", scores]
@@ -108,7 +108,7 @@ def test_a_models_file_names_the_calibration_of_a_model(run, pictures, environme
     few = replace(calibration, scores=(9.0,) * 100, pictures=1)
     assert explain(model, picture, "gradcam", proof=True, proof_calibration=few).proof.calibration.pictures == 1
     result = run("explain", picture, "--model", "mine", "--proof=true", "-o", tmp_path / "why.json", env=environment)
-    assert f"  {graded.grade}: {graded.sentence}" in result.output
+    assert f"  {graded.verdict}: {graded.sentence}" in result.output
     question = ["explain", picture, "--model", "mine", "--proof=true", "-o", tmp_path / "why.html"]
     for own in ([], ["--proof-calibration", scores]):
         run(*question, *own, env=environment)

@@ -290,7 +290,7 @@ def test_the_command_shows_and_explains_boxes(models, model, tmp_path, monkeypat
     assert (target["number"], target["attribute"]) == (1, "y1")
     assert "This detector has no objectness" in run("explain", *options, "--attribute", "objectness", status=2)
     proofs = run("explain", "-o", str(tmp_path / "all.png"), "--target", f"label:{first.label}", "--proof")
-    assert f"odam for {first.label} (box:0), ungraded: " in proofs
+    assert f"odam for {first.label} (box:0), not graded: " in proofs
     listed = CliRunner().invoke(main, ["models"]).output
     assert [line.split()[2] for line in listed.splitlines() if line.startswith("street ")] == ["-"]
 

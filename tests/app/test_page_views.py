@@ -152,6 +152,13 @@ def test_the_answer_moves_when_channels_are_switched_off(inside, url):
     expect(inside.locator("#effect-panel")).to_be_hidden()
 
 
+def test_channels_can_be_switched_off_after_a_proof_with_the_mean_colour(tab, url):
+    tab.goto(f"{url}/?example=cat&proof_fill=mean&show=inside&inside=blocks.5")
+    looked_inside(tab)
+    tab.click("#off-strongest")
+    expect(tab.locator("#effect-summary")).to_contain_text("Without 10 channels of blocks.5")
+
+
 def tab_to(page, selector):
     """Press the tabulator until an element has the focus."""
     for _ in range(120):

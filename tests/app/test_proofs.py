@@ -71,6 +71,22 @@ def test_the_command_prints_the_sentence(run, tmp_path):
     assert "'espresso' falls from" in proof
 
 
+def test_the_command_explains_each_warning_once_and_names_a_method_that_may_do_better(run, tmp_path):
+    with Image.open(EXAMPLES / "coffee.png") as picture:
+        for name in ("a.png", "b.png"):
+            picture.crop((150, 0, 750, 400)).save(tmp_path / name)
+    pictures, output = [tmp_path / "a.png", tmp_path / "b.png"], tmp_path / "maps"
+    result = run("explain", *pictures, "-o", output, "--method", "edges", "--proof")
+    lines = [line.strip() for line in result.output.splitlines()]
+    told = [line for line in lines if line.startswith("same-for-every-class")]
+    assert told[0].startswith("same-for-every-class: ")
+    assert told[1:] == ["same-for-every-class (see above)"]
+    assert lines.count("Another method may find what matters: try --method votes-detail.") == 1
+    result = run("explain", *pictures, "-o", output, "--method", "edges", "--method", "votes-detail", "--proof")
+    assert "Another method" not in result.output
+    assert "edges for espresso, same-for-every-class (see above)" in result.output
+
+
 def test_the_command_warns_of_a_crop_that_cuts_off_what_the_map_shows(run, tmp_path):
     with Image.open(EXAMPLES / "coffee.png") as picture:
         picture.crop((150, 0, 750, 400)).save(tmp_path / "cut.png")

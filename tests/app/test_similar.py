@@ -233,7 +233,7 @@ def test_the_command_writes_every_format(run, tmp_path, lite0):
     assert [pair["image"] for pair in answer["pairs"]] == [list(pair.image) for pair in expected.pairs]
     result = run("similar", CAT, COFFEE, "-o", tmp_path / "out.npz", "--proof")
     lines = [line.partition(": With the marked quarter blurred")[0] for line in result.output.splitlines()]
-    assert lines[1:3] == [f"  {CAT}, ungraded", f"  {COFFEE}, ungraded"]
+    assert lines[1:3] == [f"  {CAT}, not graded", f"  {COFFEE}, not graded"]
     assert lines[3:] == ["  Only the service grades such proofs, with scores from earlier pictures."]
     assert "so far" not in result.output  # no further picture comes
     with np.load(tmp_path / "out.npz") as arrays:

@@ -17,7 +17,7 @@ const zeroed = (layer, channels) => ["edits", JSON.stringify([{ layer, op: "zero
 /** The fields of a request that zeroes channels of a layer, with heatmaps of the chosen method. */
 export function without(layer, channels) {
   const method = quick();
-  const fields = question({ method, against: null, ...(method !== methodName() && { options: {}, layer: [] }) });
+  const fields = question({ method, against: null, proof_fill: null, ...(method !== methodName() && { options: {}, layer: [] }) });
   return [...fields, zeroed(layer, channels)];
 }
 

@@ -304,6 +304,11 @@ def test_a_part_is_not_enough_where_its_absence_changes_nothing():
         "This test can neither support nor refute the heatmap: with the marked quarter blurred, the "
         "model still says 'light' at 92.0% (of 95.0%), and with the rest blurred at 93.0%."
     )
+    assert (proof.grade, proof.verdict) == ("not supported", "inconclusive")
+    assert replace(proof, warnings=(*proof.warnings, "improbable-target")).verdict == "not supported"
+    assert replace(proof, warnings=()).verdict == "not supported"
+    assert replace(proof, grade="supported").verdict == "supported"
+    assert replace(proof, grade=None).verdict == "not graded"
 
 
 @pytest.mark.parametrize(
