@@ -147,6 +147,21 @@ def custom(tmp_path_factory):
 
 
 @pytest.mark.slow
+def test_a_model_without_another_of_as_many_classes_is_told(browser, custom):
+    def leave_out(route):
+        answer = route.fetch()
+        known = answer.json()
+        known["models"] = [model for model in known["models"] if model["name"] not in ("fruit", "lungs_2")]
+        route.fulfill(response=answer, json=known)
+
+    with opened(browser, custom) as tab:
+        tab.route(re.compile("/models$"), leave_out)
+        tab.goto(f"{custom}/?example=cat&show=compare&compare=gradcam")
+        tab.click("#model-add")
+        expect(tab.locator("dialog")).to_contain_text("No other model has as many classes as lungs.")
+
+
+@pytest.mark.slow
 def test_models_are_compared_that_have_the_same_classes(browser, custom):
     with opened(browser, custom) as tab:
         tab.goto(f"{custom}/?example=cat&show=compare&compare=gradcam")

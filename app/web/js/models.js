@@ -50,8 +50,11 @@ export async function chooseModel(title, suits = () => true) {
   const listed = listing().then((known) => {
     models = known.filter((model) => suits(model, known.find(({ name }) => name === modelName())));
     list.removeAttribute("aria-busy");
-    const kind = models.length < known.length ? `models with the same number of classes as ${modelName()}` : "models";
-    said.textContent = `${count(models.filter((model) => model.weights.available).length)} of ${count(models.length)} ${kind} can run here now.`;
+    const isPart = models.length < known.length;
+    const kind = isPart ? `models with the same number of classes as ${modelName()}` : "models";
+    said.textContent = isPart && models.length === 1
+      ? `No other model has as many classes as ${modelName()}.`
+      : `${count(models.filter((model) => model.weights.available).length)} of ${count(models.length)} ${kind} can run here now.`;
     fill(find.value.trim().toLowerCase());
   });
   listed.catch((error) => said.replaceChildren(problemBox(error)));

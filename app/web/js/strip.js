@@ -158,9 +158,9 @@ function gradeSign(proof) {
 }
 
 /** What the signs mean that the pictures show. */
-function showLegend(pictures) {
+function showLegend(pictures, note) {
   const proofs = new Map(pictures.filter(({ result }) => result?.proof).map(({ result: { proof } }) => [gradeOf(proof), proof]));
-  byId("strip-legend").hidden = !proofs.size;
+  byId("strip-legend").hidden = !proofs.size || Boolean(note); // a note takes its place, so that nothing moves
   const grades = GRADES.filter((grade) => proofs.has(grade));
   byId("strip-legend").replaceChildren("Heatmaps: ", ...grades.map((grade) => make("span", {}, signBadge(proofs.get(grade)), ` ${grade}`)));
 }
@@ -212,7 +212,7 @@ function count(pictures) {
   byId("strip-note").textContent = note;
   byId("strip-note").hidden = !note;
   showPath();
-  showLegend(pictures);
+  showLegend(pictures, note);
   showEnds();
   const reachable = items.get(listed().includes(current()) ? current() : listed()[0]);
   for (const item of items.values()) item.tabIndex = item === reachable ? 0 : -1;
