@@ -14,7 +14,7 @@ import { state, subject } from "./state.js";
 import { count } from "./words.js";
 
 const SAID = {
-  dead_maps: ["module has feature maps", "modules have feature maps", "that are zero everywhere"],
+  dead_maps: ["module has feature maps", "modules have feature maps", "that are zero everywhere in this picture"],
   vanishing: ["module gets", "modules get", "a vanishing gradient"],
   exploding: ["module gets", "modules get", "an exploding gradient"],
   without_gradient: ["module gets", "modules get", "no gradient"],
