@@ -133,13 +133,12 @@ class _Run:
                 if answer.body:
                     click.echo(answer.body, nl=False)
                 lines = [answer.line]
-                lines += [
-                    f"  {name}{code}" + (" (see above)" if text in told else f": {text}")
-                    for name, code, text in answer.warnings
-                ]
+                for name, code, text in answer.warnings:
+                    lines.append(f"  {name}{code} (see above)" if text in told else f"  {name}{code}: {text}")
+                    told.add(text)
                 lines += [hint for hint in answer.hints if hint not in told]
+                told.update(answer.hints)
                 note("\n".join(lines), err=item.output == DASH)
-                told.update(answer.hints, (text for _, _, text in answer.warnings))
 
             def report_failure(item: Item, message: str) -> None:
                 if summary:
@@ -197,11 +196,25 @@ class _Run:
             caption=f": {classes}{_grades(result)}",
             rows=tuple(_rows(item, result, milliseconds)) if self.summary else (),
             body=b"" if to_file else body,
-            hints=tuple(
-                filter(None, [_hint(result), _better(result, self.service.recommended_method(result.model.name))])
-            ),
+            hints=tuple(filter(None, [_hint(result), self._better(result)])),
             tile=Sheet.tile(draw(result)) if self.sheet else None,
         )
+
+    def _better(self, result: ExplainResult) -> str:
+        """Return that the recommended method may do better where a map is not supported; empty if it may not.
+
+        It may not if it has been tried, or if the layers or options of the others would be passed to it too.
+        """
+        recommended = self.service.recommended_method(result.model.name)
+        tried = {part.method for part in result.explanations}
+        if recommended in tried or self.options.layer or self.options.method_options:
+            return ""
+        proofs = [part.proof for part in result.explanations if part.proof]
+        if all(
+            proof.grade not in ("not supported", "spread") or "improbable-target" in proof.warnings for proof in proofs
+        ):
+            return ""
+        return f"  Another method may find what matters: try --method {recommended}."
 
     def _old_tile(self, item: Item) -> Image.Image | None:
         """Return the tile of an answer that already existed, if it is a picture."""
@@ -355,17 +368,6 @@ def _hint(result: ExplainResult) -> str:
     file = "-".join(filter(None, ["scores", area, fill]))  # each file serves one area and fill
     command = f"`seewhy calibrate FOLDER --model {result.model.name}{options} -o {file}.json`"
     return f"  {command} collects the scores for grades, from at least {LEAST_PICTURES} pictures{which}."
-
-
-def _better(result: ExplainResult, recommended: str) -> str:
-    """Return that the recommended method may do better where a map is not supported; empty if it has been tried."""
-    proofs = [part.proof for part in result.explanations if part.proof]
-    is_worth = any(
-        proof.grade in ("not supported", "spread") and "improbable-target" not in proof.warnings for proof in proofs
-    )
-    if not is_worth or recommended in {part.method for part in result.explanations}:
-        return ""
-    return f"  Another method may find what matters: try --method {recommended}."
 
 
 _GRAVE = {"blank-map", "first-frame", "improbable-target", "other-branches", "votes-unavailable"}

@@ -47,8 +47,8 @@ def _places(count: int, start: float, stop: float) -> Tensor:
 def top_share(maps: Tensor, share: float) -> Tensor:
     """Return (N, H, W) bool: the largest values of each map, exactly ``round(share * H * W)`` of them.
 
-    Among equal values, those with the largest values around them are chosen: a sparse map of few bright spots marks
-    their surroundings, not zeros anywhere. Where these are equal too, the first ones in row-major order are chosen.
+    Among equal values, those near larger values and far from smaller ones are chosen: a sparse map of few bright spots
+    marks their surroundings, not zeros anywhere. Where nothing tells them apart, the first ones in row-major order are.
 
     Args:
         maps: (N, H, W), finite.
@@ -59,8 +59,9 @@ def top_share(maps: Tensor, share: float) -> Tensor:
         return torch.zeros_like(maps, dtype=torch.bool)
     above, equal = _split(maps.flatten(1), count)
     if (above | equal).sum() > count * len(maps):
+        levels = above.float().masked_fill(~(above | equal), -1).view_as(maps)[:, None]
         # What is nearest counts first; the wide blur only orders the positions that the narrow one does not reach.
-        around = (blurred(maps[:, None]) + 0.03 * blurred(maps[:, None], 1 / 4)).flatten(1)
+        around = (blurred(levels) + 0.03 * blurred(levels, 1 / 4)).flatten(1)
         above, equal = _split(around.masked_fill(~(above | equal), -torch.inf).masked_fill(above, torch.inf), count)
     return (above | (equal & (equal.cumsum(1) <= count - above.sum(1, keepdim=True)))).view_as(maps)
 

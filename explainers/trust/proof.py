@@ -46,6 +46,12 @@ AT_BORDER = 0.4
 HIDDEN = 0.25
 """Maximum share of the picture that may be cropped away without a warning."""
 
+KEPT = 0.5
+"""Least share of a contrast without a verdict: with everything hidden, so much of it is left."""
+
+MOST_SCORE = 10
+"""Maximum magnitude of the score of a value with a verdict: beyond it, the whole picture has hardly any effect."""
+
 _GRID = 224
 """Side of the grid for measuring the mass at the border."""
 
@@ -190,7 +196,7 @@ def proof_of(
     as_well = None if comparison is None or comparison.beats >= SUPPORTED else 1 - comparison.beats
     is_common = as_well is not None and as_well > 1 - PARTLY
     shape = shape_of(values, geometry)
-    hides_little = not is_blank and _hides_little(measurement)
+    hides_little = not is_blank and _hides_little(measurement, subject)
     warnings = _warnings(shape, sanity, discriminates, is_blank, hides_little, codes)
     without, alone = (float(faithfulness.left(score)) for score in (faithfulness.dropped, faithfulness.kept))
     grade = "blank" if is_blank else grade_of(measurement, without, alone, comparison, warnings)
@@ -240,6 +246,8 @@ def grade_of(
         return "not supported"
     if comparison is None:
         return None
+    if "fill-hides-little" in warnings:
+        return "not supported"
     is_doubtful = bool({"same-for-every-class", "ignores-the-model", "improbable-target"}.intersection(warnings))
     matters = _comparable_score(measurement) >= LEAST_EFFECT
     if matters and comparison.beats >= SUPPORTED and not is_doubtful:
@@ -271,11 +279,20 @@ def _is_improbable(measurement: Measurement, warnings: Collection[WarningCode]) 
     return "improbable-target" in warnings and probability is not None and probability < LIKELY
 
 
-def _hides_little(measurement: Measurement) -> bool:
-    """Whether the probability hardly changes, whichever part is hidden: the fill may hide too little of it."""
-    whole = measurement.probability
-    least = min(measurement.kept, measurement.dropped)
-    return whole is not None and whole >= LIKELY and least >= UNMOVED * whole
+def _hides_little(measurement: Measurement, subject: Subject) -> bool:
+    """Whether hiding changes so little that no part can be tested.
+
+    It does if the probability hardly changes, whichever part is hidden, or if a value hardly changes when everything is
+    hidden. A contrast must lose at least half of its lead then: zero means that no class leads.
+    """
+    if measurement.probability is not None:
+        least = min(measurement.kept, measurement.dropped)
+        return measurement.probability >= LIKELY and least >= UNMOVED * measurement.probability
+    whole, hidden = measurement.value, measurement.hidden
+    if whole is None or hidden is None:
+        return False
+    is_kept = subject.is_contrast and whole * hidden >= KEPT * whole**2 > 0
+    return is_kept or abs(measurement.score) > MOST_SCORE
 
 
 def measurement_of(faithfulness: Faithfulness, subject: Subject) -> Measurement:

@@ -20,9 +20,9 @@ WARNINGS = {
     "blank-map": "The map has the same value everywhere.",
     "crop-hides": "More than a quarter of the picture is cropped away before the model sees it. If what you ask "
     "about lies there, crop the picture around it.",
-    "fill-hides-little": "Neither hiding the marked part nor hiding the rest lowers the probability by a tenth. Either "
-    "this fill leaves visible what the model relies on (try the other fill; a blur keeps large areas of one "
-    "colour), or each part is enough on its own, or the model gives this answer even to an empty picture.",
+    "fill-hides-little": "Hiding changes too little for a test. Either this fill leaves visible what the model relies "
+    "on (try the other fill; a blur keeps large areas of one colour), or each part is enough on its own, or the model "
+    "gives this answer even to an empty picture.",
 }
 """The warnings of proofs, as sentences."""
 
@@ -99,7 +99,7 @@ def sentence_of(
         is_improbable: whether a map is not supported because the target is improbable.
         as_well: share of the unrelated maps that do as well, where it speaks against the best grade; otherwise None.
         is_common: whether so many of them do that all pictures may be alike.
-        hides_little: whether neither the marked part nor the rest is missed when it is hidden.
+        hides_little: whether hiding changes too little for a test.
     """
     rivals = ""
     if as_well is not None:
@@ -154,10 +154,14 @@ def _verdict(
     if grade == "not supported":
         of_whole = "" if whole == dropped else f" (of {whole})"
         if hides_little:
-            return (
-                f"This test can neither support nor refute the heatmap: with the marked {part} {then}, the "
-                f"model still says {subject} at {dropped}{of_whole}, and with the rest {then} at {kept}."
+            still = (
+                f"the marked {part} {then}, the model still says {subject} at {dropped}{of_whole}, and with the rest"
             )
+            still = f"{still} {then} at {kept}"
+            if faithfulness.hidden is not None and not bool(faithfulness.are_probabilities):
+                hidden = _MINUS.sub("−", about.reading(about.said(faithfulness.hidden)))
+                still = f"everything {then}, {subject} is still {hidden} (with the whole picture: {whole})"
+            return f"This test can neither support nor refute the heatmap: with {still}."
         rest = f"the model still says {subject} at {dropped}{of_whole}" if verb == "falls" else change
         if alone > 1 - DECISIVE and without < UNMOVED:
             return (

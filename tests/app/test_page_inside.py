@@ -439,7 +439,9 @@ def test_a_module_of_the_trace_leads_to_the_feature_maps_around_it(inside):
 def test_the_summary_of_the_trace_says_how_many_maps_are_zero(inside, url):
     first, *_ = ask(url, "/hooks/trace").json()["summary"]["dead_maps"]
     said = f"{first['path']} ({len(first['channels'])} of {first['total']})"
-    expect(inside.locator("#trace-summary")).to_contain_text(f"feature maps that are zero everywhere in this picture: {said}, ")
+    expect(inside.locator("#trace-summary")).to_contain_text(
+        f"feature maps that are zero everywhere in this picture: {said}, "
+    )
 
 
 @pytest.mark.slow

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 from playwright.sync_api import expect
 
+from seewhy.explainers.trust.marking import top_share
 from tests.app.browsing import accessible, answered, ask, levels, page_pixels
 from tests.app.conftest import EXAMPLES
 from tests.grids import few
@@ -98,20 +100,24 @@ def test_the_words_for_the_marked_part_outline_it(cat_page):
         assert cat_page.evaluate(drawing) == plain
 
 
-def test_the_marked_part_of_a_sparse_map_lies_around_its_bright_spot(cat_page):
+def test_the_outline_is_of_the_part_that_a_proof_marks(cat_page):
     drawn = """async (map) => {
         const { drawOutline } = await import("/static/js/looks.js");
         const context = new OffscreenCanvas(80, 80).getContext("2d");
         drawOutline(context, { map, box: [0, 0, 80, 80] }, 0.25, [0, 0, 80, 80]);
         return Array.from(context.getImageData(0, 0, 80, 80).data).filter((_, place) => place % 4 === 3);
     }"""
-    spot = np.zeros((80, 80))
+    spot, spots, signed, plateau = np.zeros((4, 80, 80))
     spot[42, 30] = 1
-    clear = np.reshape(cat_page.evaluate(drawn, spot.tolist()), (80, 80)) == 0
-    distances = np.hypot(np.arange(80)[:, None] - 42, np.arange(80) - 30)
-    assert clear.mean() == pytest.approx(0.25, abs=0.04)  # the line lies inside of it
-    assert clear[distances < 18].all()
-    assert not clear[distances > 25].any()
+    spots[20:23, 20:23], spots[55:60, 50:56] = 1, 0.1
+    signed[30:34, 20:24], signed[40:44, 60:64] = 1, -1
+    plateau[10:60, 20:70] = 1
+    maps = [spot, spots, signed, signed / 10 + 5, plateau, np.hypot(*np.mgrid[:80, :80])]
+    for number, values in enumerate(maps):
+        clear = np.reshape(cat_page.evaluate(drawn, values.tolist()), (80, 80)) == 0
+        marked = top_share(torch.from_numpy(values)[None].float(), 0.25)[0].numpy()
+        assert marked[clear].mean() > 0.82, number
+        assert clear.mean() == pytest.approx(0.25, abs=0.05), number  # the line lies inside of it
 
 
 @pytest.mark.slow

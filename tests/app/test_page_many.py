@@ -265,9 +265,10 @@ def test_arrow_keys_open_the_pictures_that_the_filter_leaves(strip):
     strip.set_viewport_size(size)
     expect(strip.locator("#answer-label")).to_have_text("missile")  # the open picture was not wrong
     expect(strip.locator("#strip-note")).to_have_text("Wrong: the folder or file name says another class.")
-    strip.locator("[name=filter][value=all]").check(force=True)
+    strip.locator("#strip label", has_text="All").click()
     expect(strip.locator("#strip-note")).to_be_hidden()
     expect(strip.locator("#strip-legend")).to_be_visible()
+    expect(strip.locator("#thumbnails [aria-selected=true]")).to_be_focused()
 
 
 @pytest.mark.slow

@@ -85,6 +85,12 @@ def test_the_command_explains_each_warning_once_and_names_a_method_that_may_do_b
     result = run("explain", *pictures, "-o", output, "--method", "edges", "--method", "votes-detail", "--proof")
     assert "Another method" not in result.output
     assert "edges for espresso, same-for-every-class (see above)" in result.output
+    result = run("explain", pictures[0], "-o", output, "--method", "edges", "--method", "random", "--proof")
+    assert "edges for espresso, same-for-every-class: " in result.output
+    assert "random for espresso, same-for-every-class (see above)" in result.output
+    result = run("explain", EXAMPLES / "cat.png", "-o", output, "--proof", "--layer", "blocks.0")
+    assert "not supported: " in result.output
+    assert "Another method" not in result.output
 
 
 def test_the_command_warns_of_a_crop_that_cuts_off_what_the_map_shows(run, tmp_path):

@@ -93,15 +93,10 @@ function clear(image, [left, top, width, height], { values, size, peak }) {
   return drawing;
 }
 
-/**
- * The values of a map, or, where more are the lowest than the rest of a share, how near each is to those above: a proof marks
- * what is nearest to the bright spots of a sparse map.
- */
-function nearness({ values, size }, share) {
+/** The distance of each cell of a grid from the nearest one that is in a part. */
+function distances(size, isIn) {
   const [height, width] = size;
-  const least = threshold(values, share);
-  if (values.some((value) => value < least)) return { values, size };
-  const away = Float64Array.from(values, (value) => (value > least ? 0 : height + width));
+  const away = Float64Array.from({ length: height * width }, (_, cell) => (isIn(cell) ? 0 : height + width));
   // Distances spread from cell to neighbour, once from the first cell to the last and once back.
   const spread = (cell, sign) => {
     for (const [down, across] of [[0, -1], [-1, -1], [-1, 0], [-1, 1]]) {
@@ -112,12 +107,20 @@ function nearness({ values, size }, share) {
   };
   for (let cell = 0; cell < away.length; cell += 1) spread(cell, 1);
   for (let cell = away.length - 1; cell >= 0; cell -= 1) spread(cell, -1);
-  return { values: away.map((distance) => -distance), size };
+  return away;
+}
+
+/** The ranks of a map's values: among equal values, a proof marks those near larger values and far from smaller ones. */
+function ranks({ values, size }, share) {
+  const least = threshold(values, share);
+  if (values.filter((value) => value >= least).length <= values.length * share + 1) return { values, size };
+  const [above, below] = [(cell) => values[cell] > least, (cell) => values[cell] < least].map((isIn) => distances(size, isIn));
+  return { values: above.map((distance, cell) => Math.sign(values[cell] - least) * MOST ** 2 + below[cell] - distance), size };
 }
 
 /** Outlines the part that a proof marks, a share of a map, and veils the rest, on a part of a canvas, left, top, width and height. */
 export function drawOutline(context, heatmap, share, place) {
-  const part = nearness(grid(heatmap), share);
+  const part = ranks(grid(heatmap), share);
   context.globalAlpha = 1;
   for (const drawing of [mask(part, share, VEIL), contour(part, share)]) context.drawImage(drawing, ...place);
 }

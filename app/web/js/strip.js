@@ -31,6 +31,10 @@ export function prepareStrip() {
   onPictures(show);
   byId("thumbnails").addEventListener("keydown", steer);
   for (const control of document.querySelectorAll("[name=filter]")) control.addEventListener("change", openListed);
+  document.querySelector("#strip .switch").addEventListener("click", ({ target }) => {
+    // After a click, the arrow keys open pictures; with the keyboard, they choose another filter.
+    if (!target.matches("input")) setTimeout(() => items.get(current())?.focus({ preventScroll: true }));
+  });
   byId("strip-clear").addEventListener("click", () => {
     clear();
     byId("main").focus(); // this button disappears
@@ -158,9 +162,9 @@ function gradeSign(proof) {
 }
 
 /** What the signs mean that the pictures show. */
-function showLegend(pictures, note) {
+function showLegend(pictures) {
   const proofs = new Map(pictures.filter(({ result }) => result?.proof).map(({ result: { proof } }) => [gradeOf(proof), proof]));
-  byId("strip-legend").hidden = !proofs.size || Boolean(note); // a note takes its place, so that nothing moves
+  byId("strip-legend").hidden = !proofs.size || filter() !== "all"; // the note about a filter takes its place
   const grades = GRADES.filter((grade) => proofs.has(grade));
   byId("strip-legend").replaceChildren("Heatmaps: ", ...grades.map((grade) => make("span", {}, signBadge(proofs.get(grade)), ` ${grade}`)));
 }
@@ -212,7 +216,7 @@ function count(pictures) {
   byId("strip-note").textContent = note;
   byId("strip-note").hidden = !note;
   showPath();
-  showLegend(pictures, note);
+  showLegend(pictures);
   showEnds();
   const reachable = items.get(listed().includes(current()) ? current() : listed()[0]);
   for (const item of items.values()) item.tabIndex = item === reachable ? 0 : -1;

@@ -121,7 +121,8 @@ class VotesDetail(Votes):
     networks, the strides are half and a quarter of its own instead of 16 and 8. Each factor is resized bilinearly
     to the finest of the grids. With only one such grid, M is the square root of two factors; with none, it uses E on
     A's own grid, and a diagnostic (``no-finer-layers``) says so. The root does not change ranks. ``layer`` is the layer
-    of A.
+    of A. Convolutions of one pixel with a stride, as in the shortcuts of ResNets, read only some positions, so maps of
+    such networks may show a lattice of dots.
 
     This method is our own. Features times positive gradients on earlier grids are LayerCAM's idea, and the product of
     stages is RefineCAM's. If there are no votes, the map is Grad-CAM's, as in ``votes``, but without extra passes. A

@@ -27,14 +27,27 @@ def test_exactly_the_share_is_marked_and_of_zeros_the_first():
     assert top_share(maps, 1.0).all()
 
 
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 0.0), (0.5, 0.5001), (-3e38, 3e38)])
 @pytest.mark.parametrize("share", [0.05, 0.25, 0.6])
-def test_a_sparse_map_marks_what_is_nearest_to_its_bright_spot(share):
-    spot = torch.zeros(1, 224, 200)
-    spot[0, 120, 90] = 1
+def test_a_sparse_map_marks_what_is_nearest_to_its_bright_spot(share, low, high):
+    spot = torch.full((1, 224, 200), low)
+    spot[0, 120, 90] = high
     distances = torch.hypot(torch.arange(224.0)[:, None] - 120, torch.arange(200.0) - 90)
     (marked,) = top_share(spot, share)
     assert marked.sum() == round(share * spot.numel())
-    assert distances[marked].max() < 1.2 * distances[~marked].min()
+    assert distances[marked].max() < 1.3 * distances[~marked].min()
+    others = torch.randn(5, 224, 200, generator=torch.Generator().manual_seed(0)).relu()
+    batch = top_share(torch.cat([others, spot]), share)
+    assert (batch[-1] == marked).all()
+    assert batch.flatten(1).sum(1).tolist() == [marked.sum()] * 6
+
+
+def test_of_a_plateau_above_all_else_the_inside_is_marked():
+    maps = torch.zeros(1, 96, 96)
+    maps[0, 20:76, 20:76] = 1
+    (marked,) = top_share(maps, 0.1)
+    assert marked[40:56, 40:56].all()
+    assert not marked[:30].any()
 
 
 def test_equal_values_next_to_large_ones_are_marked_before_those_next_to_small_ones():

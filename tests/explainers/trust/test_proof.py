@@ -270,6 +270,7 @@ def test_what_is_left_of_a_score():
     [
         (0.96, 0.1, 0.4, (), "supported"),
         (0.96, 0.1, 0.4, ("crop-hides",), "supported"),
+        (0.96, 0.1, 0.4, ("fill-hides-little",), "not supported"),
         (0.96, 0.1, 0.4, ("ignores-the-model",), "partly supported"),
         (0.96, 0.1, 0.4, ("improbable-target",), "partly supported"),
         (0.85, 0.1, 0.4, (), "partly supported"),
@@ -591,6 +592,40 @@ def test_a_fill_that_hides_neither_part_is_told(whole, kept, dropped, warns):
     contrast = Faithfulness(*of_parts, torch.tensor([False]), torch.tensor([False]), 2)
     proof = proof_of(contrast, np.eye(4, dtype=np.float32), Geometry(8, 8, (0.0, 0.0, 8.0, 8.0)), light)
     assert "fill-hides-little" not in proof.warnings
+
+
+@pytest.mark.parametrize(
+    ("whole", "kept", "dropped", "hidden", "of_contrast", "of_value"),
+    [
+        (0.741, 0.803, 0.643, 0.7433, True, True),  # the lead comes from an empty picture
+        (0.74, 0.8, 0.3, 0.4, True, False),
+        (-0.74, -0.8, -0.3, -0.4, True, False),
+        (0.74, 0.8, 0.3, 0.36, False, False),
+        (0.3, 0.4, -0.2, -0.4, False, False),
+        (0.02, 0.4, -0.3, -0.01, True, True),  # the parts change it more than the whole picture
+        (0.0, 0.0, 0.0, 0.0, False, False),
+    ],
+)
+def test_a_value_that_an_empty_picture_has_too_is_not_tested(whole, kept, dropped, hidden, of_contrast, of_value):
+    parts = [torch.tensor([value]) for value in (whole, kept, dropped)]
+    measured = Faithfulness(
+        *(0.25, "blur", *parts, None, torch.tensor([hidden]), None, None),
+        *(torch.tensor([False]), torch.tensor([False]), 3),
+    )
+    null = Calibration(tuple(number / 1000 for number in range(-50, 50)), "", "", 0.25, "blur", are_probabilities=False)
+    light, dark = ClassPrediction(0, "light", 0.87, 2.0), ClassPrediction(1, "dark", 0.13, 0.1)
+    size = ValuePrediction(0, "size", 0.7)
+    for subject, warns in ((subject_of(light, dark), of_contrast), (subject_of(size), of_value)):
+        geometry = Geometry(8, 8, (0.0, 0.0, 8.0, 8.0))
+        proof = proof_of(measured, np.eye(4, dtype=np.float32), geometry, subject, (), null)
+        assert ("fill-hides-little" in proof.warnings) is warns
+        assert (proof.verdict == "inconclusive") is warns
+    if whole == 0.741:
+        proof = proof_of(measured, np.eye(4, dtype=np.float32), geometry, subject_of(light, dark), (), null)
+        assert proof.sentence == (
+            "This test can neither support nor refute the heatmap: with everything blurred, the lead of 'light' over "
+            "'dark' is still 74.3 points (with the whole picture: 74.1 points)."
+        )
 
 
 def test_large_areas_of_one_colour_survive_a_blur():
