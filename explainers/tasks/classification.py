@@ -147,7 +147,7 @@ class Classification:
             remarks.append(
                 Diagnostic(
                     "improbable-target",
-                    f"The model gives {likely.label!r} {gives}: the map shows what little evidence there is, "
+                    f"The model gives {likely.label!r} {gives}: the map shows the evidence for it, "
                     "not that the class is present.",
                 )
             )

@@ -46,6 +46,9 @@ AT_BORDER = 0.4
 HIDDEN = 0.25
 """Maximum share of the picture that may be cropped away without a warning."""
 
+LITTLE = 0.1
+"""Below this probability, there is hardly any evidence for an improbable target."""
+
 KEPT = 0.5
 """Least share of a contrast without a verdict: with everything hidden, so much of it is left."""
 
@@ -149,8 +152,8 @@ class Proof:
     @property
     def verdict(self) -> str:
         """The grade for people: ``inconclusive`` if it only shows that the fill hides too little, or ``not graded``."""
-        is_doubtful = self.grade == "not supported" and "improbable-target" not in self.warnings
-        return "inconclusive" if is_doubtful and "fill-hides-little" in self.warnings else self.grade or "not graded"
+        is_open = self.grade == "not supported" and "fill-hides-little" in self.warnings
+        return "inconclusive" if is_open else self.grade or "not graded"
 
     @property
     def summary(self) -> str:
@@ -276,7 +279,7 @@ def _comparable_score(measurement: Measurement) -> float:
 def _is_improbable(measurement: Measurement, warnings: Collection[WarningCode]) -> bool:
     """Whether the target is so improbable that there is hardly anything to explain, and shares of it mean nothing."""
     probability = measurement.probability
-    return "improbable-target" in warnings and probability is not None and probability < LIKELY
+    return "improbable-target" in warnings and probability is not None and probability < LITTLE
 
 
 def _hides_little(measurement: Measurement, subject: Subject) -> bool:

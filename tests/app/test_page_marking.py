@@ -237,7 +237,7 @@ def test_escape_takes_a_mark_back_and_undo_too(cat):
         expect(cat.locator("#whole")).to_be_hidden()
         expect(cat.get_by_role("button", name="Undo")).to_be_disabled()
     cat.click("#marking-on")  # which ends the drawing of boxes
-    for how, said in (("keep", "with nothing else"), ("blur", "with it blurred"), ("hide", "without it")):
+    for how, said in (("keep", "for it alone"), ("blur", "with it blurred"), ("hide", "without it")):
         cat.locator(f"[name=how][value={how}]").check(force=True)
         expect(cat.locator("#marking-said")).to_contain_text(f"Mark a part to see the prediction {said}. ")
     cat.click("#marking-on")

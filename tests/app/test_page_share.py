@@ -142,8 +142,8 @@ def test_a_link_without_its_picture_says_what_it_asks(tab, url):
         f"{url}/?model=efficientnet_lite0&target=281&against=285&method=gradcam&sign=signed&layer=bn2&mark=hide:9,9,80,80"
     )
     expect(pending).to_have_text(
-        "Choose the picture to see its answer. Links do not include pictures; this one sets class tabby rather than "
-        "Egyptian cat, method gradcam, sign: signed, layer bn2, model efficientnet_lite0, a hidden part."
+        "Choose the picture to see its answer. Links do not include pictures. This one asks for: class tabby rather "
+        "than Egyptian cat, method gradcam, sign: signed, layer bn2, model efficientnet_lite0, a hidden part."
     )
     accessible(tab)
     upload(tab)

@@ -68,7 +68,7 @@ export async function tellPending() {
     PARTS[state.mark?.split(":")[0]],
   ].filter(Boolean);
   byId("pending").hidden = !asked.length;
-  byId("pending").textContent = `Choose the picture to see its answer. Links do not include pictures; this one sets ${asked.join(", ")}.`;
+  byId("pending").textContent = `Choose the picture to see its answer. Links do not include pictures. This one asks for: ${asked.join(", ")}.`;
 }
 
 /** Accepts pictures from now on, and those that were chosen before; returns whether there were any. */

@@ -334,7 +334,7 @@ export function sentence() {
   const current = state.answer && fitting();
   const how = isTouched() ? "with a finger" : "on the picture";
   if (!current && isPainting()) return `Paint ${how}; each stroke adds to the part. With the keyboard, mark a box instead.`;
-  if (!current) return isOn() ? `Draw a box ${how}.` : `Mark a part to see the prediction ${{ hide: "without it", blur: "with it blurred", keep: "with nothing else" }[chosen()]}.${kind() ? "" : ` ${isTouched() ? "Touch" : "Click"} anywhere to see which channels respond there.`}`;
+  if (!current) return isOn() ? `Draw a box ${how}.` : `Mark a part to see the prediction ${{ hide: "without it", blur: "with it blurred", keep: "for it alone" }[chosen()]}.${kind() ? "" : ` ${isTouched() ? "Touch" : "Click"} anywhere to see which channels respond there.`}`;
   if (!state.altered) return "Asking the model…";
   const { target, against } = explanation();
   const { before, after, scene } = state.altered;

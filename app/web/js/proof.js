@@ -22,7 +22,7 @@ const hidesLittle = ({ warnings }) => warnings.includes("fill-hides-little");
 
 /** The grade, for people; a proof without one has too few scores to compare the map with. */
 export function gradeOf(proof) {
-  if (proof.grade === "not supported" && hidesLittle(proof) && !proof.warnings.includes("improbable-target")) return INCONCLUSIVE;
+  if (proof.grade === "not supported" && hidesLittle(proof)) return INCONCLUSIVE;
   return proof.grade ?? UNGRADED;
 }
 
