@@ -487,6 +487,8 @@ def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainO
         unlikely = f", or with an explained class below {LIKELY:.0%}" if result.are_probabilities else ""
         note(f"{counted(left_out, 'picture')} left out: repeated or without the target{unlikely}")
     note("To grade proofs, pass the file with --proof-calibration, or name it as `calibration` in the models file.")
+    if result.fill == "blur":
+        note("For proofs that hide with the mean colour, run it again with --proof-fill mean and another file.")
     for picture, fault in failures.items():
         print_failure(printable(picture), fault)
     if failures:

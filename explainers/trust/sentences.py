@@ -103,7 +103,8 @@ def sentence_of(
     """
     rivals = ""
     if as_well is not None:
-        reason = ": the model may look at the same place in every picture" if is_common else ""
+        kept = "a blur may hide too little, or " if faithfulness.fill == "blur" else ""
+        reason = f": {kept}the model may look at the same place in every picture" if is_common else ""
         rivals = f"{as_well:.0%} of maps unrelated to the picture do as well{reason}."
     sentence = _verdict(grade, faithfulness, about, count, rivals, hides_little)
     if grade == "not supported" and is_improbable:

@@ -206,6 +206,7 @@ def test_names_of_files_tell_the_truth_where_no_folder_does(page, tmp_path):
         "MISSILE.2.png": "missile",
         "n03773504-space_shuttle (3).png": "space shuttle",
         "tigercats.png": None,
+        "tabby_and_missile.png": None,
         "7.png": None,
     }
     (tmp_path / "all" / "tabby").mkdir(parents=True)

@@ -70,7 +70,7 @@ export function showProof(paragraph, proof, outline = null, next = null) {
   const step = (textContent, click) => [make("button", { class: "link", textContent, on: { click } }), " · "];
   const more = [];
   if (next && proof.faithfulness?.fill === "mean") more.push(...step("Hide by blurring", () => next.refill("blur")));
-  else if (next && hidesLittle(proof)) more.push(...step("Hide with the mean colour", () => next.refill("mean")));
+  else if (next && (hidesLittle(proof) || (isUnsupported(proof) && isWorthAnother(proof)))) more.push(...step("Hide with the mean colour", () => next.refill("mean")));
   if (next && lacksScores(proof)) {
     const command = `seewhy calibrate${proof.faithfulness?.fill === "mean" ? " --proof-fill mean" : ""}`;
     const calibrate = make("a", { href: "/guide#custom-models", target: "_blank", textContent: `Get a grade from 34 pictures with ${command}` });

@@ -29,20 +29,27 @@ async function table(model) {
   return tables.get(model);
 }
 
-/** The parts of a file's name that may be a label, the longest first: its words, without numbers at their end. */
+/** The parts of a file's name that may be a label, by number of words, the longest first, and without numbers at their end. */
 function partsOf(name) {
   const stem = name.replace(/\.[^.]*$/, "");
   const words = stem.split(/[\s_.()-]+/).filter(Boolean);
-  const parts = [stem];
+  const parts = [[stem]];
   for (let length = words.length; length > 0; length -= 1) {
-    for (let start = 0; start + length <= words.length; start += 1) parts.push(words.slice(start, start + length).join(" "));
+    parts.push(Array.from({ length: words.length - length + 1 }, (_, start) => words.slice(start, start + length).join(" ")));
   }
-  return parts.flatMap((part) => [part, part.replace(/\d+$/, "")]);
+  return parts.map((some) => some.flatMap((part) => [part, part.replace(/\d+$/, "")]));
 }
 
-/** The label that the innermost of a file's folders is named like, or else the file or a part of its name; null if none is. */
+/**
+ * The label that the innermost of a file's folders is named like, or else the file or the longest part of its name; null if
+ * there is none, or several in its name.
+ */
 export async function truthOf(path, model) {
   const [name, ...folders] = path.split("/").reverse();
   const labels = await table(model).catch(() => new Map());
-  return [...folders, ...partsOf(name)].map((part) => labels.get(part) ?? labels.get(plain(part))).find(Boolean) ?? null;
+  for (const parts of [...folders.map((folder) => [folder]), ...partsOf(name)]) {
+    const found = new Set(parts.map((part) => labels.get(part) ?? labels.get(plain(part))).filter(Boolean));
+    if (found.size) return found.size === 1 ? [...found][0] : null;
+  }
+  return null;
 }

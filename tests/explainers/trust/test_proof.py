@@ -153,6 +153,10 @@ def test_sentences_are_plain_english():
     )
     assert sentence("not supported") == alone
     assert sentence("not supported", as_well=0.228, is_common=True) == f"{alone} Moreover, {common}"
+    assert sentence("partly supported", trial=Trial(), as_well=0.228, is_common=True).endswith(
+        "23% of maps unrelated to the picture do as well: a blur may hide too little, or the model may look at the "
+        "same place in every picture."
+    )
     contrast = {"against": ClassPrediction(1, "dark", 0.05, -1.5), "as_well": 0.228, "is_common": True}
     assert sentence("not supported", **contrast) == (
         "Do not rely on this heatmap alone: the marked quarter is enough on its own (90.5 points), but with it painted "
