@@ -120,6 +120,28 @@ def test_the_outline_is_of_the_part_that_a_proof_marks(cat_page):
         assert clear.mean() == pytest.approx(0.25, abs=0.05), number  # the line lies inside of it
 
 
+def test_a_narrow_peak_does_not_hide_the_rest_of_a_map(cat_page):
+    drawn = """async (map) => {
+        const { drawLook } = await import("/static/js/looks.js");
+        const canvas = document.createElement("canvas");
+        canvas.width = canvas.height = 80;
+        canvas.getContext("2d").fillRect(0, 0, 80, 80);
+        const image = new Image();
+        image.src = canvas.toDataURL();
+        await image.decode();
+        const context = new OffscreenCanvas(80, 80).getContext("2d");
+        drawLook(context, image, { map, box: [0, 0, 80, 80], min: 0, max: 1 }, null, [0, 0, 80, 80], false);
+        return Array.from(context.getImageData(0, 0, 80, 80).data).filter((_, place) => place % 4 === 3);
+    }"""
+    values = np.zeros((80, 80))
+    values[8:12, 60:64] = 1
+    values[40:64, 10:34] = 0.2
+    opacities = np.reshape(cat_page.evaluate(drawn, values.tolist()), (80, 80)) / 255
+    assert opacities[10, 62] == pytest.approx(0.85, abs=0.02)
+    assert opacities[50, 20] == pytest.approx(0.85 * 0.5**1.5, abs=0.02)
+    assert opacities[30, 40] == 0
+
+
 @pytest.mark.slow
 def test_maps_of_fine_grids_are_as_clear_as_those_of_coarse_ones(tab, url):
     fields = {"method": "gradcam", "layer": "blocks.0"}  # of 112 by 112 cells

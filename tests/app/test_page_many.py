@@ -260,8 +260,9 @@ def test_arrow_keys_open_the_pictures_that_the_filter_leaves(strip):
     size = strip.viewport_size
     strip.set_viewport_size({"width": 1440, "height": 900})
     tab = strip.locator("#tab-explain").bounding_box()
-    explained_anew(strip, lambda: strip.locator("[name=filter][value=wrong]").check(force=True))
+    explained_anew(strip, lambda: strip.locator("#filter-wrong").click())
     expect(options(strip)).to_have_count(1)
+    expect(options(strip).nth(0)).to_be_focused()  # so that the arrow keys open pictures
     assert strip.locator("#tab-explain").bounding_box() == tab  # the sentence about the filter moves nothing
     strip.set_viewport_size(size)
     expect(strip.locator("#answer-label")).to_have_text("missile")  # the open picture was not wrong

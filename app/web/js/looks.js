@@ -10,6 +10,7 @@ const DIM = [0, 0, 0, 205]; // outside the mask
 const VEIL = [128, 128, 128, 140]; // outside an outline: dark pictures become lighter there, and light ones darker
 const COARSE = 28; // cells along the longer side, over which the strength of fine maps is averaged
 const OPAQUE = 0.1; // share of the picture over which fine maps are drawn opaque
+const SPARSE = 0.05; // share of the picture over which other maps have at least half of the strength that is opaque
 
 const grids = new WeakMap();
 
@@ -66,8 +67,13 @@ function contour({ values, size }, share) {
  * The strength of the values by which they are clear or not, and its peak. Fine maps are made of thin lines and dots, which
  * are lost on a clear picture: the mean strength around them counts, so that they stand on their own dark ground.
  */
-function strength({ values, size }, peak, isFine) {
-  if (!isFine) return { values: values.map(Math.abs), size, peak };
+function strength(fine, peak, isFine) {
+  const { values, size } = fine;
+  if (!isFine) {
+    const sizes = values.map(Math.abs);
+    fine.most ??= 2 * threshold(sizes, SPARSE); // beside one narrow peak, the rest would hardly show
+    return { values: sizes, size, peak: Math.min(peak, fine.most || peak) };
+  }
   const step = Math.ceil(Math.max(...size) / COARSE);
   const coarse = size.map((side) => Math.ceil(side / step));
   const [sums, counts] = [0, 0].map(() => new Float64Array(coarse[0] * coarse[1]));

@@ -33,7 +33,7 @@ export function prepareStrip() {
   for (const control of document.querySelectorAll("[name=filter]")) control.addEventListener("change", openListed);
   document.querySelector("#strip .switch").addEventListener("click", ({ target }) => {
     // After a click, the arrow keys open pictures; with the keyboard, they choose another filter.
-    if (!target.matches("input")) setTimeout(() => items.get(current())?.focus({ preventScroll: true }));
+    if (!target.matches("input")) setTimeout(() => items.get(reachable())?.focus({ preventScroll: true }));
   });
   byId("strip-clear").addEventListener("click", () => {
     clear();
@@ -218,6 +218,11 @@ function count(pictures) {
   showPath();
   showLegend(pictures);
   showEnds();
-  const reachable = items.get(listed().includes(current()) ? current() : listed()[0]);
-  for (const item of items.values()) item.tabIndex = item === reachable ? 0 : -1;
+  for (const [picture, item] of items) item.tabIndex = picture === reachable() ? 0 : -1;
+}
+
+/** The listed picture that the tabulator reaches; undefined if none is listed. */
+function reachable() {
+  const pictures = listed();
+  return pictures.includes(current()) ? current() : pictures[0];
 }
