@@ -218,7 +218,8 @@ function count(pictures) {
   showPath();
   showLegend(pictures);
   showEnds();
-  for (const [picture, item] of items) item.tabIndex = picture === reachable() ? 0 : -1;
+  const reached = reachable();
+  for (const [picture, item] of items) item.tabIndex = picture === reached ? 0 : -1;
 }
 
 /** The listed picture that the tabulator reaches; undefined if none is listed. */
