@@ -155,14 +155,14 @@ def _verdict(
     if grade == "not supported":
         of_whole = "" if whole == dropped else f" (of {whole})"
         if hides_little:
-            still = (
-                f"the marked {part} {then}, the model still says {subject} at {dropped}{of_whole}, and with the rest"
-            )
-            still = f"{still} {then} at {kept}"
+            opening = "This test can neither support nor refute the heatmap: with"
             if faithfulness.hidden is not None and not bool(faithfulness.are_probabilities):
                 hidden = _MINUS.sub("−", about.reading(about.said(faithfulness.hidden)))
-                still = f"everything {then}, {subject} is still {hidden} (with the whole picture: {whole})"
-            return f"This test can neither support nor refute the heatmap: with {still}."
+                return f"{opening} everything {then}, {subject} is still {hidden} (with the whole picture: {whole})."
+            return (
+                f"{opening} the marked {part} {then}, the model still says {subject} at {dropped}{of_whole}, and with "
+                f"the rest {then} at {kept}."
+            )
         rest = f"the model still says {subject} at {dropped}{of_whole}" if verb == "falls" else change
         if alone > 1 - DECISIVE and without < UNMOVED:
             return (
