@@ -12,7 +12,7 @@ from torch import Tensor
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.calibration import ENOUGH, Calibration, ContrastScores
-from seewhy.explainers.core.choices import AREA, LIKELY, Fill
+from seewhy.explainers.core.choices import AREA, FILLS, LIKELY, Fill
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.errors import OptionError, TargetError, counted
@@ -40,7 +40,7 @@ def calibrate(
     *,
     target: Target | None = None,
     proof_area: float = AREA,
-    proof_fill: Fill = "blur",
+    proof_fill: Fill | None = None,
     batch_size: int = 8,
     **options: Any,
 ) -> Calibration:
@@ -60,7 +60,8 @@ def calibrate(
         method, layer, options: as in `explain`, including the errors.
         target: as in `explain`, the same for all pictures, such as the class of a segmenter's regions; None for the
             default target of `explain`.
-        proof_area, proof_fill: as in `explain`; a calibration is valid for proofs with the same values.
+        proof_area: as in `explain`; a calibration is valid for proofs with the same value.
+        proof_fill: as in `explain`; by default the calibration is valid for each fill, which takes twice as long.
         batch_size: pictures per pass.
 
     Raises:
@@ -70,10 +71,16 @@ def calibrate(
     check_series(model, pictures, batch_size)
     entry = get_method(model.task.default_method if method is None else method)
     (explainer,) = explainers_of([entry], layer, options, model.module, calibrate)
-    trial = Trial(proof_area, proof_fill, full=True)
+    trials = [Trial(proof_area, fill, full=True) for fill in (FILLS if proof_fill is None else [proof_fill])]
     if isinstance(pictures, Sized):
         check_count(len(pictures))
-    rows = null_rows(model, explainer, pictures, trial, batch_size, ask_of(model, target))
+    trial_rows = null_rows(model, explainer, pictures, trials, batch_size, ask_of(model, target))
+    first, *others = [_calibration(model, *pair, target) for pair in zip(trials, trial_rows, strict=True)]
+    return replace(first, others=tuple(others))
+
+
+def _calibration(model: Model, trial: Trial, rows: Sequence["NullRow"], target: Target | None) -> Calibration:
+    """Return the calibration of a trial from its rows; errors as in `calibrate`."""
     groups = [row.target.null_scores for row in rows if row.target.is_likely]
     count = sum(map(len, groups))
     if count < ENOUGH:
@@ -156,26 +163,26 @@ def null_rows(
     model: Model,
     explainer: Explainer,
     pictures: Iterable[ViewSource],
-    trial: Trial,
+    trials: Sequence[Trial],
     batch_size: int = 8,
     ask: Ask = DEFAULT_ASK,
-) -> list[NullRow]:
-    """Return the scores on each picture that has the target.
+) -> list[list[NullRow]]:
+    """Return, for each trial, the scores on each picture that has the target.
 
     Args:
         model: a `LoadedModel`.
         explainer: explainer that draws the maps.
         pictures: pictures as for `explain`; each is also tried with the map of the previous one; repeated ones are left
             out.
-        trial: the trial of each map, with copies.
+        trials: the trials of each map, with copies.
         batch_size: pictures in a pass.
         ask: the question about each picture.
 
     Raises:
         TargetError: no picture has the target.
     """
-    strangers, contrast_strangers = Strangers(are_distinct=True), Strangers(are_distinct=True)
-    rows: list[NullRow] = []
+    columns: list[list[NullRow]] = [[] for _ in trials]
+    strangers = [(Strangers(are_distinct=True), Strangers(are_distinct=True)) for _ in trials]
     error: TargetError | None = None
     source = _distinct(prepare(model, picture) for picture in pictures)
     while batch := list(islice(source, batch_size)):
@@ -184,13 +191,15 @@ def null_rows(
                 error = part
                 continue
             images, attribution = part
-            (proved,) = prove(model, images, [attribution], trial, ask, strangers=strangers)
-            contrasts = _contrasts(model, explainer, images, attribution, trial, contrast_strangers)
-            targets = [row.faithfulness for row in proved.rows() if row.faithfulness]
-            rows += [NullRow(*pair) for pair in zip(targets, contrasts, strict=True)]
-    if error and not rows:
+            lead = _lead(model, explainer, images, attribution)
+            for rows, trial, (of_targets, of_leads) in zip(columns, trials, strangers, strict=True):
+                (proved,) = prove(model, images, [attribution], trial, ask, strangers=of_targets)
+                contrasts = _contrasts(model, images, lead, trial, of_leads)
+                targets = [row.faithfulness for row in proved.rows() if row.faithfulness]
+                rows += [NullRow(*pair) for pair in zip(targets, contrasts, strict=True)]
+    if error and not any(columns):
         raise error
-    return rows
+    return columns
 
 
 def _explained(
@@ -207,15 +216,22 @@ def _explained(
         return [part for view in views for part in _explained(model, explainer, [view], ask)]
 
 
-def _contrasts(
-    model: Model, explainer: Explainer, images: Tensor, attribution: Attribution, trial: Trial, strangers: Strangers
-) -> list[Sequence[float]]:
-    """Return the null scores of the contrast of each picture's most probable class with the second."""
+def _lead(model: Model, explainer: Explainer, images: Tensor, attribution: Attribution) -> Attribution | None:
+    """Return the maps of the contrast of each picture's most probable class with the second; None without classes."""
     outputs = attribution.outputs
     if not isinstance(model.task, Classification) or outputs.shape[1] == 1:
-        return [()] * len(images)
+        return None
     best, second = outputs.topk(2).indices.T
-    (proved,) = prove(model, images, [explainer.explain(model, images, Ask(best, second))], trial, strangers=strangers)
+    return explainer.explain(model, images, Ask(best, second))
+
+
+def _contrasts(
+    model: Model, images: Tensor, lead: Attribution | None, trial: Trial, strangers: Strangers
+) -> list[Sequence[float]]:
+    """Return the null scores of each picture's contrast; empty ones without contrasts."""
+    if lead is None:
+        return [()] * len(images)
+    (proved,) = prove(model, images, [lead], trial, strangers=strangers)
     return [
         row.faithfulness.null_scores if row.faithfulness and is_comparable(model.task, row) else ()
         for row in proved.rows()

@@ -16,7 +16,7 @@ head = "sigmoid"                     # if several labels may apply, or for a sin
 units = ["years"]                    # for values
 default_layers = ["layer4"]          # default: automatic
 calibration = "scores.json"          # from `seewhy calibrate`, to grade proofs by, or a list of such files, one
-                                     # for each proof_fill; default: scores of requests
+                                     # for each proof_area; default: scores of requests
 licence = "proprietary"
 """
 

@@ -19,7 +19,7 @@ from seewhy.explainers.execution.accelerators import choose
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.process_wide import exclusive
 from seewhy.explainers.tasks.pose import survey
-from seewhy.explainers.trust.calibration import check_model
+from seewhy.explainers.trust.calibration import check_model, trials_text
 from seewhy.explainers.trust.trial import Trial
 from seewhy.models.detectors import box_head_of, detector_parts, preprocess_of_detector, pyramid
 from seewhy.models.errors import ModelError, ModelsFileError, UnknownModelError
@@ -241,8 +241,9 @@ def _calibrations_of(spec: ModelSpec, sha256: str | None) -> tuple[Calibration, 
     for path in spec.calibrations:
         try:
             calibration = Calibration.load(path)
-            check_model(calibration, spec.name, spec.preprocess.size, sha256)
-            if any((row.area, row.fill) == (calibration.area, calibration.fill) for row in calibrations):
+            for part in calibration.trials.values():
+                check_model(part, spec.name, spec.preprocess.size, sha256)
+            if any(calibration.trials.keys() & row.trials for row in calibrations):
                 raise OptionError(f"{str(path)!r}: another file has scores for the same proofs.", "calibration")
             calibrations.append(calibration)
         except (OSError, OptionError) as error:
@@ -250,12 +251,8 @@ def _calibrations_of(spec: ModelSpec, sha256: str | None) -> tuple[Calibration, 
             fault = f"{str(path)!r} cannot be read ({reason})." if reason else str(error)
             _log.warning("[models.%s], calibration: %s Proofs do not use it.", spec.name, fault)
     usual = Trial()
-    if calibrations and all((row.area, row.fill) != (usual.area, usual.fill) for row in calibrations):
-        _log.warning(
-            "[models.%s], calibration: It grades only proofs with %s.",
-            spec.name,
-            " or ".join(f"proof_area={row.area:g} and proof_fill={row.fill}" for row in calibrations),
-        )
+    if calibrations and not any((usual.area, usual.fill) in row.trials for row in calibrations):
+        _log.warning("[models.%s], calibration: It grades only proofs with %s.", spec.name, trials_text(calibrations))
     return tuple(calibrations)
 
 

@@ -52,7 +52,7 @@ from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResu
 from seewhy.explainers import calibrate, evaluate
 from seewhy.explainers.calibrate import LEAST_PICTURES, check_count
 from seewhy.explainers.core.calibration import Calibration
-from seewhy.explainers.core.choices import LIKELY
+from seewhy.explainers.core.choices import AREA, LIKELY
 from seewhy.explainers.core.percent import percent
 from seewhy.explainers.errors import PictureError, counted
 from seewhy.explainers.imaging.decode import read_picture
@@ -360,13 +360,11 @@ def _hint(result: ExplainResult) -> str:
     ]
     if not lacking:
         return ""
-    (part, tried), usual = lacking[0], Trial()
+    part, tried = lacking[0]
     which = "" if isinstance(part.target, ValuePrediction) else f" in which the class has {LIKELY:.0%} or more"
-    area = "" if tried.area == usual.area else f"{tried.area:g}"
-    fill = "" if tried.fill == usual.fill else tried.fill
-    options = (f" --proof-area {area}" if area else "") + (f" --proof-fill {fill}" if fill else "")
-    file = "-".join(filter(None, ["scores", area, fill]))  # each file serves one area and fill
-    command = f"`seewhy calibrate FOLDER --model {result.model.name}{options} -o {file}.json`"
+    area = "" if tried.area == AREA else f"{tried.area:g}"
+    options = f" --proof-area {area} -o scores-{area}.json" if area else " -o scores.json"
+    command = f"`seewhy calibrate FOLDER --model {result.model.name}{options}`"
     return f"  {command} collects the scores for grades, from at least {LEAST_PICTURES} pictures{which}."
 
 
@@ -472,23 +470,22 @@ def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainO
         options.layer or None,
         target=options.target[0] if options.target else None,
         proof_area=options.proof_area,
-        proof_fill=options.proof_fill,
+        proof_fill=options.proof_fill if "proof_fill" in options.model_fields_set else None,
         batch_size=service.settings.max_batch,
         **options.method_options,
     )
     with _written(output):
         result.save(output)
-    alarms = result.false_alarms_at_95
-    beat = "" if alarms is None else f"; {alarms:.1%} of unrelated maps beat 95% of the others (5% is ideal)"
     count = result.pictures or 0
-    scores = f"{counted(len(result.scores), 'score')} of {counted(count, 'picture')}"
-    note(f"{printable(output)}: {scores} for {model.name}{beat}")
+    for (_, fill), part in result.trials.items():
+        alarms = part.false_alarms_at_95
+        beat = "" if alarms is None else f"; {alarms:.1%} of unrelated maps beat 95% of the others (5% is ideal)"
+        scores = f"{counted(len(part.scores), 'score')} of {counted(count, 'picture')}"
+        note(f"{printable(output)}, {fill}: {scores} for {model.name}{beat}")
     if left_out := len(pictures) - len(failures) - count:
         unlikely = f", or with an explained class below {LIKELY:.0%}" if result.are_probabilities else ""
         note(f"{counted(left_out, 'picture')} left out: repeated or without the target{unlikely}")
     note("To grade proofs, pass the file with --proof-calibration, or name it as `calibration` in the models file.")
-    if result.fill == "blur":
-        note("For proofs that hide with the mean colour, run it again with --proof-fill mean and another file.")
     for picture, fault in failures.items():
         print_failure(printable(picture), fault)
     if failures:

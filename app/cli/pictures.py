@@ -41,6 +41,7 @@ from seewhy.app.pipeline.option_table import (
     PROOF,
     SEGMENT,
     TRUTH,
+    Option,
 )
 from seewhy.explainers.core.choices import FILLS
 from seewhy.explainers.imaging.choices import SEGMENT_VIEWS
@@ -207,7 +208,7 @@ def evaluate(
     cls=MethodCommand,
     epilog=examples(
         "calibrate photos --model pneumonia -o scores.json",
-        "calibrate photos --model resnet50 --method layercam --proof-fill mean -o scores-mean.json",
+        "calibrate photos --model resnet50 --method layercam -o scores.json",
         "calibrate streets --model deeplabv3_resnet50 --target label:car -o scores.json",
     ),
 )
@@ -216,7 +217,10 @@ def evaluate(
 @layer_option(HEATMAP["layer"])
 @option("target", EVALUATE["target"])
 @table_options(
-    {name: entry for name, entry in PROOF.items() if name != "proof"},
+    {
+        "proof_area": PROOF["proof_area"],
+        "proof_fill": Option("Score only proofs that hide with this fill; by default those of both."),
+    },
     proof_area={"type": float},
     proof_fill={"type": click.Choice(FILLS)},
 )
@@ -235,7 +239,7 @@ def calibrate(
     They are scores of maps that do not depend on the picture. The command needs at least 34 pictures that resemble
     those to be explained and whose explained class has at least 30%; they may be the same pictures. Other pictures, and
     pictures without the target, are left out. Scores for the embedded models are included. Pass the file to
-    `seewhy explain` or `seewhy batch` with --proof-calibration, and the same --proof-area and --proof-fill.
+    `seewhy explain` or `seewhy batch` with --proof-calibration, and the same --proof-area.
 
     \b
     Exit status: 0 all done, 1 some pictures failed, 2 invalid options, 130 interrupted.

@@ -50,7 +50,7 @@ class ContrastScores:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Scores of maps that do not depend on the picture, for one model and trial; see `calibrate`.
+    """Scores of maps that do not depend on the picture, for one model; see `calibrate`.
 
     Attributes:
         scores: in ascending order.
@@ -60,6 +60,7 @@ class Calibration:
         sha256: SHA-256 of the model's weights file, hexadecimal; None if unknown.
         size: height and width of the model's input; None if unknown.
         contrast: scores for contrasts of the most probable class; None if there are none.
+        others: the model's scores in trials with other areas or fills.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -75,6 +76,12 @@ class Calibration:
     sha256: str | None = None
     size: tuple[int, int] | None = None
     contrast: ContrastScores | None = None
+    others: "tuple[Calibration, ...]" = ()
+
+    @property
+    def trials(self) -> "dict[tuple[float, str], Calibration]":
+        """The scores of each trial, by its area and fill."""
+        return {(part.area, part.fill): part for part in (self, *self.others)}
 
     @property
     def of_contrasts(self) -> "Calibration | None":
@@ -125,7 +132,8 @@ _FILE = TypeAdapter(Calibration)
 def _sorted(calibration: Calibration) -> Calibration:
     leads = calibration.contrast
     contrast = leads and replace(leads, scores=tuple(sorted(leads.scores)))
-    return replace(calibration, scores=tuple(sorted(calibration.scores)), contrast=contrast)
+    others = tuple(map(_sorted, calibration.others))
+    return replace(calibration, scores=tuple(sorted(calibration.scores)), contrast=contrast, others=others)
 
 
 def beats(scores: Sequence[float], score: float) -> float:

@@ -398,7 +398,8 @@ def _proof(
     """Return the proof of an explanation, given the faithfulness (N = 1) of its map."""
     entry = METHODS.get(explanation.method)
     is_usual = explainer is not None and entry is not None and explainer == entry.build({})
-    calibration = calibration or calibration_of(model, part.area, part.fill)
+    area, fill = part.area, part.fill
+    calibration = calibration.trials[area, fill] if calibration else calibration_of(model, area, fill)
     is_contrast = explanation.against is not None and isinstance(model.task, Classification)
     is_compared = not is_contrast or is_leading(explanation.target, explanation.predictions[0])
     if is_contrast and is_compared and calibration:

@@ -49,13 +49,20 @@ def check_calibration(calibration: Calibration | None, model: Model, trial: Tria
             f"proof_calibration is {calibration!r}; pass the result of `calibrate` or of `Calibration.load`.",
             "proof_calibration",
         )
-    if (calibration.area, calibration.fill) != (trial.area, trial.fill):
+    part = calibration.trials.get((trial.area, trial.fill))
+    if part is None:
         raise OptionError(
-            f"The calibration was made with proof_area={calibration.area:g} and proof_fill={calibration.fill!r}; use "
-            "the same values here, or another calibration.",
+            f"The calibration was made with {trials_text([calibration])}; use the same values here, or another "
+            "calibration.",
             "proof_calibration",
         )
-    check_model(calibration, model.identity.name, model.preprocess.size, model.sha256)
+    check_model(part, model.identity.name, model.preprocess.size, model.sha256)
+
+
+def trials_text(calibrations: Sequence[Calibration]) -> str:
+    """Return the trials of calibrations, as the options of a proof."""
+    trials = [trial for calibration in calibrations for trial in calibration.trials]
+    return " or ".join(f"proof_area={area:g} and proof_fill={fill!r}" for area, fill in trials)
 
 
 def check_model(calibration: Calibration, name: str, size: tuple[int, int], sha256: str | None) -> None:

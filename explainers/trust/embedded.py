@@ -16,7 +16,7 @@ from seewhy.explainers.trust.sanity import Sanity
 def calibration_of(model: Model, area: float, fill: str) -> Calibration | None:
     """Return the model's own calibration, or the included one, for an area and a fill; None if there is none."""
     rows = model.calibrations + _calibrations(model.sha256, model.preprocess.size)
-    return next((row for row in rows if (row.area, row.fill) == (area, fill)), None)
+    return next((row.trials[area, fill] for row in rows if (area, fill) in row.trials), None)
 
 
 def sanity_of(digest: str | None, size: Sequence[int], method: str) -> Sanity | None:

@@ -40,7 +40,8 @@ def scores(run, pictures, environment, tmp_path):
     file = tmp_path / "new" / "scores.json"
     result = run("calibrate", pictures, "--model", "mine", "-o", file, env=environment)
     assert result.exit_code == 0, result.output
-    assert f"{file}: 102 scores of 34 pictures for mine; " in result.output
+    for fill in ("blur", "mean"):
+        assert f"{file}, {fill}: 102 scores of 34 pictures for mine; " in result.output
     assert "pass the file with --proof-calibration" in result.output
     return file
 
@@ -51,8 +52,9 @@ def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores,
     assert "  not graded: " in result.output
     how = "`seewhy calibrate FOLDER --model mine -o scores.json` collects the scores for grades, from at least 34"
     assert f"  {how} pictures in which the class has 30% or more.\n" in result.output
-    result = run("explain", *question, "--proof-fill", "mean", env=environment)
-    assert "`seewhy calibrate FOLDER --model mine --proof-fill mean -o scores-mean.json`" in result.output
+    assert how in run("explain", *question, "--proof-fill", "mean", env=environment).output
+    result = run("explain", *question, "--proof-area", 0.1, env=environment)
+    assert "`seewhy calibrate FOLDER --model mine --proof-area 0.1 -o scores-0.1.json`" in result.output
     many = [pictures / "06.png", *question[:-1], tmp_path / "many"]
     result = run("explain", *many, env=environment)
     assert (result.output.count("  not graded: "), result.output.count(how)) == (2, 1)
@@ -73,7 +75,8 @@ def test_proofs_of_a_custom_model_are_graded(run, pictures, environment, scores,
     again = calibrate(model, sorted(pictures.iterdir()), "gradcam")
     assert calibration.scores == pytest.approx(again.scores, abs=1e-4)
     assert calibration.contrast.scores == pytest.approx(again.contrast.scores, abs=1e-3)
-    assert replace(calibration, scores=(), contrast=None) == replace(again, scores=(), contrast=None)
+    bare = {"scores": (), "contrast": None, "others": ()}
+    assert replace(calibration, **bare) == replace(again, **bare)
     alone = explain(model, pictures / "07.png", "gradcam", proof=True, proof_calibration=calibration).proof
     assert (proof["grade"], proof["calibration"]["beats"]) == (alone.grade, pytest.approx(alone.calibration.beats))
 
@@ -104,7 +107,7 @@ def test_a_models_file_names_the_calibration_of_a_model(run, pictures, environme
     assert model.calibrations == (calibration,)
     assert model.fingerprint != plain.fingerprint
     assert explain(model, picture, "gradcam", proof=True).proof == graded
-    assert explain(model, picture, "gradcam", proof=True, proof_fill="mean").proof.grade is None
+    assert explain(model, picture, "gradcam", proof=True, proof_area=0.1).proof.grade is None
     few = replace(calibration, scores=(9.0,) * 100, pictures=1)
     assert explain(model, picture, "gradcam", proof=True, proof_calibration=few).proof.calibration.pictures == 1
     result = run("explain", picture, "--model", "mine", "--proof=true", "-o", tmp_path / "why.json", env=environment)
@@ -121,27 +124,43 @@ def test_a_models_file_names_the_calibration_of_a_model(run, pictures, environme
         assert proof["cost"]["forwards"] == 2  # nothing is collected
 
 
-def test_a_models_file_names_a_calibration_for_each_fill(
-    run, pictures, environment, scores, tmp_path, monkeypatch, caplog
-):
+def test_a_calibration_serves_both_fills(run, pictures, environment, scores, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("SEEWHY_MODELS", environment["SEEWHY_MODELS"])
     file = tmp_path / "mean.json"
-    run("calibrate", pictures, "--model", "mine", "--proof-fill", "mean", "-o", file, env=environment)
-    blur, mean = Calibration.load(scores), Calibration.load(file)
+    arguments = ["calibrate", pictures, "--model", "mine", "--proof-fill", "mean", "-o", file]
+    result = run(*arguments, env=environment)
+    assert ("mean.json, mean: 102 scores" in result.output, "mean.json, blur: " in result.output) == (True, False)
+    run(*arguments[:-1], tmp_path / "tenth.json", "--proof-area", "0.1", env=environment)
+    both, mean = Calibration.load(scores), Calibration.load(file)
+    assert [*both.trials] == [(0.25, "blur"), (0.25, "mean")]
+    (other,) = both.others
+    assert other.scores == pytest.approx(mean.scores, abs=1e-4)
+    assert other.contrast.scores == pytest.approx(mean.contrast.scores, abs=1e-3)
+    assert other.scores != pytest.approx(both.scores, abs=1e-4)
+    other = replace(other, null="other maps")  # which tells whose scores were used
+    both = replace(both, others=(other,))
+    both.save(scores)
     declare(tmp_path, calibration=["mean.json"])
     assert load_model("mine").calibrations == (mean,)
-    warning = "[models.mine], calibration: It grades only proofs with proof_area=0.25 and proof_fill=mean."
+    warning = "[models.mine], calibration: It grades only proofs with proof_area=0.25 and proof_fill='mean'."
     assert caplog.messages == [warning]
-    declare(tmp_path, calibration=["new/scores.json", "mean.json"])
+    declare(tmp_path, calibration=["new/scores.json", "tenth.json"])
     model = load_model("mine")
-    assert model.calibrations == (blur, mean)
+    assert model.calibrations == (both, Calibration.load(tmp_path / "tenth.json"))
     assert len(caplog.messages) == 1
-    declare(tmp_path, calibration=["new/scores.json", "new/scores.json"])
-    assert load_model("mine").calibrations == (blur,)
+    declare(tmp_path, calibration=["new/scores.json", "mean.json"])
+    assert load_model("mine").calibrations == (both,)
     assert "another file has scores for the same proofs" in caplog.messages[-1]
-    for fill, calibration in (("blur", blur), ("mean", mean)):
-        proof = explain(model, pictures / "07.png", "gradcam", proof=True, proof_fill=fill).proof
+    for fill, calibration in (("blur", both), ("mean", other)):
+        trial = {"proof": True, "proof_fill": fill}
+        proof = explain(model, pictures / "07.png", "gradcam", **trial).proof
         assert proof.calibration == calibration.compared(proof.faithfulness.score)
+        own = explain(model, pictures / "07.png", "gradcam", proof_calibration=both, **trial).proof
+        assert own.calibration == proof.calibration
+    question = ["explain", pictures / "07.png", "--model", "mine", "--proof=true", "-o", tmp_path / "why.json"]
+    for calibration, wanted in ((scores, 0), (file, 0), (tmp_path / "tenth.json", 2)):
+        result = run(*question, "--proof-fill", "mean", "--proof-calibration", calibration, env=environment)
+        assert (result.exit_code, "graded" in result.output) == (wanted, False)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +195,10 @@ def test_a_calibration_that_does_not_fit_grades_nothing_and_is_made_anew(
     ("options", "message"),
     [
         (["--model", "mine"], "--proof-calibration needs --proof."),
-        (["--model", "mine", "--proof=true", "--proof-area", 0.1], "made with proof_area=0.25 and proof_fill='blur'"),
+        (
+            ["--model", "mine", "--proof=true", "--proof-area", 0.1],
+            "proof_fill='blur' or proof_area=0.25 and proof_fill='mean'",
+        ),
         (
             ["--proof=true"],
             "another model (model mine, not efficientnet_lite0); make one for this model with `calibrate`.",

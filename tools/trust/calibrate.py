@@ -44,7 +44,7 @@ def calibration(model: LoadedModel, pictures: list[Image.Image], fill: Fill) -> 
     trial = Trial(AREA, fill, full=True)
     groups: dict[str, list[list[float]]] = {kind: [[] for _ in pictures] for kind in ("target", "contrast")}
     for name in (name for name in NULL_METHODS if name in METHODS):
-        rows = null_rows(model, METHODS[name].build({}), crops(pictures), trial)
+        (rows,) = null_rows(model, METHODS[name].build({}), crops(pictures), [trial])
         for number, row in enumerate(rows):
             targets = row.target.null_scores if row.target.is_likely else ()
             for kind, scores in (("target", targets), ("contrast", row.contrast)):

@@ -72,8 +72,7 @@ export function showProof(paragraph, proof, outline = null, next = null) {
   if (next && proof.faithfulness?.fill === "mean") more.push(...step("Hide by blurring", () => next.refill("blur")));
   else if (next && (hidesLittle(proof) || (isUnsupported(proof) && isWorthAnother(proof)))) more.push(...step("Hide with the mean colour", () => next.refill("mean")));
   if (next && lacksScores(proof)) {
-    const command = `seewhy calibrate${proof.faithfulness?.fill === "mean" ? " --proof-fill mean" : ""}`;
-    const calibrate = make("a", { href: "/guide#custom-models", target: "_blank", textContent: `Get a grade from 34 pictures with ${command}` });
+    const calibrate = make("a", { href: "/guide#custom-models", target: "_blank", textContent: "Get a grade from 34 pictures with seewhy calibrate" });
     more.push(calibrate, " · ");
   }
   if (next && isWorthAnother(proof)) more.push(...step("Compare other methods", next.compare));

@@ -16,6 +16,7 @@ from seewhy.explainers.calibrate import null_rows
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.calibration import Comparison
+from seewhy.explainers.core.choices import FILLS
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.faithfulness import Faithfulness
 from seewhy.explainers.errors import OptionError, TargetError
@@ -526,7 +527,8 @@ def test_a_calibration_of_a_target_leaves_out_pictures_without_it():
     images = draw(12, "outside", torch.Generator().manual_seed(9)).images
     having = [image for image in images if (predict(segmenter, image[None]).argmax(1) == 2).any()]
     assert 1 < len(having) < 12
-    rows = null_rows(segmenter, GradCAM(), list(images), Trial(AREA, "mean", full=True), 4, ask_of(segmenter, "c"))
+    trials = [Trial(AREA, "mean", full=True)]
+    (rows,) = null_rows(segmenter, GradCAM(), list(images), trials, 4, ask_of(segmenter, "c"))
     options: dict[str, Any] = {"proof": True, "proof_area": AREA, "proof_fill": "mean"}
     proofs = [explain(segmenter, image, "gradcam", "c", **options).proof.faithfulness for image in having]
     assert [float(row.target.score) for row in rows] == pytest.approx([proof.score for proof in proofs], abs=1e-3)
@@ -562,7 +564,8 @@ def test_a_calibration_digests_each_picture_once(monkeypatch, markers):
     digested = []
     for module in ("seewhy.explainers.calibrate", "seewhy.explainers.trust.strangers"):
         monkeypatch.setattr(sys.modules[module], "digest_of", lambda image: digested.append(1) or digest_of(image))
-    null_rows(markers, GradCAM(), list(draw(5, "outside", torch.Generator()).images), Trial(AREA, "mean", full=True))
+    trials = [Trial(AREA, fill, full=True) for fill in FILLS]
+    null_rows(markers, GradCAM(), list(draw(5, "outside", torch.Generator()).images), trials)
     assert len(digested) == 5
 
 
