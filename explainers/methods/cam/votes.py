@@ -121,8 +121,9 @@ class VotesDetail(Votes):
     networks, the strides are half and a quarter of its own instead of 16 and 8. Each factor is resized bilinearly
     to the finest of the grids. With only one such grid, M is the square root of two factors; with none, it uses E on
     A's own grid, and a diagnostic (``no-finer-layers``) says so. The root does not change ranks. ``layer`` is the layer
-    of A. Convolutions of one pixel with a stride, as in the shortcuts of ResNets, read only some positions, so maps of
-    such networks may show a lattice of dots.
+    of A. If a convolution or pooling between :math:`F_s` and A skips positions, as the shortcuts of ResNets do, the
+    gradient is large at every second or fourth position and would draw a lattice of dots. It is then averaged over as
+    many rows and columns around each position.
 
     This method is our own. Features times positive gradients on earlier grids are LayerCAM's idea, and the product of
     stages is RefineCAM's. If there are no votes, the map is Grad-CAM's, as in ``votes``, but without extra passes. A
@@ -139,7 +140,8 @@ class VotesDetail(Votes):
         """One forward pass, and a backward pass to the finest grid."""
         layers = self.layers_of(question)
         paths = module_paths(question.module, layers)
-        details = detail_layers(survey_for(question), paths)
+        survey = survey_for(question)
+        details = detail_layers(survey, paths)
         # An accelerated model is not cut at nested layers: if a layer contains its detail layers, its last part takes
         # its place.
         ends = {path: _last_part(question.module, path, details) for path in paths}
@@ -154,13 +156,16 @@ class VotesDetail(Votes):
         def scores(objective: Objective, outputs: Tensor) -> Tensor:
             return _lead(objective, outputs) if contests else objective.scores(outputs)
 
-        paths = (*(ends.get(layer, layer) for layer in layers), *details)
-        tensors = collect(question, tuple(dict.fromkeys(paths)), scores, gate)
+        recorded = (*(ends.get(layer, layer) for layer in layers), *details)
+        tensors = collect(question, tuple(dict.fromkeys(recorded)), scores, gate)
         if not contests:
             return _without_votes(self.substitute.combine(tensors.only(ends.values())))
         votes = fuse([contest.votes(self.sign) for contest in contests.values()])
-        evidence = [keep_sign(tensors.activations[path] * tensors.gradients[path], self.sign) for path in details]
-        maps = [votes, *(values.sum(dim=1) for values in evidence)]
+        evidence, skipping = [], _skipping(question.module)
+        for path in details:
+            gradients = averaged(tensors.gradients[path], _periods(survey, skipping, path, paths))
+            evidence.append(keep_sign(tensors.activations[path] * gradients, self.sign).sum(dim=1))
+        maps = [votes, *evidence]
         mean = aligned(maps, torch.mul) ** (1 / len(maps))
         answer = self.answer(mean, tensors.objective, tensors.outputs, tensors.paths)
         has_finer = any(path not in ends.values() for path in details)
@@ -194,10 +199,9 @@ def _lead(objective: Objective, outputs: Tensor) -> Tensor:
 def detail_layers(survey: Survey, paths: tuple[str, ...]) -> tuple[str, ...]:
     """Return the layers that add detail: the ends of the stages of some strides up to some layers, or else these."""
     own = [layer for layer in survey.layers if layer.path in paths]
-    places = [place for place, layer in enumerate(survey.layers) if any(is_within(layer.path, path) for path in paths)]
     before = [
         layer
-        for layer in survey.layers[: max(places, default=0)]
+        for layer in _up_to(survey, paths)[:-1]
         if layer.cam and not any(is_within(path, layer.path) for path in paths)
     ]
     step = max((max(layer.grid.step) for layer in own if layer.grid is not None), default=0)
@@ -205,6 +209,60 @@ def detail_layers(survey: Survey, paths: tuple[str, ...]) -> tuple[str, ...]:
     ends = stage_ends(before, lambda layer: _stride(layer, strides))
     ends |= {_stride(layer, strides): layer.path for layer in own}
     return tuple(ends[stride] for stride in strides if stride in ends) or paths
+
+
+def _up_to(survey: Survey, paths: tuple[str, ...]) -> tuple[Layer, ...]:
+    """Return the layers up to the last of some, and its parts."""
+    places = [place for place, layer in enumerate(survey.layers) if any(is_within(layer.path, path) for path in paths)]
+    return survey.layers[: max(places, default=0) + 1]
+
+
+def _skipping(module: nn.Module) -> dict[str, list[int]]:
+    """Return the convolutions and poolings that skip some rows (0) or columns (1) of their input, by path."""
+    return {path: axes for path, part in module.named_modules() if (axes := _skipped_axes(part))}
+
+
+def _periods(survey: Survey, skipping: dict[str, list[int]], fine: str, paths: tuple[str, ...]) -> tuple[int, int]:
+    """Return after how many rows and columns of a layer's grid the skipped positions repeat, up to the layers at these
+    paths; 1 if none are skipped."""
+    grid, periods = None, [1, 1]
+    for layer in _up_to(survey, paths) if skipping else ():
+        if layer.path == fine:
+            grid = layer.grid
+        elif grid and layer.grid and not is_within(layer.path, fine):
+            for axis in skipping.get(layer.path, ()):
+                if grid.step[axis]:  # 0 for a single position
+                    periods[axis] = max(periods[axis], round(layer.grid.step[axis] / grid.step[axis]))
+    return periods[0], periods[1]
+
+
+def _skipped_axes(module: nn.Module) -> list[int]:
+    if not isinstance(module, nn.Conv2d | nn.MaxPool2d | nn.AvgPool2d):
+        return []
+    sizes = module.kernel_size, module.stride, getattr(module, "dilation", 1)
+    pairs = [(size, size) if isinstance(size, int) else size for size in sizes]
+    return [
+        axis
+        for axis, (kernel, stride, dilation) in enumerate(zip(*pairs, strict=True))
+        if len({place * dilation % stride for place in range(kernel)}) < stride
+    ]
+
+
+def averaged(values: Tensor, periods: tuple[int, int]) -> Tensor:
+    """Return values (N, C, h, w) averaged over a period of rows and columns around each position.
+
+    Each position of a period has the same weight. At its edges, the grid goes on with its first and last period.
+    """
+    for axis, period in zip((2, 3), periods, strict=True):
+        size = values.shape[axis]
+        if not 1 < period <= size:
+            continue
+        half = period // 2
+        ends = values.narrow(axis, period - half, half), values.narrow(axis, size - period, half)
+        values = torch.cat([ends[0], values, ends[1]], axis).unfold(axis, period, 1).mean(-1)
+        if period % 2 == 0:  # the windows lie between two positions
+            values = values.unfold(axis, 2, 1).mean(-1)
+    return values
 
 
 def _last_part(module: nn.Module, path: str, others: tuple[str, ...]) -> str:

@@ -14,7 +14,7 @@ from seewhy.explainers import GradCAM, get_method
 from seewhy.explainers.core.ask import NO_CONTRAST
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.execution.cut import cut_before
-from seewhy.explainers.methods.cam.votes import detail_layers
+from seewhy.explainers.methods.cam.votes import averaged, detail_layers
 from seewhy.explainers.tasks.pose import predict, survey
 from seewhy.models import load_model
 from tests import nets
@@ -276,10 +276,12 @@ def shares_of(votes: Tensor, features: Tensor, head: nn.Linear, target: int) -> 
     return torch.where(speaks > 0, votes / speaks, 0.0).detach()
 
 
-def evidence(net: Strides, images: Tensor, target: int, votes: Tensor) -> list[Tensor]:
+def evidence(
+    net: Strides, images: Tensor, target: int, votes: Tensor, even=lambda gradients, stride: gradients
+) -> list[Tensor]:
     """Return positive features times gradients, of the logit less the mean logit, on the grids of 8 and 16 pixels.
 
-    What flows back from the last grid counts by its shares.
+    What flows back from the last grid counts by its shares. `even` gets gradients and the stride to the last grid.
     """
     eight = net.eight(images).detach().requires_grad_()
     sixteen = net.sixteen(eight)
@@ -287,8 +289,8 @@ def evidence(net: Strides, images: Tensor, target: int, votes: Tensor) -> list[T
     logits = net.head(last.mean(dim=(2, 3)))[0]
     (slopes,) = torch.autograd.grad(logits[target] - logits.mean(), last, retain_graph=True)
     gated = slopes * shares_of(votes, last, net.head, target)[:, None]
-    parts = zip((eight, sixteen), torch.autograd.grad(last, (eight, sixteen), gated), strict=True)
-    return [(part * gradients).clamp_min(0).sum(dim=1).detach() for part, gradients in parts]
+    parts = zip((eight, sixteen), torch.autograd.grad(last, (eight, sixteen), gated), (4, 2), strict=True)
+    return [(part * even(gradients, stride)).clamp_min(0).sum(dim=1).detach() for part, gradients, stride in parts]
 
 
 def test_detail_is_the_geometric_mean_of_the_factors_on_the_finest_grid():
@@ -303,6 +305,50 @@ def test_detail_is_the_geometric_mean_of_the_factors_on_the_finest_grid():
     assert attribution.layers == ("eight", "sixteen", "last")
     assert attribution.maps.max() > 0
     assert nets.relative_error(attribution.maps, torch.stack(factors).prod(dim=0) ** (1 / 3)) < 1e-5
+
+
+SKIPPING = {
+    "shortcuts": lambda inputs, outputs: nn.Conv2d(inputs, outputs, 1, stride=2),
+    "dilated": lambda inputs, outputs: nn.Conv2d(inputs, outputs, 3, stride=2, dilation=2, padding=2),
+    "pooled": lambda inputs, outputs: nn.Sequential(nn.Conv2d(inputs, outputs, 1), nn.MaxPool2d(1, 2)),
+    "averaged": lambda inputs, outputs: nn.Sequential(nn.AvgPool2d(1, stride=(2, 2)), nn.Conv2d(inputs, outputs, 1)),
+}
+"""Layers that read every second row and column."""
+
+
+@pytest.mark.parametrize("name", SKIPPING)
+def test_positions_that_no_later_layer_reads_draw_no_lattice(name):
+    net = nets.seeded(Strides)
+    net.sixteen[0], net.last[0] = nets.seeded(SKIPPING[name], 6, 7), nets.seeded(SKIPPING[name], 7, 8)
+    flat = randn(1, 3, 1, 1).expand(1, 3, 384, 384)
+    maps = votes("votes-detail").explain(net, flat, net(flat).argmax(1)).maps[0, 20:28, 20:28]  # away from the padding
+    assert maps.amin() > 0
+    torch.testing.assert_close(maps, maps.mean().expand_as(maps))
+
+
+def test_gradients_are_averaged_over_the_stride_only_where_positions_are_skipped():
+    net, images, target = nets.seeded(Strides), randn(1, 3, 96, 128), torch.tensor([1])
+    net.last[0] = nets.seeded(nn.Conv2d, 7, 8, (1, 2), 2)  # skips rows, but no columns
+    plain = votes().explain(net, images, target).maps
+    factors = [plain, *evidence(net, images, 1, plain, lambda gradients, stride: averaged(gradients, (stride, 1)))]
+    factors = [
+        functional.interpolate(factor[:, None] / factor.max(), (12, 16), mode="bilinear")[:, 0] for factor in factors
+    ]
+    attribution = votes("votes-detail").explain(net, images, target)
+    assert nets.relative_error(attribution.maps, torch.stack(factors).prod(dim=0) ** (1 / 3)) < 1e-5
+
+
+def test_an_average_over_a_period_is_by_hand():
+    row = torch.tensor([[[[4.0, 0, 0, 0, 8, 0, 0, 0]]]])
+    # The weights are 1/8, 1/4, 1/4, 1/4, 1/8; the first four go on to the left, and the last four to the right.
+    torch.testing.assert_close(averaged(row, (1, 4)), torch.tensor([[[[1.0, 1, 1.5, 2, 2, 2, 2, 2]]]]))
+    torch.testing.assert_close(averaged(row.mT, (2, 1)), torch.tensor([[[[2.0, 1, 0, 2, 4, 2, 0, 0]]]]).mT)
+    torch.testing.assert_close(averaged(row, (1, 3)), torch.tensor([[[[4.0, 4, 0, 8, 8, 8, 0, 0]]]]) / 3)
+    assert torch.equal(averaged(row, (2, 9)), row)  # a grid within one period
+    for period in (2, 3, 4):
+        lattice = torch.zeros(2, 3, 12, 24)
+        lattice[:, :, ::period, ::period] = period**2
+        torch.testing.assert_close(averaged(lattice, (period, period)), torch.ones_like(lattice))
 
 
 class Averaging(nets.Transformer):
