@@ -222,8 +222,8 @@ def figures(proof: Proof) -> list[Figure]:
         alarms = "share of comparison maps that beat 95% of those of other pictures: 5% is ideal"
         add("False alarms at 95%", proof.calibration.false_alarms_at_95, ".1%", alarms)
     if sanity := proof.sanity:
-        ignored_class = "of this method, over several pictures: near 1 if its maps ignore the class"
-        ignored_model = "likewise: near 1 if its maps ignore what the network has learned"
+        ignored = "of this method, over several pictures: near 1 if its maps ignore"
+        ignored_class, ignored_model = f"{ignored} the class", f"{ignored} what the network has learned"
         add("Correlation with the map for shuffled classes", sanity.same_with_random_head, ".2f", ignored_class)
         random = "Correlation with the map of a network with random weights"
         add(random, sanity.same_with_random_model, ".2f", ignored_model)

@@ -154,12 +154,12 @@ def test_places_that_share_the_highest_value_are_counted(inside, url):
 @pytest.mark.slow
 def test_the_layers_before_and_behind_are_named_and_lead_on(inside):
     around = inside.locator("#neighbours")
-    expect(around).to_have_text("Input from blocks.3. Output goes to blocks.5. ")
+    expect(around).to_have_text("Its input comes from blocks.3. Its output goes to blocks.5. ")
     around.get_by_role("button", name="blocks.3").click()
     expect(inside.locator("#inside-layer-name")).to_have_text("blocks.3")
-    expect(around).to_have_text("Input from blocks.2. Output goes to blocks.4. ")
+    expect(around).to_have_text("Its input comes from blocks.2. Its output goes to blocks.4. ")
     tree(inside, "conv_stem").click()
-    expect(around).to_have_text("Input from the picture. Output goes to bn1. ")
+    expect(around).to_have_text("Its input comes from the picture. Its output goes to bn1. ")
 
 
 @pytest.mark.slow

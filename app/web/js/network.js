@@ -37,7 +37,7 @@ export async function showNetwork() {
 /** What a layer reads and what reads it, with a way to those that have feature maps. */
 function around(layers, current) {
   const { reads, readBy } = neighbours(layers, current);
-  return [...sentence("Input from", reads, layers), ...sentence("Output goes to", readBy, layers)];
+  return [...sentence("Its input comes from", reads, layers), ...sentence("Its output goes to", readBy, layers)];
 }
 
 function sentence(verb, rows, layers) {
