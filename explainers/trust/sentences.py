@@ -134,17 +134,17 @@ def _verdict(
     gives = "gives" if alone < 1 / 2 else "even gives" if alone >= 1.1 and kept != whole else "still gives"
     if grade == "supported" and without <= 1 - DECISIVE and alone >= DECISIVE:
         return f"The marked {part} decides: {first}, {change}; alone, it {gives} {kept}."
+    enough = "is enough on its own, but other parts matter too"
     if grade == "supported" and alone > 1 - DECISIVE:
-        return (
-            f"The marked {part} is enough on its own, but other parts matter too: alone, it {gives} {kept}; "
-            f"{first}, {change}."
-        )
+        return f"The marked {part} {enough}: alone, it {gives} {kept}; {first}, {change}."
     if grade in ("supported", "partly supported"):
         role = "matters, but is not all"
         if without <= 1 - DECISIVE < alone:
             role = "matters"
         elif whole == dropped or not faithfulness.dropped < faithfulness.whole:
             role = f"{about.verb} {subject}, but is not needed"
+        elif alone > 1 - DECISIVE:
+            role = enough
         yet = f" Yet {rivals}" if rivals and grade == "partly supported" else ""
         return f"The marked {part} {role}: {first}, {change}; alone, it gives {kept}.{yet}"
     if grade == "spread":

@@ -36,7 +36,7 @@ async function outlined(part) {
     Object.assign(context, { shadowColor, shadowBlur });
     for (let time = 0; time < 3; time += 1) context.drawImage(layer, 0, 0, sheet.width, sheet.height);
   }
-  return sheet.toDataURL();
+  return sheet.toDataURL("image/jpeg", 0.9);
 }
 
 /** A table of the predictions before and after. */

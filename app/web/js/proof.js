@@ -26,8 +26,11 @@ export function gradeOf(proof) {
   return proof.grade ?? UNGRADED;
 }
 
-/** Whether a proof says nothing for or against its map. */
-export const isOpen = (proof) => [INCONCLUSIVE, UNGRADED].includes(gradeOf(proof));
+/** Whether there is a proof that its test could not decide. */
+export const isInconclusive = (proof) => Boolean(proof) && gradeOf(proof) === INCONCLUSIVE;
+
+/** Whether a map has not been graded, though there is a proof. */
+export const isUngraded = (proof) => Boolean(proof) && gradeOf(proof) === UNGRADED;
 
 const sign = (proof) => make("span", { textContent: SIGNS[gradeOf(proof)] ?? "?", "aria-hidden": "true" });
 

@@ -2,12 +2,13 @@
 
 import { byId, make } from "./dom.js";
 import { again, allPictures, bound, clear, current, gradedSubjects, isOutdated, isWaiting, mayPass, onPictures, openPicture } from "./gallery.js";
-import { GRADES, gradeOf, isOpen, signBadge } from "./proof.js";
+import { GRADES, gradeOf, isInconclusive, isUngraded, signBadge } from "./proof.js";
 
 const FILTERS = {
   all: () => true,
   wrong: (picture) => picture.result?.isWrong && !isOutdated(picture),
   unsure: (picture) => picture.result?.isUnsure && !isOutdated(picture),
+  untested: (picture) => isInconclusive(picture.result?.proof) && !isOutdated(picture),
 };
 
 /** What a filter lists, for the head of the model. */
@@ -17,6 +18,7 @@ function listing(name) {
     const isRanked = head !== "sigmoid" && head !== "value";
     return `Doubtful: the heatmap is not supported or blank${isRanked ? ", or the best class has less than 50%" : ""}.`;
   }
+  if (name === "untested") return "Inconclusive: hiding changed too little to test the heatmap.";
   if (name !== "wrong") return "";
   return `Wrong: ${head === "sigmoid" ? "the class that the folder or file name says has less than 50%" : "the folder or file name says another class"}.`;
 }
@@ -196,7 +198,8 @@ function count(pictures) {
   const isAnyWaiting = pictures.some(isWaiting);
   if (!hasTruth) byId("count-wrong").textContent = "";
   document.querySelector("[name=filter][value=wrong]").disabled = !hasTruth;
-  byId("filter-unsure").title = listing("unsure");
+  for (const name of ["unsure", "untested"]) byId(`filter-${name}`).title = listing(name);
+  byId("filter-untested").hidden = filter() !== "untested" && !pictures.some(FILTERS.untested);
   byId("filter-wrong").title = hasTruth || isAnyWaiting ? listing("wrong") : "No folder or file name gives the true class.";
   const done = pictures.filter(({ result }) => result).length;
   const failures = pictures.filter(({ result, failure }) => !result && failure).map(({ failure }) => failure);
@@ -210,8 +213,8 @@ function count(pictures) {
   byId("strip-again").title = "Their explanations failed, come from another model or method, or can be graded now.";
   const late = filter() === "all" ? 0 : pictures.filter(isOutdated).length;
   const leftOut = late ? `${late} ${late === 1 ? "answer by another model or method is" : "answers by another model or method are"} left out.` : "";
-  const isWithout = ({ result }) => Boolean(result?.proof) && isOpen(result.proof);
-  const ungraded = filter() === "unsure" && pictures.some(isWithout) ? "Heatmaps that are inconclusive or not graded do not count." : "";
+  const isAnyUngraded = pictures.some(({ result }) => isUngraded(result?.proof));
+  const ungraded = filter() === "unsure" && isAnyUngraded ? "Heatmaps that are not graded do not count." : "";
   const note = [bound(), listing(filter()), ungraded, leftOut, listed().length ? "" : "No picture matches this filter."].filter(Boolean).join(" ");
   byId("strip-note").textContent = note;
   byId("strip-note").hidden = !note;
