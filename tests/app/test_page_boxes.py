@@ -97,6 +97,27 @@ def test_a_click_explains_the_box_there(street, boxes):
 
 
 @pytest.mark.slow
+def test_the_headline_of_a_box_that_the_detector_is_unsure_of_is_modest(browser, picture, tmp_path):
+    detector = Cells()
+    detector.box_head = BoxHead(decode, threshold=0.2)
+    torch.nn.init.constant_(detector.head.bias, -3.4)
+    with (
+        served(tmp_path, detector, ["red", "green"], "detection") as url,
+        page_of(browser, url, picture, "?layer=neck") as page,
+    ):
+        boxes = ask(url, "/detect", picture).json()["boxes"]
+        assert boxes[-1]["score"] < 0.5 < boxes[0]["score"]
+        for number in (-1, 0):
+            score = boxes[number]["score"]
+            explained_anew(page, page.locator("#predictions .class").nth(number).click)
+            is_unsure = score < 0.5
+            expect(page.locator("#answer-guess")).to_be_visible(visible=is_unsure)
+            expect(page.locator("#answer-title")).to_have_class(re.compile("^modest$" if is_unsure else "^$"))
+            unsure = f"The model is unsure: it gives this box only {score:.1%}." if is_unsure else ""
+            expect(page.locator("#doubt")).to_have_text(unsure)
+
+
+@pytest.mark.slow
 def test_boxes_move_without_a_marked_part_and_a_sentence_says_how(street, boxes):
     place, box = next((place, box) for place, box in enumerate(boxes) if box["box"][0] > 0)  # beside the handle
     explained_anew(street, lambda: street.mouse.click(*over(street, *middle(box["box"]))))
@@ -165,6 +186,9 @@ def test_a_rectangle_asks_why_there_is_no_box(street, browser, scenes, picture):
     expect(street.locator("#places .chosen")).to_have_attribute("d", path([16, 32, 32, 48]))
     expect(street.locator("#answer-label")).to_have_text("green")
     expect(street.locator("#diagnostics")).to_contain_text("does not show this box")
+    expect(street.locator("#doubt")).to_have_text("The detector does not show this box.")
+    expect(street.locator("#answer-title")).to_have_class(re.compile("modest"))
+    expect(street.locator("#answer-guess")).to_be_hidden()
     accessible(street)
     street.click("#copy-link")
     with opened(browser, scenes) as visitor:

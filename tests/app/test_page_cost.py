@@ -213,17 +213,35 @@ def test_the_list_of_methods_tells_the_costs_of_the_chosen_model(slow, url):
     expect(slow.locator("#method option[value=rise]")).to_have_text("rise (1,001 passes, about 20 s)")
 
 
+def refuse_work(page, detail):
+    """Answer each question as a service does that has no time for so many samples."""
+    problem = {"type": "urn:seewhy:problem:too-much-work", "title": "x", "status": 422, "detail": detail}
+    problem["errors"] = [{"field": "samples", "message": detail}]
+    body = json.dumps(problem)
+    page.route(
+        "**/explain", lambda route: route.fulfill(status=422, content_type="application/problem+json", body=body)
+    )
+
+
+def test_an_option_that_takes_too_long_goes_back(slow):
+    explained_anew(slow, lambda: slow.select_option("#method", "smoothgrad"))
+    before, samples = state(slow), slow.locator("#options-list [name=samples]")
+    refuse_work(slow, "This takes too many passes.")
+    slow.click("#options > summary")
+    former = samples.input_value()
+    samples.fill("9000")
+    samples.press("Enter")
+    expect(slow.locator("#problem-text")).to_have_text("This takes too many passes.")
+    expect(samples).to_have_value(former)
+    assert state(slow) == before
+
+
 def test_what_takes_too_long_is_offered_with_less(slow):
     before = state(slow)
     detail = (
         "This takes 12,801 passes through lite (sscam), at least 121 s here, but a request has 60 s (SEEWHY_DEADLINE)."
     )
-    problem = {"type": "urn:seewhy:problem:too-much-work", "title": "x", "status": 422, "detail": detail}
-    problem["errors"] = [{"field": "samples", "message": detail}]
-    body = json.dumps(problem)
-    slow.route(
-        "**/explain", lambda route: route.fulfill(status=422, content_type="application/problem+json", body=body)
-    )
+    refuse_work(slow, detail)
     slow.select_option("#method", "sscam")
     expect(slow.locator("#problem-text")).to_have_text(detail.replace(" (SEEWHY_DEADLINE)", ""))
     assert state(slow) == before

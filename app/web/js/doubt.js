@@ -11,11 +11,15 @@ const isBlank = ({ diagnostics, proof, heatmap }) =>
 /** The method that drew a map: Grad-CAM stands in where there are no votes. */
 export const drawnBy = ({ name }, { diagnostics }) => (diagnostics.some(({ code }) => code === "votes-unavailable") ? "gradcam" : name);
 
-/** The best class of a classifier that gives none half of the probability; null if it is sure, or if none may be right. */
+/** The best class of a classifier, or the explained box of a detector, with less than half of the probability; null if there is none, or if no class may be right. */
 export function unsure() {
   const { model, predictions: [best] } = state.answer;
+  if (model.head === "detection") return !isHidden() && isUnsure(explained().probability) ? explained() : null;
   return !kind() && model.head !== "sigmoid" && isUnsure(best.probability) ? best : null;
 }
+
+/** Whether the explained box is one that the detector does not show. */
+const isHidden = () => explanation().diagnostics.some(({ code }) => code === "box-not-shown");
 
 /** What a model says that finds none of its classes, where they do not exclude each other; empty if it finds one. */
 function rejection() {
@@ -35,9 +39,11 @@ function verdict() {
 
 /** Sentences about why the answer is to be read with care; empty if there is no reason. */
 export function doubts() {
-  const best = unsure();
+  const guess = unsure();
+  const what = state.answer.model.head === "detection" ? "this box" : `its best class, ${guess?.label},`;
   return [
-    best ? `The model is unsure: it gives its best class, ${best.label}, ${only(best.probability)}.` : "",
+    guess ? `The model is unsure: it gives ${what} ${only(guess.probability)}.` : "",
+    isHidden() ? "The detector does not show this box." : "",
     rejection(),
     verdict(),
     isBlank(explanation()) ? "The heatmap is blank." : "",

@@ -152,7 +152,7 @@ function toldLeftOut() {
 
 /**
  * Shows why there is no answer, and returns to the question whose answer is shown, or was before a picture that cannot be
- * read; what was typed can be corrected. An option that was chosen with its method or model keeps these: it is theirs.
+ * read; what was typed can be corrected, unless it is only too much, which is said elsewhere. An option that was chosen with its method or model keeps these: it is theirs.
  */
 function refuse(error, wanted) {
   const fields = (error.errors ?? []).map(({ field }) => field);
@@ -164,7 +164,7 @@ function refuse(error, wanted) {
   const isTheirs = isOption(fields[0]) && !error.isTooMuch && differing(wanted, shown ?? wanted).some((name) => name !== "options");
   if (!isTheirs && (state.answer || (error.isOfPicture && shown))) goBack();
   else if (error.isOfPicture) amend({ picture: null, example: null }); // to the start
-  typed.forEach((control, place) => (control.value = texts[place]));
+  if (!error.isTooMuch) typed.forEach((control, place) => (control.value = texts[place]));
   if (leftOut.length && fields.length && !error.isTooMuch) error.errors = [...toldLeftOut(), ...error.errors];
   if (error.isTooMuch) offerLess(error, fields[0], method, wanted);
   else showProblem(error, () => askAgain(wanted));
