@@ -61,7 +61,7 @@ def calibrate(
         target: as in `explain`, the same for all pictures, such as the class of a segmenter's regions; None for the
             default target of `explain`.
         proof_area: as in `explain`; a calibration is valid for proofs with the same value.
-        proof_fill: as in `explain`; by default the calibration is valid for each fill, which takes twice as long.
+        proof_fill: as in `explain`; by default the calibration is valid for each fill, which takes up to twice as long.
         batch_size: pictures per pass.
 
     Raises:

@@ -480,7 +480,7 @@ def calibrate_pictures(pictures: Sequence[Path], output: Path, options: ExplainO
     for (_, fill), part in result.trials.items():
         alarms = part.false_alarms_at_95
         beat = "" if alarms is None else f"; {alarms:.1%} of unrelated maps beat 95% of the others (5% is ideal)"
-        scores = f"{counted(len(part.scores), 'score')} of {counted(count, 'picture')}"
+        scores = f"{counted(len(part.scores), 'score')} of {counted(part.pictures or 0, 'picture')}"
         note(f"{printable(output)}, {fill}: {scores} for {model.name}{beat}")
     if left_out := len(pictures) - len(failures) - count:
         unlikely = f", or with an explained class below {LIKELY:.0%}" if result.are_probabilities else ""

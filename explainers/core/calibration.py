@@ -54,7 +54,10 @@ class Calibration:
 
     Attributes:
         scores: in ascending order.
-        null, model, pictures, false_alarms_at_95: as in `Comparison`.
+        null: description of the maps.
+        model: name of the model.
+        pictures: number of the maps' pictures; None if unknown.
+        false_alarms_at_95: share of such maps, on other pictures, that beat 95 percent; None if not measured.
         area, fill: area and fill of the trial.
         are_probabilities: whether the scores are of probabilities; other scores are compared with scores of their kind.
         sha256: SHA-256 of the model's weights file, hexadecimal; None if unknown.
@@ -102,19 +105,25 @@ class Calibration:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Calibration":
-        """Read a file of `save`.
+        """Read a file that `save` or ``seewhy calibrate`` wrote.
 
         Raises:
             OptionError: the file is not a calibration.
             OSError: the file cannot be read.
         """
         try:
-            return _sorted(_FILE.validate_json(Path(path).read_bytes()))
+            calibration = _sorted(_FILE.validate_json(Path(path).read_bytes()))
         except ValidationError as error:
             raise OptionError(
                 f"{path} is not a calibration; `seewhy calibrate` and `Calibration.save` write one.",
                 "proof_calibration",
             ) from error
+        if len(calibration.trials) <= len(calibration.others) or any(part.others for part in calibration.others):
+            raise OptionError(
+                f"{path} has several lists of scores for the same proofs; keep one for each area and fill.",
+                "proof_calibration",
+            )
+        return calibration
 
     def compared(self, score: float) -> Comparison | None:
         """Return the comparison of a map with this score; None if there are fewer than `ENOUGH` scores."""

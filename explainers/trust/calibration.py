@@ -61,8 +61,10 @@ def check_calibration(calibration: Calibration | None, model: Model, trial: Tria
 
 def trials_text(calibrations: Sequence[Calibration]) -> str:
     """Return the trials of calibrations, as the options of a proof."""
-    trials = [trial for calibration in calibrations for trial in calibration.trials]
-    return " or ".join(f"proof_area={area:g} and proof_fill={fill!r}" for area, fill in trials)
+    fills: dict[float, list[str]] = {}
+    for area, fill in (trial for calibration in calibrations for trial in calibration.trials):
+        fills.setdefault(area, []).append(repr(fill))
+    return ", or ".join(f"proof_area={area:g} and proof_fill={' or '.join(names)}" for area, names in fills.items())
 
 
 def check_model(calibration: Calibration, name: str, size: tuple[int, int], sha256: str | None) -> None:

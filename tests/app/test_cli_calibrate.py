@@ -130,6 +130,8 @@ def test_a_calibration_serves_both_fills(run, pictures, environment, scores, tmp
     arguments = ["calibrate", pictures, "--model", "mine", "--proof-fill", "mean", "-o", file]
     result = run(*arguments, env=environment)
     assert ("mean.json, mean: 102 scores" in result.output, "mean.json, blur: " in result.output) == (True, False)
+    run(*arguments[:-3], "blur", "-o", tmp_path / "blur.json", env=environment)
+    assert [*Calibration.load(tmp_path / "blur.json").trials] == [(0.25, "blur")]
     run(*arguments[:-1], tmp_path / "tenth.json", "--proof-area", "0.1", env=environment)
     both, mean = Calibration.load(scores), Calibration.load(file)
     assert [*both.trials] == [(0.25, "blur"), (0.25, "mean")]
@@ -197,7 +199,7 @@ def test_a_calibration_that_does_not_fit_grades_nothing_and_is_made_anew(
         (["--model", "mine"], "--proof-calibration needs --proof."),
         (
             ["--model", "mine", "--proof=true", "--proof-area", 0.1],
-            "proof_fill='blur' or proof_area=0.25 and proof_fill='mean'",
+            "proof_area=0.25 and proof_fill='blur' or 'mean'; use",
         ),
         (
             ["--proof=true"],
@@ -252,6 +254,22 @@ def test_a_calibration_of_few_scores_is_refused(environment, scores, monkeypatch
         explain(load_model("mine"), EXAMPLES / "cat.png", proof=True, proof_calibration=few)
     with pytest.raises(OptionError, match=r"pass the result of `calibrate` or of `Calibration.load`"):
         explain(load_model("mine"), EXAMPLES / "cat.png", proof=True, proof_calibration=str(scores))
+
+
+def test_scores_for_another_fill_are_checked_and_sorted_too(environment, scores, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("SEEWHY_MODELS", environment["SEEWHY_MODELS"])
+    whole = Calibration.load(scores)
+    (other,) = whole.others
+    file = replace(whole, others=(replace(other, scores=other.scores[::-1]),)).save(tmp_path / "reversed.json")
+    assert Calibration.load(file) == whole
+    for others in ((replace(other, fill="blur"),), (other, other), (replace(other, others=(other,)),)):
+        replace(whole, others=others).save(file)
+        with pytest.raises(OptionError, match="several lists of scores for the same proofs; keep one for each area"):
+            Calibration.load(file)
+    replace(whole, others=(replace(other, scores=other.scores[:99]),)).save(file)
+    declare(tmp_path, calibration="reversed.json")
+    assert load_model("mine").calibrations == ()
+    assert "The calibration has 99 scores, but 100 are needed" in caplog.messages[-1]
 
 
 @pytest.mark.parametrize(

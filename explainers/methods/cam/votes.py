@@ -121,7 +121,7 @@ class VotesDetail(Votes):
     networks, the strides are half and a quarter of its own instead of 16 and 8. Each factor is resized bilinearly
     to the finest of the grids. With only one such grid, M is the square root of two factors; with none, it uses E on
     A's own grid, and a diagnostic (``no-finer-layers``) says so. The root does not change ranks. ``layer`` is the layer
-    of A. If a convolution or pooling between :math:`F_s` and A skips positions, as the shortcuts of ResNets do, the
+    of A. If a module after :math:`F_s` convolves or pools and skips positions, as the shortcuts of ResNets do, the
     gradient is large at every second or fourth position and would draw a lattice of dots. It is then averaged over as
     many rows and columns around each position.
 
@@ -163,7 +163,7 @@ class VotesDetail(Votes):
         votes = fuse([contest.votes(self.sign) for contest in contests.values()])
         evidence, skipping = [], _skipping(question.module)
         for path in details:
-            gradients = averaged(tensors.gradients[path], _periods(survey, skipping, path, paths))
+            gradients = averaged(tensors.gradients[path], _periods(survey, skipping, path))
             evidence.append(keep_sign(tensors.activations[path] * gradients, self.sign).sum(dim=1))
         maps = [votes, *evidence]
         mean = aligned(maps, torch.mul) ** (1 / len(maps))
@@ -199,9 +199,10 @@ def _lead(objective: Objective, outputs: Tensor) -> Tensor:
 def detail_layers(survey: Survey, paths: tuple[str, ...]) -> tuple[str, ...]:
     """Return the layers that add detail: the ends of the stages of some strides up to some layers, or else these."""
     own = [layer for layer in survey.layers if layer.path in paths]
+    places = [place for place, layer in enumerate(survey.layers) if any(is_within(layer.path, path) for path in paths)]
     before = [
         layer
-        for layer in _up_to(survey, paths)[:-1]
+        for layer in survey.layers[: max(places, default=0)]
         if layer.cam and not any(is_within(path, layer.path) for path in paths)
     ]
     step = max((max(layer.grid.step) for layer in own if layer.grid is not None), default=0)
@@ -211,25 +212,19 @@ def detail_layers(survey: Survey, paths: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(ends[stride] for stride in strides if stride in ends) or paths
 
 
-def _up_to(survey: Survey, paths: tuple[str, ...]) -> tuple[Layer, ...]:
-    """Return the layers up to the last of some, and its parts."""
-    places = [place for place, layer in enumerate(survey.layers) if any(is_within(layer.path, path) for path in paths)]
-    return survey.layers[: max(places, default=0) + 1]
-
-
 def _skipping(module: nn.Module) -> dict[str, list[int]]:
     """Return the convolutions and poolings that skip some rows (0) or columns (1) of their input, by path."""
     return {path: axes for path, part in module.named_modules() if (axes := _skipped_axes(part))}
 
 
-def _periods(survey: Survey, skipping: dict[str, list[int]], fine: str, paths: tuple[str, ...]) -> tuple[int, int]:
-    """Return after how many rows and columns of a layer's grid the skipped positions repeat, up to the layers at these
-    paths; 1 if none are skipped."""
+def _periods(survey: Survey, skipping: dict[str, list[int]], fine: str) -> tuple[int, int]:
+    """Return after how many rows and columns of a layer's grid the positions repeat that later layers skip; 1 if they
+    skip none."""
     grid, periods = None, [1, 1]
-    for layer in _up_to(survey, paths) if skipping else ():
+    for layer in survey.layers if skipping else ():
         if layer.path == fine:
             grid = layer.grid
-        elif grid and layer.grid and not is_within(layer.path, fine):
+        elif grid and layer.grid:
             for axis in skipping.get(layer.path, ()):
                 if grid.step[axis]:  # 0 for a single position
                     periods[axis] = max(periods[axis], round(layer.grid.step[axis] / grid.step[axis]))
