@@ -238,4 +238,4 @@ def misspelt(environment: Mapping[str, str]) -> Iterator[str]:
         if name in (variable.upper(), *names) or _SERVICE_LINK.fullmatch(name) or _SERVICE_ADDRESS.match(value):
             continue
         if close := [PREFIX + match for match in nearest(name, names)]:
-            yield f"{variable} is not a setting and has no effect. Near matches: {', '.join(close)}."
+            yield f"Unknown setting {variable} (ignored). Did you mean {' or '.join(close)}?"

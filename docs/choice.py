@@ -79,7 +79,7 @@ def page() -> str:
     lines = [
         "# Which method?",
         "",
-        "Start with your model and your question. `make methods` writes this page and draws its pictures.",
+        "Start with your model and your question.",
         "",
         f"![{_sentence()}](images/{CHART.name})",
         "",

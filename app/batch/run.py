@@ -108,7 +108,7 @@ def batch(
     Args:
         source: a folder, with one folder for each class if these are known; a glob, a picture, a Parquet file, a
             WebDataset shard, or an address such as ``s3://bucket/folder``; a list of these; or a
-            `torch.utils.data.Dataset` of pictures as `explain` takes them, or of pairs of these and their classes.
+            `torch.utils.data.Dataset` of pictures as `explain` takes them, or of (picture, class) pairs.
         out: the folder; it is created.
         model: a name, or a `LoadedModel`.
         method, layer, against, proof, proof_area, proof_fill, proof_calibration: as in `explain`, the same for

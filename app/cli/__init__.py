@@ -17,13 +17,18 @@ from seewhy.app.cli.interrupt import INTERRUPTED, graceful
 from seewhy.app.cli.options import device_option, examples, option_hint
 from seewhy.app.cli.output import table, verbosity_options
 from seewhy.app.cli.pictures import calibrate, detect, evaluate, explain, predict, segment, similar
-from seewhy.app.errors import BAD_INPUT, EXPECTED, exit_status, with_notes
+from seewhy.app.errors import BAD_INPUT, EXPECTED, InvalidOptionsError, exit_status, with_notes
 from seewhy.app.http.keys import new_key
 from seewhy.app.system.processors import share_processors
 from seewhy.app.system.warnings import ignore_large_pictures
 
 _INSTEAD = {"compare": "seewhy explain PICTURE --method gradcam,votes-detail"}
 """What to run instead of commands that do not exist."""
+
+
+def _option(field: str) -> str:
+    """Return the option of a field, or the path of a part of it, such as ``edits[0].op``."""
+    return f"--{field.replace('_', '-')}" if field.isidentifier() else field
 
 
 class _Group(click.Group):
@@ -48,6 +53,8 @@ class _Group(click.Group):
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(INTERRUPTED)
+        except InvalidOptionsError as error:
+            raise click.UsageError(" ".join(f"{_option(field)}: {text}" for field, text in error.faults)) from error
         except EXPECTED as error:
             kind = click.UsageError if exit_status(error) == BAD_INPUT else click.ClickException
             raise kind(with_notes(error)) from error
@@ -91,7 +98,7 @@ for command in (*_PICTURES, trace, capture, intervene, models, layers, methods):
 
 @main.command(epilog=examples("settings"))
 def settings() -> None:
-    """List the settings: variable, value, default, help."""
+    """List the settings with their values, defaults and help."""
     from seewhy.app.cli.environment import read_settings
 
     table(("VARIABLE", "VALUE", "DEFAULT", "HELP"), list(read_settings().rows()))

@@ -64,8 +64,8 @@ def write_interventions(
         if form == "csv" or options.each_channel:
             sweep = inspection.sweep(service, read(item.picture), other_picture, options)
             channels = sweep.sweep.channels
-            ends = [f"{end.channel} ({end.score_change:+z.3f})" for end in (channels[0], channels[-1])]
-            line = f"{sweep.target.label} {counted(len(channels), 'channel')}, from {' to '.join(ends)}"
+            ends = [f"channel {end.channel} ({end.score_change:+z.3f})" for end in (channels[0], channels[-1])]
+            line = f"{sweep.target.label}: {counted(len(channels), 'channel')}; {' to '.join(dict.fromkeys(ends))}"
             return line, sweep.sweep.table() if form == "csv" else sweep_body(sweep, form, options)
         result = inspection.intervene(service, read(item.picture), other_picture, options)
         before, after = result.intervention.before.target, result.intervention.after.target

@@ -219,7 +219,9 @@ def evaluate(
 @table_options(
     {
         "proof_area": PROOF["proof_area"],
-        "proof_fill": Option("Score only proofs that hide with this fill; by default those of both."),
+        "proof_fill": Option(
+            "Only for proofs that hide pixels in this way. Default: for both ways, `blur` and `mean`."
+        ),
     },
     proof_area={"type": float},
     proof_fill={"type": click.Choice(FILLS)},
@@ -234,7 +236,7 @@ def calibrate(
     output: Path,
     **options: Any,
 ) -> None:
-    """Collect the scores by which proofs are graded.
+    """Collect the scores that proofs are compared with to get a grade.
 
     They are scores of maps that do not depend on the picture. The command needs at least 34 pictures that resemble
     those to be explained and whose explained class has at least 30%; they may be the same pictures. Other pictures, and
@@ -320,7 +322,7 @@ def detect(pictures: tuple[Path, ...], device: str | None, form: str, **options:
 def similar(
     picture: Path, reference: Path, device: str | None, output: str | None, form: Format | None, **options: Any
 ) -> None:
-    """Write how similar PICTURE and REFERENCE are to a model.
+    """Write how similar a model finds PICTURE and REFERENCE.
 
     The output is the cosine of their embeddings, a map of each, and the strongest pairs of patches. One of the two may
     be `-` for standard input.

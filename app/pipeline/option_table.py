@@ -30,7 +30,10 @@ METHOD = (
 )
 """Help on the default method, which the model's task names."""
 
-MASK = "For a segmenter: a picture as large as the upright one, nonzero in the region to explain; not a JPEG."
+MASK = (
+    "For a segmenter, the region to explain: a picture of the same size (after EXIF rotation) with nonzero pixels "
+    "there. Not a JPEG."
+)
 
 SOURCE = Option("List only the models of one source.")
 
@@ -62,7 +65,7 @@ _TARGET = (
     "explain why there is no box. For a segmenter: also `pixel:X,Y` for the region at a pixel."
 )
 
-_DEFAULT = "By default the most probable class, the first value, the box with the highest score, or the largest region"
+_DEFAULT = "Default: the most probable class, the first value, the box with the highest score, or the largest region"
 
 EXPLAIN = {
     "against": Option("A second target to contrast the target with: why this class rather than that one."),
@@ -86,17 +89,15 @@ PROOF = {
         False,
     ),
     "proof_area": Option("Share of the model's input that the heatmap marks for the proof, 0.01 to 0.9.", AREA),
-    "proof_fill": Option(
-        "Replacement of hidden pixels for the proof: `blur`, or `mean` for the mean colour.", FILLS[0]
-    ),
+    "proof_fill": Option("What hides pixels in the proof: a `blur`, or the `mean` colour.", FILLS[0]),
 }
 
 PREDICT = {"top": Option("Number of most probable classes to return; all if the model has fewer.", 5)}
 
 SEGMENT = {
     "view": Option(
-        "Draw the classes over the picture with a legend (overlay), also next to it (side-by-side), or only the "
-        "`mask`, a grayscale picture of class indices.",
+        "`overlay`: the classes over the picture, with a legend. `side-by-side`: the picture beside it. `mask`: a "
+        "grayscale picture of class indices.",
         "overlay",
     ),
     "alpha": Option("Opacity of the colours, 0 to 1.", 0.5),
@@ -118,7 +119,7 @@ EVALUATE = {
 
 METRICS = Option("Names of metrics, repeated or separated by commas.", list(DEFAULT_METRICS))
 
-TRUTH = "A picture as large as the upright one, nonzero where the target is; not a JPEG."
+TRUTH = "Where the target is: a picture of the same size (after EXIF rotation) with nonzero pixels there. Not a JPEG."
 
 TRACE = {
     "target": Option(f"{_TARGET} {_DEFAULT}."),

@@ -45,7 +45,8 @@ class ParameterSite:
         for hook in tuple(self.hooks.values()):
             replacement = hook(gradient)
             if replacement is not None:
-                gradient = fitting(replacement, gradient, hook, f"parameter_gradient at {self.name!r}")
+                place = f"parameter_gradient at {self.name!r}"
+                gradient = fitting(replacement, gradient, hook, place).to(gradient.dtype)  # as PyTorch does elsewhere
         for record, name in self.records:
             record[name] = gradient.detach().clone()
         return gradient

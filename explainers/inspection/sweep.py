@@ -140,7 +140,7 @@ def sweep_channels(
     target: int | str | None = None,
     other: PictureSource | None = None,
 ) -> Sweep:
-    """Rank the channels of a layer by the effect of an edit of each on a class.
+    """Edit each channel of a layer, and rank the channels by the effect on a class.
 
     Args:
         model: a `LoadedModel`; left unchanged.

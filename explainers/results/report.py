@@ -205,9 +205,9 @@ def figures(proof: Proof) -> list[Figure]:
 
     def add(name: str, value: float | None, form: str = ".0%", meaning: str = "") -> None:
         if value is not None:
-            text = (
-                likelihood(value) if form == "%" else format(value, form if form == "d" else f"z{form}")
-            )  # never -0.00
+            text = (likelihood(value) if form == "%" else format(value, form if form == "d" else f"z{form}")).replace(
+                "-", "−"
+            )  # never −0.00
             rows.append(Figure(name, value, text, meaning))
 
     if proof.faithfulness:

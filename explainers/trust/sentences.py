@@ -40,8 +40,8 @@ _SHARES = {0.5: "half", 1 / 3: "third", 0.25: "quarter", 0.2: "fifth", 0.1: "ten
 UNMOVED = 0.9
 """Share of the probability that hardly differs from all of it; if both parts alone leave it, the fill hides little."""
 
-_HIDDEN = {"blur": ("blurred away", "blurred"), "mean": ("painted over", "painted over")}
-"""Words for hiding pixels with each fill: at the beginning of a clause, and after a noun."""
+_HIDDEN = {"blur": "blurred", "mean": "painted over"}
+"""Words for hidden pixels with each fill."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,8 @@ def _verdict(
     grade: str | None, faithfulness: Faithfulness, about: Subject, count: int | None, rivals: str, hides_little: bool
 ) -> str:
     """Return the verdict, without the sentence about copies; `rivals` tells how many unrelated maps do as well."""
-    first, then = _HIDDEN[faithfulness.fill]
+    then = _HIDDEN[faithfulness.fill]
+    first = f"with it {then}"
     part = _part(faithfulness.area)
     subject = about.name
     scores = [about.said(score) for score in (faithfulness.whole, faithfulness.kept, faithfulness.dropped)]
@@ -134,7 +135,7 @@ def _verdict(
     gives = "gives" if alone < 1 / 2 else "even gives" if alone >= 1.1 and kept != whole else "still gives"
     if grade == "supported" and without <= 1 - DECISIVE and alone >= DECISIVE:
         return f"The marked {part} decides: {first}, {change}; alone, it {gives} {kept}."
-    enough = "is enough on its own, but other parts matter too"
+    enough = "is enough on its own, but so is the rest"
     if grade == "supported" and alone > 1 - DECISIVE:
         return f"The marked {part} {enough}: alone, it {gives} {kept}; {first}, {change}."
     if grade in ("supported", "partly supported"):

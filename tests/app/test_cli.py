@@ -320,7 +320,7 @@ def test_the_path_of_missing_weights_is_printed_and_not_sent_to_clients(run, tmp
 
 
 def test_misspelt_settings_are_warned_of(run):
-    warning = "Warning: SEEWHY_WORKER is not a setting and has no effect. Near matches: SEEWHY_WORKERS"
+    warning = "Warning: Unknown setting SEEWHY_WORKER (ignored). Did you mean SEEWHY_WORKERS?"
     for command in (["settings"], ["predict", EXAMPLES / "cat.png", "--top", 1]):
         result = run(*command, env={"SEEWHY_WORKER": "2"})
         assert result.exit_code == 0
@@ -379,7 +379,7 @@ def test_intervene(run, tmp_path):
     assert answer["method"] == {"name": "gradcam", "options": {"sign": "signed", "smooth": "none"}}
     assert answer["target"]["logit"] == answer["before"]["target"]["logit"] > answer["after"]["target"]["logit"]
     result = run("intervene", EXAMPLES / "cat.png", *edit, "--each-channel", "-o", out)
-    assert "1 channel, from" in result.output, result.output
+    assert "1 channel; channel 112 (" in result.output, result.output
     assert [channel["channel"] for channel in json.loads(out.read_text())["channels"]] == [112]
     table = run("intervene", EXAMPLES / "cat.png", *edit, "--each-channel", "-o", tmp_path / "i.csv")
     assert table.exit_code == 0, table.output

@@ -94,12 +94,12 @@ def test_a_fill_that_hides_little_leads_to_the_other_one(tab, url):
         tab.get_by_role("button", name="Compare other methods")
     ).to_be_visible()  # another map may mark a part that matters
     tab.get_by_role("button", name="Hide with the mean colour").click()
-    expect(tab.locator("#proof")).to_contain_text("painted over, 'espresso' falls")
+    expect(tab.locator("#proof")).to_contain_text("with it painted over, 'espresso' falls")
     expect(tab.locator("#proof")).to_be_focused()
     expect(tab.locator("#diagnostics")).not_to_contain_text("Hiding changes")
     assert "proof_fill=mean" in tab.url
     tab.get_by_role("button", name="Hide by blurring").click()
-    expect(tab.locator("#proof")).to_contain_text("blurred away, 'espresso' falls")
+    expect(tab.locator("#proof")).to_contain_text("with it blurred, 'espresso' falls")
     assert "proof_fill" not in tab.url
     blank = """async () => {
         const { showProof } = await import('/static/js/proof.js');

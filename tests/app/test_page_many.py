@@ -201,7 +201,7 @@ def test_a_single_class_is_judged_by_its_own_probability(browser, tmp_path):
         expect(tab.locator("#strip-legend")).to_have_text("Heatmaps: ✗ not supported? not graded")
         doubtful = "Doubtful: the heatmap is not supported or blank."
         expect(tab.locator("#filter-unsure")).to_have_attribute("title", doubtful)
-        wrong = "Wrong: the class that the folder or file name says has less than 50%."
+        wrong = "Wrong: the true class, by the folder or file name, has less than 50%."
         expect(tab.locator("#filter-wrong")).to_have_attribute("title", wrong)
         expect(tab.locator("#thumbnails .grade").last).to_have_attribute("title", "Heatmap: not supported")
         options(tab).nth(1).click()
@@ -293,7 +293,7 @@ def test_arrow_keys_open_the_pictures_that_the_filter_leaves(strip):
     assert strip.locator("#tab-explain").bounding_box() == tab  # the sentence about the filter moves nothing
     strip.set_viewport_size(size)
     expect(strip.locator("#answer-label")).to_have_text("missile")  # the open picture was not wrong
-    expect(strip.locator("#strip-note")).to_have_text("Wrong: the folder or file name says another class.")
+    expect(strip.locator("#strip-note")).to_have_text("Wrong: the folder or file name gives another class.")
     strip.locator("#strip label", has_text="All").click()
     expect(strip.locator("#strip-note")).to_be_hidden()
     expect(strip.locator("#strip-legend")).to_be_visible()
@@ -679,9 +679,11 @@ def test_the_strip_fits_a_phone_light_or_dark(strip):
             const { make } = await import("/static/js/dom.js");
             const grades = GRADES.map((grade) => make("span", {}, signBadge({ grade, warnings: [] }), ` ${grade}`));
             document.getElementById("strip-legend").replaceChildren("Heatmaps: ", ...grades);
+            document.getElementById("filter-untested").hidden = false;
+            for (const count of document.querySelectorAll("#strip output")) count.textContent = "345";
         }"""
     )
-    for width in (360, 390):
+    for width in (320, 360, 390):
         strip.set_viewport_size({"width": width, "height": 844})
         assert strip.evaluate("document.documentElement.scrollWidth") == width
     accessible(strip)

@@ -78,7 +78,7 @@ def test_what_an_option_of_the_command_gave_is_told_by_the_option(monkeypatch):
 )
 def test_a_misspelt_variable_is_told_with_near_matches(variable, near):
     (warning,) = misspelt({"PATH": "/bin", variable: "2"})
-    assert warning.startswith(f"{variable} is not a setting and has no effect. Near matches: {near}")
+    assert warning.startswith(f"Unknown setting {variable} (ignored). Did you mean {near}")
 
 
 def test_settings_and_what_kubernetes_sets_are_not_misspelt():

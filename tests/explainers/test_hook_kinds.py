@@ -243,7 +243,7 @@ def test_parameter_gradients_are_observed_and_replaced(frozen, before, record_fi
         if record_first:
             hooks.record("", kinds="parameter_grad")
         hooks.parameter_gradient(lambda gradient: gradient + 1, "W")
-        hooks.parameter_gradient(lambda gradient: gradient * 2, "*")
+        hooks.parameter_gradient(lambda gradient: gradient.double() * 2, "*")  # its type is that of the parameter
         hooks.parameter_gradient(gradients.append, Product)
         hooks.record("", kinds=["parameter_grad"])
         net(*scalars(2, 3)).backward()

@@ -20,7 +20,7 @@ function listing(name) {
   }
   if (name === "untested") return "Inconclusive: hiding changed too little to test the heatmap.";
   if (name !== "wrong") return "";
-  return `Wrong: ${head === "sigmoid" ? "the class that the folder or file name says has less than 50%" : "the folder or file name says another class"}.`;
+  return `Wrong: ${head === "sigmoid" ? "the true class, by the folder or file name, has less than 50%" : "the folder or file name gives another class"}.`;
 }
 
 const items = new Map(); // of pictures, their elements
@@ -135,7 +135,7 @@ function describe(picture) {
   const name = path.split("/").at(-1);
   const isShown = picture === current();
   item.hidden = !isListed(picture);
-  item.title = [path, result?.truth ? `Its folder or name says ${result.truth}.` : "", result ? "" : failure?.message].filter(Boolean).join("\n");
+  item.title = [path, result?.truth ? `True class, by its folder or file name: ${result.truth}.` : "", result ? "" : failure?.message].filter(Boolean).join("\n");
   item.setAttribute("aria-selected", String(isShown));
   item.setAttribute("aria-label", [name, ...facts(picture)].join(", "));
   item.classList.toggle("wrong", Boolean(result?.isWrong));

@@ -129,12 +129,15 @@ def sentence(grade, target=None, against=None, trial=Trial(fill="mean"), lead=No
 
 def test_sentences_are_plain_english():
     assert sentence("supported") == (
-        "The marked quarter decides: painted over, 'light' falls from 95.3% to 50.0%; alone, it still gives 95.3%."
+        "The marked quarter decides: with it painted over, 'light' falls from 95.3% to 50.0%; alone, it still gives "
+        "95.3%."
     )
     assert sentence("partly supported", trial=Trial(area=0.5, fill="mean")) == (
-        "The marked half matters: painted over, 'light' falls from 95.3% to 50.0%; alone, it gives 95.3%."
+        "The marked half matters: with it painted over, 'light' falls from 95.3% to 50.0%; alone, it gives 95.3%."
     )
-    matters = "The marked quarter matters: painted over, 'light' falls from 95.3% to 50.0%; alone, it gives 95.3%."
+    matters = (
+        "The marked quarter matters: with it painted over, 'light' falls from 95.3% to 50.0%; alone, it gives 95.3%."
+    )
     common = "23% of maps unrelated to the picture do as well: the model may look at the same place in every picture."
     assert (
         sentence("partly supported", as_well=0.152) == f"{matters} Yet 15% of maps unrelated to the picture do as well."
@@ -164,8 +167,8 @@ def test_sentences_are_plain_english():
         f"over, the lead of 'light' over 'dark' goes from 90.5 points to 0.0 points. Moreover, {common}"
     )
     assert sentence("not supported", kept=-0.98, **contrast) == (  # of such a part, other maps say nothing
-        "Do not rely on this heatmap, because the marked quarter does not decide alone: painted over, the lead of "
-        "'light' over 'dark' goes from 90.5 points to 0.0 points; alone, it gives −98.0 points."
+        "Do not rely on this heatmap, because the marked quarter does not decide alone: with it painted over, the "
+        "lead of 'light' over 'dark' goes from 90.5 points to 0.0 points; alone, it gives −98.0 points."
     )
     assert sentence("not supported", hides_little=True) == (
         "This test can neither support nor refute the heatmap: with the marked quarter painted over, the "
@@ -346,24 +349,24 @@ def test_parts_of_an_unlikely_picture_count_no_more_than_the_whole(whole, kept, 
 @pytest.mark.parametrize(
     ("kept", "dropped", "text"),
     [
-        (0.98, 0.65, "decides: blurred away, 'light' falls from 99.0% to 65.0%; alone, it still gives 98.0%."),
+        (0.98, 0.65, "decides: with it blurred, 'light' falls from 99.0% to 65.0%; alone, it still gives 98.0%."),
         (
             0.98,
             0.97,
-            "is enough on its own, but other parts matter too: alone, it still gives 98.0%; blurred away, "
+            "is enough on its own, but so is the rest: alone, it still gives 98.0%; with it blurred, "
             "'light' falls from 99.0% to 97.0%.",
         ),
-        (0.50, 0.1, "decides: blurred away, 'light' falls from 99.0% to 10.0%; alone, it still gives 50.0%."),
-        (0.40, 0.1, "decides: blurred away, 'light' falls from 99.0% to 10.0%; alone, it gives 40.0%."),
+        (0.50, 0.1, "decides: with it blurred, 'light' falls from 99.0% to 10.0%; alone, it still gives 50.0%."),
+        (0.40, 0.1, "decides: with it blurred, 'light' falls from 99.0% to 10.0%; alone, it gives 40.0%."),
         (
             0.30,
             0.1,
-            "matters, but is not all: blurred away, 'light' falls from 99.0% to 10.0%; alone, it gives 30.0%.",
+            "matters, but is not all: with it blurred, 'light' falls from 99.0% to 10.0%; alone, it gives 30.0%.",
         ),
         (
             0.60,
             0.67,
-            "matters, but is not all: blurred away, 'light' falls from 99.0% to 67.0%; alone, it gives 60.0%.",
+            "matters, but is not all: with it blurred, 'light' falls from 99.0% to 67.0%; alone, it gives 60.0%.",
         ),
     ],
 )
@@ -389,23 +392,33 @@ def test_a_part_even_gives_only_what_exceeds_the_whole_by_a_tenth(kept, gives):
 @pytest.mark.parametrize(
     ("whole", "kept", "dropped", "text"),
     [
-        (0.00031, 0.00042, 0.00012, "matters: blurred away, 'light' falls from 0.031% to 0.012%; alone, it"),
+        (0.00031, 0.00042, 0.00012, "matters: with it blurred, 'light' falls from 0.031% to 0.012%; alone, it"),
         (
             0.00010595,
             0.0003,
             0.00010571,
-            "speaks for 'light', but is not needed: blurred away, 'light' stays at 0.011%",
+            "speaks for 'light', but is not needed: with it blurred, 'light' stays at 0.011%",
         ),
         (
             0.5006,
             0.53,
             0.4994,
-            "is enough on its own, but other parts matter too: blurred away, 'light' falls from 50.1% to 49.9%; al",
+            "is enough on its own, but so is the rest: with it blurred, 'light' falls from 50.1% to 49.9%; al",
         ),
-        (0.5, 0.3, 0.4, "matters, but is not all: blurred away, 'light' falls from 50.0% to 40.0%; alone, it gives 30"),
-        (0.5004, 0.53, 0.4996, "speaks for 'light', but is not needed: blurred away, 'light' stays at 50.0%; alone"),
-        (0.9997, 0.9998, 0.9991, "speaks for 'light', but is not needed: blurred away, 'light' stays at >99.9%; alone"),
-        (0.999, 1.0, 0.999, "speaks for 'light', but is not needed: blurred away, 'light' stays at >99.9%; alone"),
+        (
+            0.5,
+            0.3,
+            0.4,
+            "matters, but is not all: with it blurred, 'light' falls from 50.0% to 40.0%; alone, it gives 30",
+        ),
+        (0.5004, 0.53, 0.4996, "speaks for 'light', but is not needed: with it blurred, 'light' stays at 50.0%; alone"),
+        (
+            0.9997,
+            0.9998,
+            0.9991,
+            "speaks for 'light', but is not needed: with it blurred, 'light' stays at >99.9%; alone",
+        ),
+        (0.999, 1.0, 0.999, "speaks for 'light', but is not needed: with it blurred, 'light' stays at >99.9%; alone"),
     ],
 )
 def test_a_change_that_does_not_show_in_the_shares_is_not_told(whole, kept, dropped, text):
