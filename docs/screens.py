@@ -18,7 +18,7 @@ SIZE = {"width": 1280, "height": 940}
 VIEWS = {
     "page.png": ("?example=coffee", "#figure.answered[aria-busy=false]"),
     "page-compare.png": (
-        "?example=cat&target=281&scale=robust&show=compare&compare=gradcam&compare=layercam&compare=saliency&compare=lrp",
+        "?example=coffee&scale=robust&show=compare&compare=gradcam&compare=votes-detail&compare=saliency&compare=lrp",
         "#agreement tbody tr:nth-child(4)",
     ),
 }
