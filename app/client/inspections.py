@@ -104,6 +104,9 @@ class RemoteCapture(Inspection):
 class RemoteIntervention(Inspection):
     """The effect of edits for one picture and one class; pictures are the panel."""
 
+    def _repr_png_(self) -> bytes:
+        return self.download("png", {})
+
     @cached_property
     def before(self) -> Any:
         """The `target`, `predictions` and `diagnostics` without the edits."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from seewhy.explainers.core.choices import verdict_of
 from seewhy.explainers.core.percent import likelihood, percent
 from seewhy.explainers.imaging.decode import read_picture
 from seewhy.explainers.imaging.geometry import Geometry
@@ -64,6 +65,26 @@ class RemotePrediction(SimpleNamespace):
         return text if members.get("attribute", "score") == "score" else f"{text}, {members['attribute']}"
 
 
+class RemoteProof(SimpleNamespace):
+    """How far a heatmap can be trusted, with the members of `Proof`."""
+
+    grade: str | None
+    sentence: str
+    warnings: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """The grade for people, as in `Proof`."""
+        return verdict_of(self.grade, self.warnings)
+
+    def __repr__(self) -> str:
+        return f"RemoteProof({self.verdict}: {self.sentence})"
+
+
+def _proof_of(members: Mapping[str, Any] | None) -> RemoteProof | None:
+    return None if members is None else RemoteProof(**vars(objects(members)))
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class RemoteExplanation(MapDrawing):
     """The explanation of a prediction by a model of a service; it has the interface of `Explanation`.
@@ -99,7 +120,7 @@ class RemoteExplanation(MapDrawing):
     layers: tuple[str, ...]
     against: RemotePrediction | None
     diagnostics: tuple[Any, ...]
-    proof: Any
+    proof: RemoteProof | None
     model: Any
     members: Mapping[str, Any]
     answer: Mapping[str, Any]
@@ -181,7 +202,7 @@ def explanations_of(answer: Mapping[str, Any], upload: bytes, download: Download
             layers=tuple(answer["layers"]),
             against=RemotePrediction(part["against"]) if part.get("against") else None,
             diagnostics=objects(part["diagnostics"]),
-            proof=objects(part.get("proof")),
+            proof=_proof_of(part.get("proof")),
             model=objects(answer["model"]),
             members=part,
             answer=answer,
@@ -266,7 +287,7 @@ def likeness_of(
 ) -> RemoteLikeness:
     """Return the likeness in the JSON of /similar."""
     first, second = answer["image"], answer["reference"]
-    proofs = objects(first.get("proof")), objects(second.get("proof"))
+    proofs: Any = _proof_of(first.get("proof")), _proof_of(second.get("proof"))  # as those of the library
     return RemoteLikeness(
         score=answer["score"],
         maps=(np.array(first["map"], np.float32), np.array(second["map"], np.float32)),

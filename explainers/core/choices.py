@@ -3,6 +3,7 @@
 This module imports no PyTorch, because the help and the completion of commands use it.
 """
 
+from collections.abc import Collection
 from typing import Literal, get_args
 
 Extent = bool | Literal["full"]
@@ -22,3 +23,9 @@ AREAS = (0.01, 0.9)
 LIKELY = 0.3
 """Minimum probability of a target whose scores are compared with others, or averaged. Scores are shares of the
 probability: those of an improbable target may be of any size."""
+
+
+def verdict_of(grade: str | None, warnings: Collection[str]) -> str:
+    """Return a grade for people, given the codes of a proof's warnings; see `Proof`."""
+    is_open = grade == "not supported" and "fill-hides-little" in warnings
+    return "inconclusive" if is_open else grade or "not graded"

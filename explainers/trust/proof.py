@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from seewhy.explainers.core.calibration import Calibration, Comparison
-from seewhy.explainers.core.choices import LIKELY, Fill
+from seewhy.explainers.core.choices import LIKELY, Fill, verdict_of
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.faithfulness import LEAST, Faithfulness
 from seewhy.explainers.imaging.geometry import Geometry
@@ -152,8 +152,7 @@ class Proof:
     @property
     def verdict(self) -> str:
         """The grade for people: ``inconclusive`` if it only shows that the fill hides too little, or ``not graded``."""
-        is_open = self.grade == "not supported" and "fill-hides-little" in self.warnings
-        return "inconclusive" if is_open else self.grade or "not graded"
+        return verdict_of(self.grade, self.warnings)
 
     @property
     def summary(self) -> str:

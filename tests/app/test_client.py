@@ -114,7 +114,10 @@ def test_an_explanation_is_that_of_the_library(client, model, tmp_path):
 
 def test_a_proof_comes_with_an_explanation(client, model):
     there, here = (ask(CAT, proof=True).proof for ask in (client.explain, lambda *a, **k: explain(model, *a, **k)))
-    assert (there.grade, there.sentence) == (here.grade, here.sentence)
+    assert (there.grade, there.verdict, there.sentence) == (here.grade, here.verdict, here.sentence)
+    assert repr(there) == f"RemoteProof({here.verdict}: {here.sentence})"
+    there.grade, there.warnings = "not supported", ("fill-hides-little",)
+    assert there.verdict == "inconclusive"
     assert there.faithfulness.kept == pytest.approx(here.faithfulness.kept, abs=1e-3)
 
 
@@ -232,6 +235,8 @@ def test_hooks_are_asked_about_as_in_the_library(client, model, tmp_path):
         assert sheet.format == "WEBP"
     assert edited.score_change == pytest.approx(both.score_change, abs=1e-3)
     assert edited.probability_change == pytest.approx(both.probability_change, abs=1e-3)
+    with Image.open(io.BytesIO(edited._repr_png_())) as panel:
+        assert panel.size == both.panel().size
     assert json.loads(edited.save(tmp_path / "edited.json").read_text())["edits"][0]["channels"] == [3, 112]
     swept, here = client.sweep_channels(CAT, edit, "tabby"), sweep_channels(model, CAT, edit, "tabby")
     assert [row.channel for row in swept.channels] == [row.channel for row in here.channels]
