@@ -110,7 +110,9 @@ class Explanation(MapDrawing):
         """Remarks about this map for its reader, such as why it is blank."""
         diagnostics = list(self.notes)
         if not np.any(self.map) and not any(note.code == "blank-map" for note in self.notes):
-            remedies = ", another layer, or a more probable class" if self.target.probability else " or another layer"
+            is_best = all(self.target.index == best.index for best in self.predictions[:1])
+            is_class = self.target.probability is not None
+            remedies = ", another layer, or a more probable class" if is_class and not is_best else " or another layer"
             diagnostics.append(
                 Diagnostic(
                     "blank-map",

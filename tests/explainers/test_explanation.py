@@ -159,6 +159,16 @@ def test_a_fixed_scale_reaches_the_picture():
 
 
 @pytest.mark.parametrize(
+    ("target", "remedies"), [(0, "sign=signed or another layer."), (1, "or a more probable class.")]
+)
+def test_a_blank_map_of_the_best_class_does_not_suggest_a_more_probable_one(target, remedies):
+    (blank,) = [
+        note for note in explanation_of([[0.0, 0.0]], SATURATED, target=target).diagnostics if note.code == "blank-map"
+    ]
+    assert blank.message.endswith(remedies)
+
+
+@pytest.mark.parametrize(
     ("result", "codes"),
     [
         (explanation_of([[0.0, 1.0]]), []),
