@@ -154,7 +154,7 @@ def _verdict(
             f"some ({whole} {verb} to {dropped} with this {part} {then}; alone, it gives {kept})."
         )
     if grade == "not supported":
-        of_whole = "" if whole == dropped else f" (of {whole})"
+        of_whole = "" if whole == dropped else f" (was {whole})"
         if hides_little:
             opening = "This test can neither support nor refute the heatmap: with"
             if faithfulness.hidden is not None and not bool(faithfulness.are_probabilities):

@@ -148,12 +148,12 @@ def test_sentences_are_plain_english():
         "(95.3% falls to 50.0% with this quarter painted over; alone, it gives 30.0%)."
     )
     assert sentence("not supported", kept=0.3) == (
-        "Do not rely on this heatmap: with the marked quarter painted over, the model still says 'light' at 50.0% (of "
+        "Do not rely on this heatmap: with the marked quarter painted over, the model still says 'light' at 50.0% (was "
         "95.3%)."
     )
     alone = (
         "Do not rely on this heatmap alone: the marked quarter is enough on its own (95.3%), but with it painted over, "
-        "the model still says 'light' at 50.0% (of 95.3%)."
+        "the model still says 'light' at 50.0% (was 95.3%)."
     )
     assert sentence("not supported") == alone
     assert sentence("not supported", as_well=0.228, is_common=True) == f"{alone} Moreover, {common}"
@@ -172,7 +172,7 @@ def test_sentences_are_plain_english():
     )
     assert sentence("not supported", hides_little=True) == (
         "This test can neither support nor refute the heatmap: with the marked quarter painted over, the "
-        "model still says 'light' at 50.0% (of 95.3%), and with the rest painted over at 95.3%."
+        "model still says 'light' at 50.0% (was 95.3%), and with the rest painted over at 95.3%."
     )
     assert sentence("blank") == "The heatmap is blank: it marks nothing that speaks for 'light'."
     assert sentence(None, against=ClassPrediction(1, "dark", 0.05, -1.5)) == (
@@ -315,7 +315,7 @@ def test_a_part_is_not_enough_where_its_absence_changes_nothing():
     assert "fill-hides-little" in proof.warnings
     assert proof.sentence == (
         "This test can neither support nor refute the heatmap: with the marked quarter blurred, the "
-        "model still says 'light' at 92.0% (of 95.0%), and with the rest blurred at 93.0%."
+        "model still says 'light' at 92.0% (was 95.0%), and with the rest blurred at 93.0%."
     )
     assert (proof.grade, proof.verdict) == ("not supported", "inconclusive")
     assert replace(proof, warnings=()).verdict == "not supported"
