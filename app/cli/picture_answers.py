@@ -201,10 +201,15 @@ class _Run:
         )
 
     def _better(self, result: ExplainResult) -> str:
-        """Return that the recommended method may do better where a map is not supported; empty if it may not.
+        """Return what may do better where a map is not supported: the other fill, or the recommended method; empty if
+        neither may.
 
-        It may not if it has been tried, or if the layers or options of the others would be passed to it too.
+        The method may not if it has been tried, or if the layers or options of the others would be passed to it too.
         """
+        if self.options.proof_fill == "blur" and any(
+            part.proof and part.proof.verdict == "inconclusive" for part in result.explanations
+        ):
+            return "  The mean colour may hide what a blur leaves visible: try --proof-fill mean."
         recommended = self.service.recommended_method(result.model.name)
         tried = {part.method for part in result.explanations}
         if recommended in tried or self.options.layer or self.options.method_options:

@@ -22,7 +22,7 @@ WARNINGS = {
     "about lies there, crop the picture around it.",
     "fill-hides-little": "Hiding changes too little for a test. Either this fill leaves visible what the model relies "
     "on (try the other fill; a blur keeps large areas of one colour), or each part is enough on its own, or the model "
-    "gives this answer even to an empty picture.",
+    "gives this answer even to an empty picture or to the hiding itself.",
 }
 """The warnings of proofs, as sentences."""
 
@@ -150,8 +150,9 @@ def _verdict(
         return f"The marked {part} {role}: {first}, {change}; alone, it gives {kept}.{yet}"
     if grade == "spread":
         return (
-            f"The marked {part} does not decide alone: the evidence for {subject} seems spread, or this heatmap misses "
-            f"some ({whole} {verb} to {dropped} with this {part} {then}; alone, it gives {kept})."
+            f"The marked {part} does not decide alone: the evidence for {subject} seems spread, this heatmap misses "
+            f"some, or the model reacts to the hiding itself "
+            f"({whole} {verb} to {dropped} with this {part} {then}; alone, it gives {kept})."
         )
     if grade == "not supported":
         of_whole = "" if whole == dropped else f" (was {whole})"

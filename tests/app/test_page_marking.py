@@ -5,12 +5,14 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageDraw
 from playwright.sync_api import expect
+from torch import nn
 
 from tests.app.browsing import accessible, answered, ask, explained_anew, levels, upload
 from tests.app.conftest import EXAMPLES, opened
-from tests.app.shapes import left, over
+from tests.app.shapes import HEIGHT, WIDTH, left, over, served
 from tests.grids import few
 
 BOX = (126, 60, 226, 180)  # the left eye of the cat
@@ -18,6 +20,7 @@ SIZE = (451, 300)
 PARTS = {
     "hide": "Without your marked part",
     "blur": "With your marked part blurred",
+    "fill": "With your marked part filled with its surroundings",
     "keep": "With only your marked part",
 }
 
@@ -74,10 +77,25 @@ def painted(strokes, width):
     return np.asarray(part)
 
 
+def mirrored(picture):
+    """The picture with the surroundings of the box mirrored into it, beyond the nearest edge."""
+    left, top, right, bottom = BOX
+    other = picture.copy()
+    for y in range(top, bottom):
+        for x in range(left, right):
+            sources = [(2 * left - 1 - x, y), (2 * right - 1 - x, y), (x, 2 * top - 1 - y), (x, 2 * bottom - 1 - y)]
+            inside = [(u, v) for u, v in sources if 0 <= u < SIZE[0] and 0 <= v < SIZE[1]]
+            u, v = min(inside, key=lambda place, x=x, y=y: abs(place[0] - x) + abs(place[1] - y))
+            other[y, x] = picture[v, u]
+    return other
+
+
 def covered(how, part):
     """The picture that the model is asked about, drawn here; of a blurred part by another filter."""
     picture = levels(EXAMPLES / "cat.png").astype(np.uint8)
-    if how == "blur":
+    if how == "fill":
+        other = mirrored(picture)
+    elif how == "blur":
         small = Image.fromarray(picture).resize((16, 11), Image.Resampling.BOX)
         other = np.asarray(small.resize(SIZE, Image.Resampling.BILINEAR))
     else:
@@ -315,6 +333,39 @@ def test_a_part_that_the_model_does_not_see_changes_nothing(tab, url):
     assert told(tab) == "Without your marked part, tiger cat stays at 39.3%. The model does not see this part."
     alpha = "(canvas, [x, y]) => canvas.getContext('2d').getImageData(x, y, 1, 1).data[3]"
     assert 40 < tab.locator("#covered canvas").evaluate(alpha, [20, 20]) < 90  # dim, as all that the model does not see
+
+
+class Patchy(nn.Module):
+    """Calls a picture patched, rather than plain, if it has an area of one colour."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(3, 1, (1, 2), bias=False)
+        self.layer.weight.data.copy_(torch.tensor([1.0, -1.0]).expand(1, 3, 1, 2))
+
+    def forward(self, images):
+        even = (-300 * self.layer(images).abs()).exp().mean(dim=(1, 2, 3))
+        return torch.stack([0 * even, 60 * (even - 0.08)], dim=1)
+
+
+@pytest.mark.slow
+def test_a_model_that_reacts_to_the_hiding_itself_is_found_out(browser, tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    query = "?method=gradcam&layer=layer&mark="
+    with served(tmp_path, Patchy(), ["plain", "patched"], "softmax") as url, opened(browser, url) as tab:
+        for how, edges in (("hide", "20,12,44,36"), ("fill", "20,12,44,36"), ("hide", f"0,0,{WIDTH},{HEIGHT}")):
+            tab.goto(f"{url}/{query}{how}:{edges}")
+            tab.wait_for_selector("body[data-ready]")
+            tab.set_input_files("#image", tmp_path / "noise.png")
+            answered(tab)
+            sentence = told(tab)
+            said = " With its surroundings filled in instead, plain has 9"
+            reason = "%, so the model may react to the hiding or the filling itself."
+            assert (said in sentence and sentence.endswith(reason)) == (edges[0] != "0" and how == "hide"), sentence
+            assert ("The best class is now patched" in sentence) == (how == "hide")
+        tab.check("[name=how][value=fill]", force=True)
+        expect(tab.locator("#problem")).to_contain_text("too large to be filled with its surroundings; mark a smaller")
 
 
 @pytest.mark.slow

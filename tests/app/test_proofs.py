@@ -93,6 +93,16 @@ def test_the_command_explains_each_warning_once_and_names_a_method_that_may_do_b
     assert "Another method" not in result.output
 
 
+def test_the_command_names_the_other_fill_for_an_inconclusive_proof(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("seewhy.explainers.trust.proof.verdict_of", lambda grade, warnings: "inconclusive")
+    question = ["explain", EXAMPLES / "coffee.png", "-o", tmp_path / "map.png", "--method", "edges", "--proof=true"]
+    for fill, hint in (("blur", "try --proof-fill mean."), ("mean", "try --method votes-detail.")):
+        lines = run(*question, "--proof-fill", fill).output.splitlines()
+        assert "inconclusive: " in lines[1]
+        (told,) = [line for line in lines if ": try --" in line]
+        assert told.endswith(hint)
+
+
 def test_the_command_warns_of_a_crop_that_cuts_off_what_the_map_shows(run, tmp_path):
     with Image.open(EXAMPLES / "coffee.png") as picture:
         picture.crop((150, 0, 750, 400)).save(tmp_path / "cut.png")

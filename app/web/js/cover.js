@@ -1,4 +1,4 @@
-// The picture with a part of it hidden or blurred, drawn in the browser.
+// The picture with a part of it hidden, blurred or filled in, drawn in the browser.
 
 import { paint } from "./brush.js";
 import { decoded } from "./overlay.js";
@@ -16,9 +16,38 @@ function meanColour(image) {
 }
 
 /**
- * Covers a part of a picture: `strokes`, or `box` in pixels of an upload of this height and width. `how` is hide or blur, or
- * keep, which hides the rest; what is hidden takes the picture's mean colour. Returns the cover, transparent elsewhere, and
- * the covered picture, both as canvases.
+ * A canvas with the surroundings of a box mirrored into it, so that it looks as if nothing were there; null if the box is so
+ * large that they do not reach. Each pixel mirrors the one beyond the nearest edge that the picture goes on behind.
+ */
+function filledIn(whole, [left, top, right, bottom]) {
+  const { width, height } = whole;
+  const { data } = whole.getContext("2d").getImageData(0, 0, width, height);
+  const [sheet, context] = canvas(width, height);
+  const patch = context.createImageData(right - left, bottom - top);
+  const [from, to] = [new Uint32Array(data.buffer), new Uint32Array(patch.data.buffer)];
+  for (let y = top, place = 0; y < bottom; y += 1) {
+    for (let x = left; x < right; x += 1, place += 1) {
+      let [nearest, source] = [Infinity, -1];
+      const offer = (depth, column, row) => {
+        if (depth >= nearest || column < 0 || column >= width || row < 0 || row >= height) return;
+        [nearest, source] = [depth, row * width + column];
+      };
+      offer(x - left, 2 * left - 1 - x, y);
+      offer(right - 1 - x, 2 * right - 1 - x, y);
+      offer(y - top, x, 2 * top - 1 - y);
+      offer(bottom - 1 - y, x, 2 * bottom - 1 - y);
+      if (source < 0) return null;
+      to[place] = from[source];
+    }
+  }
+  context.putImageData(patch, left, top);
+  return sheet;
+}
+
+/**
+ * Covers a part of a picture: `strokes`, or `box` in pixels of an upload of this height and width. `how` is hide, blur, fill,
+ * or keep, which hides the rest; what is hidden takes the picture's mean colour. Returns the cover, transparent elsewhere,
+ * and the covered picture, both as canvases; null if the part is too large to be filled in.
  */
 export async function cover(picture, [height, width], { how, box, strokes }) {
   const whole = shrunk(await decoded(picture.url), MOST);
@@ -32,6 +61,9 @@ export async function cover(picture, [height, width], { how, box, strokes }) {
   context.fillStyle = meanColour(whole);
   context.fillRect(0, 0, whole.width, whole.height);
   context.globalCompositeOperation = "source-atop";
+  const filled = how === "fill" ? filledIn(whole, [left, top, right, bottom]) : null;
+  if (how === "fill" && !filled) return null;
+  if (filled) context.drawImage(filled, 0, 0);
   if (how === "blur") context.drawImage(shrunk(whole, BLURRED), 0, 0, whole.width, whole.height);
   whole.getContext("2d").drawImage(layer, 0, 0);
   return { layer, whole };

@@ -50,7 +50,7 @@ async function walk(folder) {
   return (await Promise.all(entries.map((entry) => (entry.isDirectory ? walk(entry) : read(entry))))).flat();
 }
 
-const PARTS = { hide: "a hidden part", blur: "a blurred part", keep: "only a part shown" };
+const PARTS = { hide: "a hidden part", blur: "a blurred part", fill: "a part filled in", keep: "only a part shown" };
 
 /** Says what a link without its picture asks. */
 export async function tellPending() {

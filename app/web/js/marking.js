@@ -21,7 +21,13 @@ const SAME = 0.5; // overlap from which two boxes are of one thing
 const MOST = 1000; // predictions, of the service
 const WIDE = 28; // pixels of the screen: the brush, also of an enlarged picture; its cursor is as wide
 const LONGEST = 3000; // characters of a mark: servers refuse long addresses
-const PARTS = { hide: "Without your marked part", blur: "With your marked part blurred", keep: "With only your marked part" };
+const FAR = 0.2; // difference of probabilities from which two ways of covering a part say different things
+const PARTS = {
+  hide: "Without your marked part",
+  blur: "With your marked part blurred",
+  fill: "With your marked part filled with its surroundings",
+  keep: "With only your marked part",
+};
 
 let shown = null; // the mark that is drawn
 let asked = null; // the picture, the model and the mark that are asked about
@@ -230,18 +236,34 @@ async function ask(current, subject, signal) {
   const { picture } = state;
   const { heatmap } = explanation();
   const { shape } = heatmap;
-  const { layer, whole } = await cover(picture, shape, current);
+  const covered = await cover(picture, shape, current);
   if (signal.aborted) return;
+  if (!covered) throw new Problem({ detail: "This part is too large to be filled with its surroundings; mark a smaller one." });
+  const { layer, whole } = covered;
   dim(layer, seen(heatmap, layer.width, layer.height));
   byId("covered").replaceChildren(layer);
   await new Promise((done) => setTimeout(done, WAIT));
   if (signal.aborted) return;
-  const file = new File([await new Promise((done) => whole.toBlob(done))], "marked.png", { type: "image/png" });
+  const file = await fileOf(whole);
   const altered = await (kind() ? placesIn(file, whole, shape, signal) : classesIn(file, picture, subject, signal));
   if (signal.aborted) return;
   change({ altered: { subject, ...altered } });
   say();
+  if (!kind() && ["hide", "blur"].includes(current.how)) await control(current, subject, shape, signal);
+  if (signal.aborted) return;
   announce(byId("marking-said").textContent);
+}
+
+const fileOf = async (sheet) => new File([await new Promise((done) => sheet.toBlob(done))], "marked.png", { type: "image/png" });
+
+/** Asks what the model says with the part filled with its surroundings: a hidden part may itself look like something. */
+async function control(current, subject, shape, signal) {
+  const filled = await cover(state.picture, shape, { ...current, how: "fill" });
+  if (!filled || signal.aborted) return;
+  const { after } = await classesIn(await fileOf(filled.whole), state.picture, subject, signal);
+  if (signal.aborted) return;
+  change({ altered: { ...state.altered, filled: after } });
+  say();
 }
 
 function refuse(error) {
@@ -334,7 +356,7 @@ export function sentence() {
   const current = state.answer && fitting();
   const how = isTouched() ? "with a finger" : "on the picture";
   if (!current && isPainting()) return `Paint ${how}; each stroke adds to the part. With the keyboard, mark a box instead.`;
-  if (!current) return isOn() ? `Draw a box ${how}.` : `Mark a part to see the prediction ${{ hide: "without it", blur: "with it blurred", keep: "for it alone" }[chosen()]}.${kind() ? "" : ` ${isTouched() ? "Touch" : "Click"} anywhere to see which channels respond there.`}`;
+  if (!current) return isOn() ? `Draw a box ${how}.` : `Mark a part to see the prediction ${{ hide: "without it", blur: "with it blurred", fill: "with its surroundings in its place", keep: "for it alone" }[chosen()]}.${kind() ? "" : ` ${isTouched() ? "Touch" : "Click"} anywhere to see which channels respond there.`}`;
   if (!state.altered) return "Asking the model…";
   const { target, against } = explanation();
   const { before, after, scene } = state.altered;
@@ -345,7 +367,15 @@ export function sentence() {
   const [best, first] = [before, after].map((predictions) => [...predictions.values()][0]);
   const isOther = best.index !== first.index && first.probability !== undefined && state.answer.model.head !== "sigmoid"; // several hold at once
   const most = isOther ? ` The best class is now ${first.label}, ${reading(first)}.` : "";
-  return `${PARTS[current.how]}, ${moved}.${most}${isUnseen(current) ? " The model does not see this part." : ""}`;
+  return `${PARTS[current.how]}, ${moved}.${most}${isUnseen(current) ? " The model does not see this part." : ""}${doubt(target, now)}`;
+}
+
+/** What is said if a part that is filled in changes much less or more than the same part hidden. */
+function doubt(target, now) {
+  const filled = state.altered.filled?.get(target.index);
+  const after = now(target);
+  if (!filled || after.probability === undefined || Math.abs(filled.probability - after.probability) < FAR) return "";
+  return ` With its surroundings filled in instead, ${target.label} has ${reading(filled)}, so the model may react to the hiding or the filling itself.`;
 }
 
 /** What becomes of the explained box or region, and of the number of boxes. */

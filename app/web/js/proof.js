@@ -12,7 +12,7 @@ const WARNINGS = {
   "evidence-at-border": "Much of the map lies at the border of what the model sees.",
   "same-for-every-class": "This method draws nearly the same map for every class.",
   "ignores-the-model": "This method draws nearly the same map for a model that has learnt nothing.",
-  "fill-hides-little": "Hiding changes too little for a test. Either this fill leaves visible what the model relies on (try the other fill; a blur keeps large areas of one colour), or each part is enough on its own, or the model gives this answer even to an empty picture.",
+  "fill-hides-little": "Hiding changes too little for a test. Either this fill leaves visible what the model relies on (try the other fill; a blur keeps large areas of one colour), or each part is enough on its own, or the model gives this answer even to an empty picture or to the hiding itself.",
 };
 
 /** The grades from the best to the worst. */

@@ -144,7 +144,8 @@ def test_sentences_are_plain_english():
     )
     assert sentence("partly supported", as_well=0.228, is_common=True) == f"{matters} Yet {common}"
     assert sentence("spread", kept=0.3) == (
-        "The marked quarter does not decide alone: the evidence for 'light' seems spread, or this heatmap misses some "
+        "The marked quarter does not decide alone: the evidence for 'light' seems spread, this heatmap misses some, or "
+        "the model reacts to the hiding itself "
         "(95.3% falls to 50.0% with this quarter painted over; alone, it gives 30.0%)."
     )
     assert sentence("not supported", kept=0.3) == (
