@@ -366,6 +366,20 @@ def test_a_model_that_reacts_to_the_hiding_itself_is_found_out(browser, tmp_path
             assert ("The best class is now patched" in sentence) == (how == "hide")
         tab.check("[name=how][value=fill]", force=True)
         expect(tab.locator("#problem")).to_contain_text("too large to be filled with its surroundings; mark a smaller")
+        asked = []  # the whole picture, and without its part; the third question, the control, fails
+
+        def answer(route):
+            asked.append(route)
+            route.continue_() if len(asked) < 3 else route.abort()
+
+        tab.route("**/predict", answer)
+        tab.goto(f"{url}/{query}hide:20,12,44,36")
+        tab.wait_for_selector("body[data-ready]")
+        tab.set_input_files("#image", tmp_path / "noise.png")
+        answered(tab)
+        assert re.search(r"The best class is now patched, 99\.\d%\.$", told(tab))
+        assert len(asked) == 3
+        expect(tab.locator("#problem")).to_be_hidden()
 
 
 @pytest.mark.slow

@@ -260,9 +260,9 @@ const fileOf = async (sheet) => new File([await new Promise((done) => sheet.toBl
 async function control(current, subject, shape, signal) {
   const filled = await cover(state.picture, shape, { ...current, how: "fill" });
   if (!filled || signal.aborted) return;
-  const { after } = await classesIn(await fileOf(filled.whole), state.picture, subject, signal);
-  if (signal.aborted) return;
-  change({ altered: { ...state.altered, filled: after } });
+  const answer = await classesIn(await fileOf(filled.whole), state.picture, subject, signal).catch(() => null); // as if not asked
+  if (!answer || signal.aborted) return;
+  change({ altered: { ...state.altered, filled: answer.after } });
   say();
 }
 
