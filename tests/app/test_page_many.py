@@ -32,8 +32,8 @@ HELD = """() => {
     window.fetch = (path, given) => {
         if (path !== "/explain") return fetch(path, given);
         return new Promise((done, fail) => {
-            const [method, { name }] = [given.body.get("method"), given.body.get("image")];
-            const request = { method, name, signal: given.signal };
+            const [method, fill, { name }] = ["method", "proof_fill", "image"].map((field) => given.body.get(field));
+            const request = { method, fill, name, signal: given.signal };
             request.go = () => {
                 held.splice(held.indexOf(request), 1);
                 fetch(path, given).then(done, fail);
@@ -220,6 +220,8 @@ def test_names_of_files_tell_the_truth_where_no_folder_does(page, tmp_path):
         "n03773504-space_shuttle (3).png": "space shuttle",
         "tigercats.png": None,
         "tabby_and_missile.png": None,
+        "tabby_missile_2.png": None,
+        "tabby12.png": "tabby",
         "7.png": None,
     }
     (tmp_path / "all" / "tabby").mkdir(parents=True)
@@ -425,16 +427,23 @@ def test_pictures_opened_one_after_another_are_kept(page):
 
 
 @pytest.mark.slow
-def test_another_fill_for_the_open_picture_leaves_the_others(strip):
+def test_another_fill_is_kept_and_offered_for_the_others(strip):
     wrong = strip.locator("#count-wrong").inner_text()
     fill = "async () => (await import('/static/js/state.js')).change({ proof_fill: 'mean' })"
     assert ("proof_fill", "mean") in explained_anew(strip, lambda: strip.evaluate(fill))
     expect(strip.locator("#thumbnails .outdated")).to_have_count(0)
     expect(strip.locator("#count-wrong")).to_have_text(wrong)
+    strip.evaluate(HELD)
+    strip.get_by_role("button", name="Explain 2 again").click()
+    strip.wait_for_function("() => held.length === 2")
+    assert set(strip.evaluate("held.map(({ fill }) => fill)")) == {"mean"}
+    strip.evaluate("[...held].forEach((request) => request.go())")
+    expect(strip.locator("#strip-again")).to_be_hidden()
     strip.set_input_files("#image", EXAMPLES / "astronaut.png")
+    strip.evaluate("window.release = setInterval(() => [...held].forEach((request) => request.go()), 50)")
     answered(strip)
     expect(options(strip).last).to_contain_text("football helmet")
-    assert "proof_fill" not in strip.url  # it was for that picture alone
+    assert "proof_fill=mean" in strip.url
 
 
 @pytest.mark.slow
@@ -442,12 +451,12 @@ def test_those_of_another_method_are_explained_again(strip, url):
     explained_anew(strip, lambda: strip.select_option("#method", "gradcam"))
     first, second, third = labels(strip)
     assert first == told(url, "photos/cat.png", "", method="gradcam")
-    assert second.endswith(", by another model or method")
+    assert second.endswith(", with other settings")
     expect(strip.locator("#count-wrong")).to_have_text("0")
     strip.locator("[name=filter][value=wrong]").check(force=True)
     expect(options(strip)).to_have_count(0)
     expect(strip.locator("#strip-note")).to_contain_text(
-        "2 answers by another model or method are left out. No picture matches"
+        "2 answers with other settings are left out. No picture matches"
     )
     strip.locator("[name=filter][value=all]").check(force=True)
     strip.evaluate(HELD)

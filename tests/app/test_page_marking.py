@@ -360,12 +360,17 @@ def test_a_model_that_reacts_to_the_hiding_itself_is_found_out(browser, tmp_path
             tab.set_input_files("#image", tmp_path / "noise.png")
             answered(tab)
             sentence = told(tab)
-            said = " With its surroundings filled in instead, plain has 9"
-            reason = "%, so the model may react to the hiding or the filling itself."
+            said = " With it filled from its surroundings instead, plain has 9"
+            reason = "%: the model may react to the hiding itself."
             assert (said in sentence and sentence.endswith(reason)) == (edges[0] != "0" and how == "hide"), sentence
             assert ("The best class is now patched" in sentence) == (how == "hide")
         tab.check("[name=how][value=fill]", force=True)
-        expect(tab.locator("#problem")).to_contain_text("too large to be filled with its surroundings; mark a smaller")
+        large = "This part is too large to be filled with its surroundings; mark a smaller one."
+        expect(tab.locator("#marking-said")).to_have_text(large)
+        expect(tab.locator("#covered canvas")).to_have_count(0)
+        expect(tab.locator("#predictions .moved")).to_have_count(0)
+        tab.check("[name=how][value=hide]", force=True)
+        assert told(tab, PARTS["hide"])
         asked = []  # the whole picture, and without its part; the third question, the control, fails
 
         def answer(route):

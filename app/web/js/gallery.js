@@ -34,21 +34,24 @@ export const current = () => pictures.find(({ source }) => source === state.pict
 /** A sentence about pictures that were too many; empty if all could be kept. */
 export const bound = () => (dropped ? `The page keeps ${MOST} pictures at a time; ${dropped} ${dropped === 1 ? "was" : "were"} left out.` : "");
 
-const FREE = { target: null, against: null, proof_fill: null }; // each picture is explained for its own best class
+const FREE = { target: null, against: null }; // each picture is explained for its own best class
 
-/** What tells which model and method explained a picture; colours do not matter. */
-const subject = () => JSON.stringify(question({ ...FREE, colormap: null, scale: "image" }));
+/** What tells with which settings a picture was explained; colours and the fill of proofs do not matter. */
+const subject = () => JSON.stringify(question({ ...FREE, proof_fill: null, colormap: null, scale: "image" }));
 
-/** Whether a picture was explained by another model or method than the chosen one. */
+/** Whether the proof of a picture's heatmap hides with another fill than the chosen one. */
+export const isOtherFill = ({ proof }) => Boolean(proof?.faithfulness) && proof.faithfulness.fill !== (state.proof_fill ?? "blur");
+
+/** Whether a picture was explained with other settings than the chosen ones. */
 export const isOutdated = ({ result }) => Boolean(result) && result.subject !== subject();
 
 /** The subjects of explanations whose proofs the service grades. */
 export const gradedSubjects = () => new Set(pictures.filter(({ result }) => result?.proof?.calibration).map(({ result }) => result.subject));
 
-/** The other pictures that the chosen model and method explained. */
+/** The other pictures that were explained with the chosen settings. */
 export const alike = () => pictures.filter((picture) => picture !== current() && picture.result && !isOutdated(picture));
 
-/** Whether another try may explain a picture whose explanation failed: now, or by another model or method. */
+/** Whether another try may explain a picture whose explanation failed: now, or with other settings. */
 export const mayPass = ({ failure }) => !failure.isOfPicture && failure.lastsFor !== subject();
 
 export const isWaiting = ({ result, failure }) => !result && !failure;
@@ -56,7 +59,7 @@ export const isWaiting = ({ result, failure }) => !result && !failure;
 export function prepareGallery() {
   onChange((patch) => {
     if ("picture" in patch && state.picture) arrive();
-    if (["model", "method", "options", "layer"].some((name) => name in patch)) restart();
+    if (["model", "method", "options", "layer", "proof_fill"].some((name) => name in patch)) restart();
     if (patch.answer) keepAnswer();
     if (patch.failure && current()) pass(current(), patch.failure);
   });
@@ -173,7 +176,7 @@ function stop(picture) {
   picture.asking = null;
 }
 
-/** Stops requests about another model or method: their pictures wait again. */
+/** Stops requests with other settings: their pictures wait again. */
 function restart() {
   pictures.forEach(stop);
   tell();

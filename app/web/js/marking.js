@@ -34,6 +34,7 @@ let asked = null; // the picture, the model and the mark that are asked about
 let uncovered = { subject: null, predictions: null }; // of the whole picture
 
 const request = new LatestRequest(byId("marking-said"));
+let unfit = null; // a mark that is too large to be filled
 let answering = null; // until the model has answered about the marked part
 
 /** What happens to a mark, and its box or strokes. */
@@ -221,9 +222,9 @@ function follow() {
   }
   stop();
   if (state.altered && !(current && state.altered.subject === subject)) change({ altered: null });
+  asked = current ? key : null;
   say();
   if (!current) return;
-  asked = key;
   answering = request.run((signal) => ask(current, subject, signal), refuse);
 }
 
@@ -238,7 +239,13 @@ async function ask(current, subject, signal) {
   const { shape } = heatmap;
   const covered = await cover(picture, shape, current);
   if (signal.aborted) return;
-  if (!covered) throw new Problem({ detail: "This part is too large to be filled with its surroundings; mark a smaller one." });
+  if (!covered) {
+    unfit = state.mark;
+    byId("covered").replaceChildren();
+    change({ altered: null });
+    say();
+    return;
+  }
   const { layer, whole } = covered;
   dim(layer, seen(heatmap, layer.width, layer.height));
   byId("covered").replaceChildren(layer);
@@ -247,7 +254,7 @@ async function ask(current, subject, signal) {
   const file = await fileOf(whole);
   const altered = await (kind() ? placesIn(file, whole, shape, signal) : classesIn(file, picture, subject, signal));
   if (signal.aborted) return;
-  change({ altered: { subject, ...altered } });
+  change({ altered: { subject, how: current.how, ...altered } });
   say();
   if (!kind() && ["hide", "blur"].includes(current.how)) await control(current, subject, shape, signal);
   if (signal.aborted) return;
@@ -269,6 +276,7 @@ async function control(current, subject, shape, signal) {
 function refuse(error) {
   stop();
   change({ altered: null });
+  say();
   showProblem(error, () => {
     clearProblems();
     follow();
@@ -354,20 +362,22 @@ function say() {
 /** What is said about the marked part. */
 export function sentence() {
   const current = state.answer && fitting();
-  const how = isTouched() ? "with a finger" : "on the picture";
-  if (!current && isPainting()) return `Paint ${how}; each stroke adds to the part. With the keyboard, mark a box instead.`;
-  if (!current) return isOn() ? `Draw a box ${how}.` : `Mark a part to see the prediction ${{ hide: "without it", blur: "with it blurred", fill: "with its surroundings in its place", keep: "for it alone" }[chosen()]}.${kind() ? "" : ` ${isTouched() ? "Touch" : "Click"} anywhere to see which channels respond there.`}`;
-  if (!state.altered) return "Asking the model…";
+  const where = isTouched() ? "with a finger" : "on the picture";
+  if (!current && isPainting()) return `Paint ${where}; each stroke adds to the part. With the keyboard, mark a box instead.`;
+  if (!current) return isOn() ? `Draw a box ${where}.` : `Mark a part to see the prediction ${{ hide: "without it", blur: "with it blurred", fill: "with its surroundings in its place", keep: "for it alone" }[chosen()]}.${kind() ? "" : ` ${isTouched() ? "Touch" : "Click"} anywhere to see which channels respond there.`}`;
+  if (unfit === state.mark) return "This part is too large to be filled with its surroundings; mark a smaller one.";
+  if (!state.altered) return asked ? "Asking the model…" : "";
+  const { how } = state.altered; // until the model has answered about another way
   const { target, against } = explanation();
   const { before, after, scene } = state.altered;
-  if (scene) return `${PARTS[current.how]}, ${placesMoved(target, state.altered)}`;
+  if (scene) return `${PARTS[how]}, ${placesMoved(target, state.altered)}`;
   // Of more classes than the service lists, the last one is the most that the others can be.
   const now = ({ index }) => after.get(index) ?? [...after.values()].at(-1);
   const moved = allMove([target, against].filter(Boolean).map((prediction) => [prediction, now(prediction)]));
   const [best, first] = [before, after].map((predictions) => [...predictions.values()][0]);
   const isOther = best.index !== first.index && first.probability !== undefined && state.answer.model.head !== "sigmoid"; // several hold at once
   const most = isOther ? ` The best class is now ${first.label}, ${reading(first)}.` : "";
-  return `${PARTS[current.how]}, ${moved}.${most}${isUnseen(current) ? " The model does not see this part." : ""}${doubt(target, now)}`;
+  return `${PARTS[how]}, ${moved}.${most}${isUnseen(current) ? " The model does not see this part." : ""}${doubt(target, now)}`;
 }
 
 /** What is said if a part that is filled in changes much less or more than the same part hidden. */
@@ -375,7 +385,8 @@ function doubt(target, now) {
   const filled = state.altered.filled?.get(target.index);
   const after = now(target);
   if (!filled || after.probability === undefined || Math.abs(filled.probability - after.probability) < FAR) return "";
-  return ` With its surroundings filled in instead, ${target.label} has ${reading(filled)}, so the model may react to the hiding or the filling itself.`;
+  const visible = state.altered.how === "blur" ? "a blur may leave too much visible, and " : "";
+  return ` With it filled from its surroundings instead, ${target.label} has ${reading(filled)}: ${visible}the model may react to the hiding itself.`;
 }
 
 /** What becomes of the explained box or region, and of the number of boxes. */

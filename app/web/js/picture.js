@@ -32,8 +32,8 @@ export async function show(source, example = null) {
       URL.revokeObjectURL(picture.url);
       return;
     }
-    // Classes, channels, marks and the fill of a link are about the first picture.
-    const fresh = state.picture ? { target: null, against: null, classes: [], off: [], mark: null, proof_fill: null } : {};
+    // Classes, channels and marks of a link are about the first picture.
+    const fresh = state.picture ? { target: null, against: null, classes: [], off: [], mark: null } : {};
     change({ ...fresh, answer: null, example, picture });
   } catch (error) {
     if (mine === turn) throw error;

@@ -1,7 +1,7 @@
 // The strip of all pictures: small copies with class, probability and trust; filters; the arrow keys open them.
 
 import { byId, make } from "./dom.js";
-import { again, allPictures, bound, clear, current, gradedSubjects, isOutdated, isWaiting, mayPass, onPictures, openPicture } from "./gallery.js";
+import { again, allPictures, bound, clear, current, gradedSubjects, isOtherFill, isOutdated, isWaiting, mayPass, onPictures, openPicture } from "./gallery.js";
 import { GRADES, gradeOf, isInconclusive, isUngraded, signBadge } from "./proof.js";
 
 const FILTERS = {
@@ -57,11 +57,11 @@ function openListed() {
   if (pictures.length && !pictures.includes(current())) openPicture(pictures[0]);
 }
 
-/** The pictures whose explanation failed but may not fail again, is by another model or method, or was proved before the service could grade it. */
+/** The pictures whose explanation failed but may not fail again, has other settings, or was proved with another fill or before the service could grade it. */
 function toAsk() {
   const graded = gradedSubjects();
   const isOld = ({ proof, subject }) => proof?.grade === null && graded.has(subject);
-  const must = (picture) => (picture.result ? isOutdated(picture) || isOld(picture.result) : picture.failure && mayPass(picture));
+  const must = (picture) => (picture.result ? isOutdated(picture) || isOld(picture.result) || isOtherFill(picture.result) : picture.failure && mayPass(picture));
   return allPictures().filter((picture) => (picture === current() ? picture.result && isOld(picture.result) : must(picture)));
 }
 
@@ -188,7 +188,7 @@ function facts(picture) {
     `${label} ${reading}`,
     ...(proof ? [gradeOf(proof)] : []),
     ...(truth ? [isWrong ? `wrong, it is ${truth}` : "right"] : []),
-    ...(isOutdated(picture) ? ["by another model or method"] : []),
+    ...(isOutdated(picture) ? ["with other settings"] : []),
   ];
 }
 
@@ -210,9 +210,9 @@ function count(pictures) {
   byId("strip-failed").textContent = [failed && `${failed} failed`, unreadable && `${unreadable} cannot be read`].filter(Boolean).join(", ");
   byId("strip-again").hidden = !old.length;
   byId("strip-again").textContent = `Explain ${old.length} again`;
-  byId("strip-again").title = "Their explanations failed, come from another model or method, or can be graded now.";
+  byId("strip-again").title = "Their explanations failed, come from other settings, or can be graded now.";
   const late = filter() === "all" ? 0 : pictures.filter(isOutdated).length;
-  const leftOut = late ? `${late} ${late === 1 ? "answer by another model or method is" : "answers by another model or method are"} left out.` : "";
+  const leftOut = late ? `${late} ${late === 1 ? "answer with other settings is" : "answers with other settings are"} left out.` : "";
   const isAnyUngraded = pictures.some(({ result }) => isUngraded(result?.proof));
   const ungraded = filter() === "unsure" && isAnyUngraded ? "Heatmaps that are not graded do not count." : "";
   const note = [bound(), listing(filter()), ungraded, leftOut, listed().length ? "" : "No picture matches this filter."].filter(Boolean).join(" ");

@@ -37,7 +37,7 @@ function partsOf(name) {
   for (let length = words.length; length > 0; length -= 1) {
     parts.push(Array.from({ length: words.length - length + 1 }, (_, start) => words.slice(start, start + length).join(" ")));
   }
-  return parts.map((some) => some.flatMap((part) => [part, part.replace(/\d+$/, "")]));
+  return parts.map((some) => some.flatMap((part) => [part, part.replace(/(?<=[^\d\s])\d+$/, "")]));
 }
 
 /**
