@@ -284,8 +284,9 @@ def _is_improbable(measurement: Measurement, warnings: Collection[WarningCode]) 
 def _hides_little(measurement: Measurement, subject: Subject) -> bool:
     """Whether hiding changes so little that no part can be tested.
 
-    It does if the probability hardly changes, whichever part is hidden, or if a value hardly changes when everything is
-    hidden. A contrast must lose at least half of its lead then: zero means that no class leads.
+    It does if a probability or the lead of a contrast hardly changes, whichever part is hidden, or if a value hardly
+    changes when everything is hidden. A contrast must lose at least half of its lead then: zero means that no class
+    leads.
     """
     if measurement.probability is not None:
         least = min(measurement.kept, measurement.dropped)
@@ -293,8 +294,9 @@ def _hides_little(measurement: Measurement, subject: Subject) -> bool:
     whole, hidden = measurement.value, measurement.hidden
     if whole is None or hidden is None:
         return False
-    is_kept = subject.is_contrast and whole * hidden >= KEPT * whole**2 > 0
-    return is_kept or abs(measurement.score) > MOST_SCORE
+    least = min(whole * measurement.kept, whole * measurement.dropped)
+    is_kept = whole * hidden >= KEPT * whole**2 > 0 or least >= UNMOVED * whole**2 > 0
+    return (subject.is_contrast and is_kept) or abs(measurement.score) > MOST_SCORE
 
 
 def measurement_of(faithfulness: Faithfulness, subject: Subject) -> Measurement:

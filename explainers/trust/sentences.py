@@ -158,9 +158,15 @@ def _verdict(
         of_whole = "" if whole == dropped else f" (was {whole})"
         if hides_little:
             opening = "This test can neither support nor refute the heatmap: with"
-            if faithfulness.hidden is not None and not bool(faithfulness.are_probabilities):
+            is_value = not bool(faithfulness.are_probabilities)
+            square = float(faithfulness.whole) ** 2
+            least = min(float(faithfulness.whole * score) for score in (faithfulness.kept, faithfulness.dropped))
+            if faithfulness.hidden is not None and is_value and not (about.is_contrast and least >= UNMOVED * square):
                 hidden = _MINUS.sub("−", about.reading(about.said(faithfulness.hidden)))
                 return f"{opening} everything {then}, {subject} is still {hidden} (with the whole picture: {whole})."
+            if is_value:
+                still = f"{subject} is still {dropped}{of_whole}"
+                return f"{opening} the marked {part} {then}, {still}; alone, it gives {kept}."
             return (
                 f"{opening} the marked {part} {then}, the model still says {subject} at {dropped}{of_whole}, and with "
                 f"the rest {then} at {kept}."

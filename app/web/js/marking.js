@@ -377,14 +377,16 @@ export function sentence() {
   const [best, first] = [before, after].map((predictions) => [...predictions.values()][0]);
   const isOther = best.index !== first.index && first.probability !== undefined && state.answer.model.head !== "sigmoid"; // several hold at once
   const most = isOther ? ` The best class is now ${first.label}, ${reading(first)}.` : "";
-  return `${PARTS[how]}, ${moved}.${most}${isUnseen(current) ? " The model does not see this part." : ""}${doubt(target, now)}`;
+  return `${PARTS[how]}, ${moved}.${most}${isUnseen(current) ? " The model does not see this part." : ""}${doubt([target, first])}`;
 }
 
-/** What is said if a part that is filled in changes much less or more than the same part hidden. */
-function doubt(target, now) {
-  const filled = state.altered.filled?.get(target.index);
-  const after = now(target);
-  if (!filled || after.probability === undefined || Math.abs(filled.probability - after.probability) < FAR) return "";
+/** What is said if a part that is filled in leaves one of these classes much less or more than the same part hidden. */
+function doubt(predictions) {
+  const { after } = state.altered;
+  const differs = ({ index }) => Math.abs(state.altered.filled?.get(index)?.probability - after.get(index)?.probability) >= FAR;
+  const target = predictions.find(differs);
+  if (!target) return "";
+  const filled = state.altered.filled.get(target.index);
   const visible = state.altered.how === "blur" ? "a blur may leave too much visible, and " : "";
   return ` With it filled from its surroundings instead, ${target.label} has ${reading(filled)}: ${visible}the model may react to the hiding itself.`;
 }

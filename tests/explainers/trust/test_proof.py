@@ -632,6 +632,9 @@ def test_a_fill_that_hides_neither_part_is_told(whole, kept, dropped, warns):
         (-0.74, -0.8, -0.3, -0.4, True, False),
         (0.74, 0.8, 0.3, 0.36, False, False),
         (0.3, 0.4, -0.2, -0.4, False, False),
+        (0.96, 0.986, 0.963, 0.1, True, False),  # each part keeps the lead
+        (-0.96, -0.986, -0.963, -0.1, True, False),
+        (0.96, 0.986, 0.85, 0.1, False, False),
         (0.02, 0.4, -0.3, -0.01, True, True),  # the parts change it more than the whole picture
         (0.0, 0.0, 0.0, 0.0, False, False),
     ],
@@ -650,6 +653,12 @@ def test_a_value_that_an_empty_picture_has_too_is_not_tested(whole, kept, droppe
         proof = proof_of(measured, np.eye(4, dtype=np.float32), geometry, subject, (), null)
         assert ("fill-hides-little" in proof.warnings) is warns
         assert (proof.verdict == "inconclusive") is warns
+    if whole == 0.96 and dropped == 0.963:
+        proof = proof_of(measured, np.eye(4, dtype=np.float32), geometry, subject_of(light, dark), (), null)
+        assert proof.sentence == (
+            "This test can neither support nor refute the heatmap: with the marked quarter blurred, the lead of "
+            "'light' over 'dark' is still 96.3 points (was 96.0 points); alone, it gives 98.6 points."
+        )
     if whole == 0.741:
         proof = proof_of(measured, np.eye(4, dtype=np.float32), geometry, subject_of(light, dark), (), null)
         assert proof.sentence == (
