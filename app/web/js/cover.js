@@ -16,7 +16,7 @@ function meanColour(image) {
 }
 
 /**
- * A canvas with the surroundings of a box mirrored into it, so that it looks as if nothing were there; null if the box is so
+ * A canvas with the surroundings of a box mirrored into it, so that no patch of one colour is left; null if the box is so
  * large that they do not reach. Each pixel mirrors the one beyond the nearest edge that the picture goes on behind.
  */
 function filledIn(whole, [left, top, right, bottom]) {
