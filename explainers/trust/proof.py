@@ -16,7 +16,7 @@ from seewhy.explainers.core.faithfulness import LEAST, Faithfulness
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.trust.marking import resized
 from seewhy.explainers.trust.sanity import Sanity
-from seewhy.explainers.trust.sentences import DECISIVE, LEAST_LEAD, UNMOVED, Subject, sentence_of
+from seewhy.explainers.trust.sentences import DECISIVE, LEAST_LEAD, UNMOVED, Subject, keeps_lead, sentence_of
 
 Grade = Literal["supported", "partly supported", "spread", "not supported", "blank"]
 
@@ -294,8 +294,7 @@ def _hides_little(measurement: Measurement, subject: Subject) -> bool:
     whole, hidden = measurement.value, measurement.hidden
     if whole is None or hidden is None:
         return False
-    least = min(whole * measurement.kept, whole * measurement.dropped)
-    is_kept = whole * hidden >= KEPT * whole**2 > 0 or least >= UNMOVED * whole**2 > 0
+    is_kept = whole * hidden >= KEPT * whole**2 > 0 or keeps_lead(whole, measurement.kept, measurement.dropped)
     return (subject.is_contrast and is_kept) or abs(measurement.score) > MOST_SCORE
 
 

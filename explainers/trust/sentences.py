@@ -44,6 +44,11 @@ _HIDDEN = {"blur": "blurred", "mean": "painted over"}
 """Words for hidden pixels with each fill."""
 
 
+def keeps_lead(whole: float, kept: float, dropped: float) -> bool:
+    """Whether the lead of a contrast, of either sign, hardly changes, whichever part is hidden."""
+    return min(whole * kept, whole * dropped) >= UNMOVED * whole**2 > 0
+
+
 @dataclass(frozen=True)
 class Subject:
     """The explained target, as the subject of a sentence.
@@ -159,9 +164,8 @@ def _verdict(
         if hides_little:
             opening = "This test can neither support nor refute the heatmap: with"
             is_value = not bool(faithfulness.are_probabilities)
-            square = float(faithfulness.whole) ** 2
-            least = min(float(faithfulness.whole * score) for score in (faithfulness.kept, faithfulness.dropped))
-            if faithfulness.hidden is not None and is_value and not (about.is_contrast and least >= UNMOVED * square):
+            numbers = map(float, (faithfulness.whole, faithfulness.kept, faithfulness.dropped))
+            if faithfulness.hidden is not None and is_value and not (about.is_contrast and keeps_lead(*numbers)):
                 hidden = _MINUS.sub("−", about.reading(about.said(faithfulness.hidden)))
                 return f"{opening} everything {then}, {subject} is still {hidden} (with the whole picture: {whole})."
             if is_value:

@@ -16,13 +16,13 @@ function meanColour(image) {
 }
 
 /**
- * A canvas with the surroundings of a box mirrored into it, so that no patch of one colour is left; null if the box is so
- * large that they do not reach. Each pixel mirrors the one beyond the nearest edge that the picture goes on behind.
+ * The surroundings of a box mirrored into it, so that no patch of one colour is left, as a canvas of its size; null if they
+ * do not reach. Each pixel mirrors the one beyond the nearest edge behind which the picture goes on.
  */
 function filledIn(whole, [left, top, right, bottom]) {
   const { width, height } = whole;
   const { data } = whole.getContext("2d").getImageData(0, 0, width, height);
-  const [sheet, context] = canvas(width, height);
+  const [sheet, context] = canvas(right - left, bottom - top);
   const patch = context.createImageData(right - left, bottom - top);
   const [from, to] = [new Uint32Array(data.buffer), new Uint32Array(patch.data.buffer)];
   for (let y = top, place = 0; y < bottom; y += 1) {
@@ -40,7 +40,7 @@ function filledIn(whole, [left, top, right, bottom]) {
       to[place] = from[source];
     }
   }
-  context.putImageData(patch, left, top);
+  context.putImageData(patch, 0, 0);
   return sheet;
 }
 
@@ -63,7 +63,7 @@ export async function cover(picture, [height, width], { how, box, strokes }) {
   context.globalCompositeOperation = "source-atop";
   const filled = how === "fill" ? filledIn(whole, [left, top, right, bottom]) : null;
   if (how === "fill" && !filled) return null;
-  if (filled) context.drawImage(filled, 0, 0);
+  if (filled) context.drawImage(filled, left, top);
   if (how === "blur") context.drawImage(shrunk(whole, BLURRED), 0, 0, whole.width, whole.height);
   whole.getContext("2d").drawImage(layer, 0, 0);
   return { layer, whole };

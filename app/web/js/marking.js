@@ -230,7 +230,7 @@ function follow() {
 
 function stop() {
   request.stop();
-  asked = null;
+  [asked, unfit] = [null, null];
 }
 
 async function ask(current, subject, signal) {
